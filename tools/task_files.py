@@ -13,10 +13,10 @@ import click
 import yaml
 
 from ablations.machine.whole_files import write_text
-from ablations.tasks.benchmarks import BENCHMARKS, VERSION, FunctionName
-from ablations.tasks.catalog import SHIPPED_TASKS
-from ablations.tasks.languages import Language, load_languages
+from ablations.tasks.catalog import SHIPPED_TASKS, FunctionName
 from layerswap_method.errors import LayerSwapError
+from tools.task_contents import BENCHMARKS, VERSION
+from tools.task_languages import Language, load_languages
 
 _HEADER = "# Written by `python -m tools.task_files` from languages.yml: edit that.\n"
 

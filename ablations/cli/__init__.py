@@ -1,6 +1,5 @@
 """The click command `layerswap`. It imports the module of a command only when that is called.
 
-A command is a name below and a function of that name (with _ for -) in a module of that name.
 `layerswap --help` imports those modules, which hold options only; torch, mergekit, lm-eval and
 their like are imported by the libraries that the bodies call.
 """
@@ -31,11 +30,21 @@ _PRESSED = "layerswap.pressed"
 
 _GOES_ON = " Finished work is saved; the same command goes on with the rest."
 
-COMMANDS = (
-    *("card", "check", "compare", "compat", "delta", "divergence", "evaluate", "harmonize"),
-    *("init", "merge", "plan", "pocket", "quickstart", "recipes", "report"),
-    *("run", "smol", "swap-adapters", "tasks", "train", "verify", "version"),
-)
+_MODULES = {
+    "evaluate": "evaluate tasks",
+    "merging": "harmonize merge swap-adapters",
+    "models": "card compat delta divergence verify",
+    "recipes": "check init plan recipes",
+    "report": "compare report",
+    "run": "run",
+    "testbeds": "pocket quickstart smol",
+    "train": "train",
+    "version": "version",
+}
+"""Module -> its commands."""
+
+COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULES[module].split()))
+"""Command -> the module in which a function has its name, with _ for -."""
 
 
 class LazyGroup(click.Group):
@@ -49,9 +58,8 @@ class LazyGroup(click.Group):
         """Return a command, importing its module; None if there is no such command."""
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"ablations.cli.{name}")
-        command: click.Command = getattr(module, name)
+        module = importlib.import_module(f"ablations.cli.{COMMANDS[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

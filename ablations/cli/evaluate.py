@@ -1,7 +1,8 @@
-"""`layerswap evaluate`: options and the table."""
+"""Commands on one model's benchmarks: `evaluate` and `tasks`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from ablations.cli.options import (
     data_dir_option,
     engine_options,
     folder_option,
+    isolation_of,
+    list_format_option,
     protocol_options,
     track_option,
 )
@@ -99,9 +102,26 @@ def evaluate(
             Evaluate(**dict(protocol), options=EngineOptions(**engine), **given),
             languages=languages,
             backend=backend,
-            isolation=(code_isolation or "bwrap") if allow_code_execution else None,
+            isolation=isolation_of(allow_code_execution, code_isolation),
             out=out,
             track=track,
             answers=answers,
         )
     say(result.report())
+
+
+@click.command()
+@list_format_option
+def tasks(form: str) -> None:
+    """List the paper's benchmarks as lm-eval tasks.
+
+    Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
+    """
+    from ablations.tasks.catalog import describe_tasks, list_tasks
+
+    found = list_tasks()
+    if form == "json":
+        rows = [{**task.model_dump(mode="json"), "protocol": task.protocol} for task in found]
+        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
+        return
+    click.echo(describe_tasks(found))

@@ -115,7 +115,7 @@ preset_option = choice_option(
 backend_option = choice_option(
     "--backend",
     ["auto", "hf", "vllm"],
-    "Engine that runs the models: vLLM if it is installed (auto), transformers, or vLLM.",
+    "Engine that runs the models; auto is vLLM if it is installed, else transformers.",
 )
 dtype_option = click.option(
     "--dtype",
@@ -154,6 +154,17 @@ code_options = together(
         "[default: bwrap]",
     ),
 )
+
+
+def isolation_of(is_allowed: bool, isolation: Any) -> Any:
+    """Return what holds generated programs, by `code_options`; None where none may run."""
+    return (isolation or "bwrap") if is_allowed else None
+
+
+def settings_option(text: str) -> Callable[[Command], Command]:
+    """Return the option ``--set``, of a file's key and the value in its place."""
+    help_ = f"{text} Can be given several times."
+    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=help_)
 
 
 def protocol_options(*, whole: str) -> Callable[[Command], Command]:
@@ -231,9 +242,7 @@ asking_options = together(
 engine_options = together(
     click.option("--tensor-parallel-size", type=COUNT, help="vLLM: GPUs that share each layer."),
     click.option(
-        "--pipeline-parallel-size",
-        type=COUNT,
-        help="vLLM: groups of layers on GPUs of their own.",
+        "--pipeline-parallel-size", type=COUNT, help="vLLM: groups of layers on GPUs of their own."
     ),
     click.option(
         "--gpu-memory-utilization",

@@ -1,13 +1,16 @@
-"""`layerswap recipes`: options and output."""
+"""Commands on recipes and files to start from: `recipes`, `check`, `plan` and `init`."""
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import click
 
-from ablations.cli.options import list_format_option
+from ablations.cli.log import say, watched
+from ablations.cli.options import choice_option, list_format_option
+from layerswap_method.errors import InputError
 
 
 @click.group(short_help="List, show or copy the shipped recipes.")
@@ -50,3 +53,92 @@ def copy(name: str, out: Path) -> None:
 
     for path in copy_recipe(name, out):
         click.echo(path)
+
+
+@click.command(short_help="Show everything that is wrong with recipes.")
+@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
+@choice_option("--format", ["text", "json"], "How to show what is wrong.", "form")
+@click.option("--strict", is_flag=True, help="Warnings count as errors.")
+@click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
+def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> None:
+    """Show everything that is wrong with recipes, before any merge.
+
+    A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
+    layer counts, the models' compatibility, dtypes and revisions. Downloads no
+    weights: of a model that is not here only the config is fetched. Exit code 2: a recipe is wrong.
+    """
+    with watched("checking"):
+        from ablations.gallery.check import as_json, as_text, check_recipe, recipes_of
+
+        paths = recipes_of(recipes)
+        found = [finding for path in paths for finding in check_recipe(path, hub=not offline)]
+    say(as_json(found) if form == "json" else as_text(found, len(paths)))
+    wrong = ("error", "warning") if strict else ("error",)
+    sys.exit(2 if any(finding.level in wrong for finding in found) else 0)
+
+
+@click.command(short_help="Draw which expert supplies each layer of a recipe.")
+@click.argument("recipe")
+@click.option(
+    "--layers",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Depth of the models; without it, read from a config, here or on the hub.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Also write a picture; FILE ends in .svg, .png or .pdf.",
+)
+def plan(recipe: str, layers: int | None, out: Path | None) -> None:
+    """Draw which expert supplies each layer of RECIPE, and everything outside the layers.
+
+    RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
+    Only configs are read, never weights.
+    """
+    from ablations.gallery.plan import describe, supply_of
+
+    supply = supply_of(recipe, layers)
+    for line in describe(supply):
+        say(line)
+    if out is not None:
+        from ablations.gallery.picture import draw
+
+        draw(supply, recipe, out)
+        click.echo(out)
+
+
+STARTS = Path(__file__).parents[1] / "study" / "starts"
+
+_NEXT = {
+    "study": "layerswap run {} --dry-run",
+    "recipe": "mergekit-yaml {} ./merged",
+    "experts": "layerswap run layer_count --experts {} --dry-run",
+}
+"""Kind of file -> the command that uses it."""
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(list(_NEXT)))
+@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def init(kind: str, file: Path | None, force: bool) -> None:
+    """Write a commented file to start from.
+
+    It is a study, a mergekit recipe or an experts file. FILE is study.yml, recipe.yml or
+    experts.yml unless you name another. It works as it is on the experts of layerswap pocket
+    build; its comments say what to change for your own experts.
+    """
+    from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+
+    path = file or Path(f"{kind}.yml")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder; name a file in it, such as {path / kind}.yml")
+    check_place(path)
+    if path.exists() and not force:
+        raise InputError(f"{path}: exists; add --force to replace it, or give another name")
+    text = (STARTS / f"{kind}.yml").read_text(encoding="utf-8")
+    with told_if_unwritable(path):
+        write_text(path, text.replace(f"{kind}.yml", path.name))
+    click.echo(f"{path} is written. Edit it, then run: {_NEXT[kind].format(path)}")

@@ -1,4 +1,4 @@
-"""`layerswap report`: options and what was written."""
+"""Commands on results: `report` and `compare`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ from layerswap_method.errors import InputError
     help="What to write, joined by commas.",
 )
 @folder_option("--out", "Folder to write to.  [default: RUN/report]")
-def report(
-    run: Path,
-    formats: tuple[str, ...],
-    out: Path | None,
-) -> None:
+def report(run: Path, formats: tuple[str, ...], out: Path | None) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
     RUN is a folder that `layerswap run` wrote, finished or not.
@@ -64,3 +60,32 @@ def _check_place(path: Path) -> None:
     near = default_out(str(path))
     if read_run_file(path) is None and read_run_file(near) is not None:
         raise InputError(f"{path} is not a run folder; did you mean {near}?")
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
+@click.option(
+    "--tasks",
+    type=Names(),
+    default=(),
+    metavar="LIST",
+    help="Names joined by commas: compare these only.  [default: all]",
+)
+def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Test two or more evaluated models against each other.
+
+    MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
+    with the folder that `layerswap run` wrote and the name in its report, such as
+    'runs/layer_count:soup'.
+
+    All models must have answered the same items with the same prompts. The statistics and the
+    table are those of `layerswap report`; p is corrected for all comparisons of the call. The share
+    of answers in the right language is compared as well.
+    """
+    with watched("comparing item by item"):
+        from ablations.report.across import compare_models
+        from ablations.report.observations import reading
+
+        with reading():
+            text = compare_models(models, tasks)
+    click.echo(text)

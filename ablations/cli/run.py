@@ -19,7 +19,9 @@ from ablations.cli.options import (
     code_options,
     data_dir_option,
     folder_option,
+    isolation_of,
     protocol_options,
+    settings_option,
     track_option,
 )
 
@@ -73,14 +75,9 @@ _KEYS = {
     help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
 )
 @click.option("--materialize", is_flag=True, help="Write every merge to disk first.")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="A key of the study and its value, such as evaluate.limit=50 or "
-    "'vary={bottom_layers: [1, 2]}', in place of what the study and the experts file say. Can be "
-    "given several times.",
+@settings_option(
+    "A key of the study and its value, such as evaluate.limit=50 or 'vary={bottom_layers: "
+    "[1, 2]}', in place of what the study and the experts file say."
 )
 @protocol_options(whole="what the study says, then the experts file")
 @data_dir_option
@@ -98,8 +95,9 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
         from ablations.study.labels import cell_names
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
-        allowed, isolation = options.pop("allow_code_execution"), options.pop("code_isolation")
-        options["isolation"] = (isolation or "bwrap") if allowed else None
+        options["isolation"] = isolation_of(
+            options.pop("allow_code_execution"), options.pop("code_isolation")
+        )
         chosen = runner.RunOptions(
             settings=_settings(settings, short), cell_names=cell_names, **options
         )

@@ -9,20 +9,13 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import show_log
-from ablations.cli.options import code_options, folder_option
+from ablations.cli.options import code_options, folder_option, isolation_of, settings_option
 
 
 @click.command(short_help="Train an expert from one configuration.")
 @click.argument("config")
 @folder_option("--out", "Folder of the run, with the expert in it.  [default: runs/CONFIG]")
-@click.option(
-    "--set",
-    "settings",
-    multiple=True,
-    metavar="NAME=VALUE",
-    help="A field of the file and its value, such as samples=1000 or lora.r=8. "
-    "Can be given several times.",
-)
+@settings_option("A field of the file and its value, such as samples=1000 or lora.r=8.")
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
 @click.option("--seed", type=click.IntRange(min=0), help="Short for --set seed=N.")
 @code_options
@@ -48,7 +41,7 @@ def train(
     short = {"base": base, "seed": seed}
     given = [f"{name}={value}" for name, value in short.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    isolation = (code_isolation or "bwrap") if allow_code_execution else None
+    isolation = isolation_of(allow_code_execution, code_isolation)
     train_expert(read_config(config, (*settings, *given)), out, code_isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")

@@ -32,14 +32,12 @@ def differences(one: Path, other: Path) -> list[str]:
     """Return what differs between two checkpoints besides their tensors, file by file."""
     if one.resolve() == other.resolve():
         return []
-    pairs = [
-        ("config.json", _config(one), _config(other)),
-        ("generation_config.json", _generation(one), _generation(other)),
-    ]
+    readers = {"config.json": _config, "generation_config.json": _generation}
     if _digests(one) != _digests(other):
-        pairs.append(("tokenizer", _tokenizer(one), _tokenizer(other)))
+        readers["tokenizer"] = _tokenizer
     found = []
-    for name, ours, theirs in pairs:
+    for name, read in readers.items():
+        ours, theirs = read(one), read(other)
         keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
         if keys:
             found.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
@@ -57,9 +55,10 @@ def _generation(folder: Path) -> dict[str, Any]:
     from transformers import AutoConfig, GenerationConfig
 
     if (folder / "generation_config.json").is_file():
-        return _active(GenerationConfig.from_pretrained(folder).to_dict())
-    config = AutoConfig.from_pretrained(folder)
-    return _active(GenerationConfig.from_model_config(config).to_dict())
+        settings = GenerationConfig.from_pretrained(folder)
+    else:
+        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder))
+    return _active(settings.to_dict())
 
 
 def _active(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,8 +21,8 @@ from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.machine.progress import Step, tell
 from ablations.models.context import Checkpoint, check_context
-from ablations.scoring import outcomes
 from ablations.scoring.observed import task_notes
+from ablations.scoring.outcomes import notes_on
 from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.repeats import mean_scores
@@ -132,14 +132,13 @@ def run_tasks(
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
                 break
-            outcomes.forget(lm)
+            lm.outcomes = {}
             lm.sample_seed = f"{request.seed} {repeat}"
             found = _simple_evaluate(lm, drawn, request, repeat)
-            went = outcomes.outcomes(lm)
-            samples.append(read_samples(found, went, repeat))
+            samples.append(read_samples(found, lm.outcomes, repeat))
             scores.append(read_scores(found, samples[-1], seed=request.seed, level=request.level))
             if repeat == 0:
-                raw, notes = found, tuple(outcomes.notes_on(went))
+                raw, notes = found, tuple(notes_on(lm.outcomes))
     return Evaluation(
         model=model,
         backend=backend,

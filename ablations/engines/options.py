@@ -1,4 +1,4 @@
-"""How engines are chosen and run. Knows no engine."""
+"""How engines are chosen and run."""
 
 from __future__ import annotations
 

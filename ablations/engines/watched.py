@@ -43,7 +43,7 @@ from ablations.engines.questions import (
     within,
 )
 from ablations.machine.progress import Step, tell
-from ablations.scoring.outcomes import Outcome, outcomes
+from ablations.scoring.outcomes import Outcome
 
 _PART = 1024
 """Log-likelihoods that vLLM is asked for at once: they are stored when all of them are there."""
@@ -94,7 +94,7 @@ class ItemProgress:
 
 
 class Watched:
-    """What both engines share; outcomes per item are in `outcomes`."""
+    """What both engines share; `outcomes` has those of each item since it was emptied."""
 
     answers: AnswerFile | None = None
     """Answers that are stored; None stores nothing."""
@@ -154,9 +154,10 @@ class Watched:
             finally:
                 self.cache_hook = hook
         answers = [answer or self._answered[name] for _, name, answer in pairs]
+        noted = self.__dict__.setdefault("outcomes", {})
         for question, answer in zip(questions, answers, strict=True):
             item = (question.request.task_name, question.request.doc_id)
-            outcomes(self).setdefault(item, []).append(answer.outcome)
+            noted.setdefault(item, []).append(answer.outcome)
         return answers
 
     def _ask(self, requests: Sequence[Any]) -> None:

@@ -100,7 +100,7 @@ def languages(header: Mapping[str, str]) -> list[str]:
 
 
 def list_recipes(language: str | None = None) -> list[dict[str, str]]:
-    """Return name, languages, base, settings, what and measured of every shipped recipe.
+    """Return name, languages, base, settings and what of every shipped recipe.
 
     Args:
         language: code of a language that a recipe must be for; None for any.
@@ -115,16 +115,12 @@ def list_recipes(language: str | None = None) -> list[dict[str, str]]:
         text = path.read_text(encoding="utf-8")
         header, document = read_header(text), parse_yaml(text, name)
         known.update(languages(header))
-        measured = re.search(
-            r"[Mm]easured by us: ([^.;]*(?:\.\d[^.;]*)*)", header.get("Expected", "")
-        )
         row = {
             "recipe": name.removesuffix(".yml"),
             "languages": header.get("Languages", ""),
             "base": str(document.get("base_model", "")),
             "settings": settings(document).replace("`", ""),
             "what": header.get("What", ""),
-            "measured": f"measured: {measured[1].strip()}" if measured else "not measured by us",
         }
         if language is None or language in languages(header):
             rows.append(row)

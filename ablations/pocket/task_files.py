@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ablations.tasks.benchmarks import FunctionName
+from ablations.tasks.catalog import FunctionName
 
 
 class _Dumper(yaml.SafeDumper):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablations.sandbox import Isolation
 from ablations.scoring.language_id import is_in_language, why_not_judged
-from ablations.scoring.outcomes import Key, Outcome
+from ablations.scoring.outcomes import Outcome
 from ablations.tasks.mbpp import describe_isolation
 
 LANGUAGE_FIDELITY = "language_fidelity"
@@ -24,6 +24,9 @@ PROMPT_TRUNCATED = "prompt_truncated"
 
 OBSERVED = {LANGUAGE_FIDELITY: True, TRUNCATED: False, PROMPT_TRUNCATED: False}
 """Name -> whether higher is better, in the order of the scores. They follow the task's metrics."""
+
+TRUNCATION_NOTED = 0.02
+"""Share of truncated answers above which a note says that the score is too low for it."""
 
 
 def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -59,39 +62,23 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -
     return [*languages, *prompts, *([describe_isolation(isolation)] if ran else [])]
 
 
-class Observer:
-    """Observes the items of one result of lm-eval."""
+def observed_values(
+    language: tuple[str, str] | None, outcomes: Sequence[Outcome], responses: Sequence[object]
+) -> dict[str, float]:
+    """Return name -> value of an item, for what can be observed of it.
 
-    def __init__(
-        self,
-        configs: Mapping[str, Mapping[str, Any]],
-        outcomes: Mapping[Key, Sequence[Outcome]],
-    ) -> None:
-        """Take the tasks' configs and how the requests went; the latter may be empty."""
-        self._outcomes = outcomes
-        self._languages = {}
-        for task, config in configs.items():
-            language = language_of(config)
-            if language is not None and why_not_judged(*language) is None:
-                self._languages[task] = language
-
-    def values(self, task: str, doc_id: int, responses: Sequence[object]) -> dict[str, float]:
-        """Return name -> value of an item, for what can be observed of it."""
-        values = {}
-        texts = [each for each in responses if isinstance(each, str)]
-        if task in self._languages and texts:
-            language = self._languages[task]
-            values[LANGUAGE_FIDELITY] = float(
-                all(is_in_language(each, *language) for each in texts)
-            )
-        requests = self._outcomes.get((task, doc_id), ())
-        ends = [each.is_truncated for each in requests if each.is_truncated is not None]
-        if ends:
-            values[TRUNCATED] = float(any(ends))
-        if requests:
-            values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in requests))
-        return values
-
-
-TRUNCATION_NOTED = 0.02
-"""Share of truncated answers above which a note says that the score is too low for it."""
+    Args:
+        language: code and script that its answers are judged by; None judges none.
+        outcomes: how its requests went; empty where nobody noted it.
+        responses: the answers.
+    """
+    values = {}
+    texts = [response for response in responses if isinstance(response, str)]
+    if language is not None and texts:
+        values[LANGUAGE_FIDELITY] = float(all(is_in_language(text, *language) for text in texts))
+    ends = [each.is_truncated for each in outcomes if each.is_truncated is not None]
+    if ends:
+        values[TRUNCATED] = float(any(ends))
+    if outcomes:
+        values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in outcomes))
+    return values

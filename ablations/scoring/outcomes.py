@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 Key = tuple[str, int]
 """Task and ``doc_id`` of an item."""
@@ -34,20 +33,6 @@ class Outcome:
 
     item: int | None = field(default=None, compare=False)
     """The ``doc_id`` of the first item that asked this, for readers of stored answers."""
-
-
-def outcomes(lm: Any) -> dict[Key, list[Outcome]]:
-    """Return item -> how its requests went, of everything `lm` was asked since `forget`.
-
-    Empty for a model object that does not watch.
-    """
-    found: dict[Key, list[Outcome]] = lm.__dict__.setdefault("_outcomes", {})
-    return found
-
-
-def forget(lm: Any) -> None:
-    """Begin anew."""
-    outcomes(lm).clear()
 
 
 def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:

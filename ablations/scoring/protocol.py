@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import Field, StrictBool, StrictStr, ValidationError, model_validator
 
-from layerswap_method.errors import InputError, nearest_of
+from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described
+from layerswap_method.recipe.problems import problems
 
 MOST_REPEATS = 1000
 """Samples of an item at most; far more than anyone has time for."""
@@ -178,26 +179,19 @@ def read_protocol(given: Mapping[str, Any]) -> Protocol:
     try:
         return Protocol.model_validate(values)
     except ValidationError as error:
-        found = (([*each["loc"]], each["msg"]) for each in error.errors())
-        texts = (
-            ": ".join([*([".".join(map(str, place))] * bool(place)), text]) for place, text in found
-        )
-        raise InputError("\n".join(dict.fromkeys(texts)).replace("Value error, ", "")) from error
+        raise InputError("\n".join(problems(Protocol, values, error))) from error
 
 
 def parse_gen_kwargs(text: str) -> dict[str, Any]:
     """Return name -> value of ``temperature=0.6,top_p=0.95``, as lm-eval writes it.
 
     Raises:
-        InputError: for a part without ``=``, an unknown name, or a value that is none.
+        InputError: for a part without ``=`` or without a value.
     """
-    known = GenKwargs.model_fields
     found: dict[str, Any] = {}
-    for part in filter(None, (each.strip() for each in text.split(","))):
-        name, sign, value = (each.strip() for each in part.partition("="))
-        if not sign or not value:
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, _, value = map(str.strip, part.partition("="))
+        if not value:
             raise InputError(f"gen_kwargs: {part!r} is not NAME=VALUE, such as temperature=0.6")
-        if name not in known:
-            raise InputError(f"gen_kwargs: no option {name!r}{nearest_of(name, known)}")
         found[name] = {"true": True, "false": False}.get(value.lower(), value)
     return found

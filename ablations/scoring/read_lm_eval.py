@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
-from ablations.scoring.observed import OBSERVED, Observer
+from ablations.scoring.language_id import why_not_judged
+from ablations.scoring.observed import OBSERVED, language_of, observed_values
 from ablations.scoring.outcomes import Key, Outcome
 from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric
@@ -42,12 +43,17 @@ def read_samples(
         outcomes: how the requests went, where the model object watched them.
         repeat: number of the sample of each item.
     """
-    observer = Observer(raw.get("configs", {}), outcomes or {})
-    return tuple(
-        _read_sample(task, logged, observer, repeat)
-        for task, records in raw["samples"].items()
-        for logged in records
-    )
+    found = []
+    for task, records in raw["samples"].items():
+        language = language_of(raw.get("configs", {}).get(task, {}))
+        if language is not None and why_not_judged(*language) is not None:
+            language = None
+        for logged in records:
+            sample = _read_sample(task, logged, repeat)
+            requests = (outcomes or {}).get((task, sample.doc_id), ())
+            values = observed_values(language, requests, sample.responses)
+            found.append(sample.model_copy(update={"values": {**sample.values, **values}}))
+    return tuple(found)
 
 
 def read_scores(
@@ -83,8 +89,6 @@ def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> I
             for sample in of_task
             if sample.filter == filter_name and metric in sample.values
         ]
-        if not items:
-            continue
         value, interval, stderr = _derive(metric, items, seed=0, level=level)
         if value is not None:
             yield TaskScore(
@@ -100,8 +104,7 @@ def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> I
             )
 
 
-def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer, repeat: int) -> Sample:
-    responses = tuple(_response(each[0]) for each in logged["resps"])
+def _read_sample(task: str, logged: Mapping[str, Any], repeat: int) -> Sample:
     read = ((name, _value(logged[name])) for name in logged["metrics"])
     metrics = {name: value for name, value in read if value is not None}
     programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
@@ -111,9 +114,9 @@ def _read_sample(task: str, logged: Mapping[str, Any], observer: Observer, repea
         doc_id=logged["doc_id"],
         prompts=tuple(arguments[0] for arguments in logged["arguments"]),
         target=str(logged["target"]),
-        responses=responses,
+        responses=tuple(_response(each[0]) for each in logged["resps"]),
         answers=tuple(_response(each) for each in logged["filtered_resps"]),
-        values={**metrics, **observer.values(task, logged["doc_id"], responses)},
+        values=metrics,
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
@@ -169,11 +172,7 @@ def _read_score(
     of_filter = [each for each in samples if each.task == task and each.filter == filter_name]
     items = [each.values[metric] for each in of_filter if metric in each.values]
     signature = _signatures(raw, task).get(metric)
-    derived, interval, stderr = None, None, None
-    if items:
-        derived, interval, stderr = _derive(
-            metric, items, seed=seed, level=level, signature=signature
-        )
+    derived, interval, stderr = _derive(metric, items, seed=seed, level=level, signature=signature)
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
@@ -214,11 +213,11 @@ def _derive(
     """Return (score, interval, standard error) from the items; None where there is no way."""
     pairs = [item for item in items if isinstance(item, tuple)]
     known = corpus_metric(metric, signature)
-    if known is not None and len(pairs) == len(items):
+    if known is not None and pairs and len(pairs) == len(items):
         counts = known.counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
         value = float(known.score(counts.sum(axis=0).astype(np.float64)))
         return value, *bootstrap(counts, known.score, seed=seed, level=level)
-    if pairs or metric in _UNBOUNDED_METRICS:
+    if pairs or not items or metric in _UNBOUNDED_METRICS:
         return None, None, None
     values: npt.NDArray[np.float64] = np.array(items, dtype=np.float64)
     mean = float(values.mean())

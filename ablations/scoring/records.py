@@ -29,8 +29,6 @@ class TaskScore(Frozen):
     """One metric of one task, over all items that were asked."""
 
     task: str
-    """lm-eval's task name."""
-
     metric: str
     """lm-eval's metric name, such as ``exact_match``, ``acc`` or ``bleu``."""
 
@@ -41,8 +39,6 @@ class TaskScore(Frozen):
     """The score: a share in [0, 1] if `is_share`, else what lm-eval gives (perplexity)."""
 
     is_share: bool
-    """Whether `value` is a share that a table shows in percent."""
-
     interval: Interval | None
     """Interval over items (not over trainings or seeds); None where none was derived."""
 
@@ -50,11 +46,7 @@ class TaskScore(Frozen):
     """Standard error over items; None where there is no interval, or with a single item."""
 
     n: int = Field(ge=1)
-    """Number of items behind `value`."""
-
     higher_is_better: bool
-    """Direction of the metric, as the task says."""
-
     signature: str | None = None
     """sacrebleu's signature of a corpus metric (tokeniser, smoothing, version); None elsewhere."""
 
@@ -73,11 +65,7 @@ class Sample(Frozen):
     """What the model said to one item, after one filter."""
 
     task: str
-    """lm-eval's task name."""
-
     filter: str
-    """lm-eval's filter name."""
-
     doc_id: int
     """0-based index of the item in the task's evaluation split."""
 
@@ -98,14 +86,10 @@ class Sample(Frozen):
     """Per metric: the item's value; for BLEU and its kin the pair (reference, prediction)."""
 
     doc_hash: str
-    """lm-eval's hash of the item."""
-
     prompt_hash: str
     """lm-eval's hash of the first prompt: equal prompts were asked where it is equal."""
 
     target_hash: str
-    """lm-eval's hash of the target."""
-
     program: ProgramVerdict | None = None
     """What came of the program in `answers`; None where none was run."""
 
@@ -117,11 +101,10 @@ class EvaluationRequest(Frozen):
     """What is asked of a model: everything but the model and the engine."""
 
     tasks: tuple[str, ...] = Field(min_length=1)
-    """lm-eval task, group or tag names, found below `include_path`."""
+    """lm-eval's names of tasks, groups or tags."""
 
     include_path: Path = SHIPPED_TASKS
-    """Folder with the task YAML files; lm-eval's own tasks are not searched. The shipped tasks are
-    known beside them."""
+    """Folder with the task YAML files; the shipped tasks and lm-eval's own are known besides."""
 
     data_dir: Path | None = None
     """Folder with the tasks' data, for tasks that can read files in place of the hub."""
@@ -139,10 +122,7 @@ class EvaluationRequest(Frozen):
     """Seeds few-shot sampling, the bootstrap, and, with repeat and item, sampled answers."""
 
     level: float = Field(default=0.95, gt=0, lt=1)
-    """Confidence level of the intervals."""
-
     protocol: Protocol = Protocol()
-    """Chat template, thinking, sampling and repeats."""
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -156,11 +136,7 @@ class Evaluation(Frozen):
     """The answer to an `EvaluationRequest`."""
 
     model: str
-    """The model as the caller named it."""
-
     backend: Backend
-    """The engine that really ran."""
-
     scores: tuple[TaskScore, ...]
     """Every metric and filter of every task, in the order of the request."""
 
@@ -171,11 +147,7 @@ class Evaluation(Frozen):
     """Version per task, from its YAML metadata; ``""`` where it states none."""
 
     num_fewshot: dict[str, int]
-    """Examples in the prompt, per task."""
-
     versions: dict[str, str]
-    """Versions of the packages that can change a score."""
-
     elapsed_s: float
     """Wall time of the evaluation without loading the model, in seconds."""
 

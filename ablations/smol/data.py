@@ -23,7 +23,7 @@ from ablations.smol.problems import (
     translation,
     with_calculation,
 )
-from ablations.tasks.benchmarks import FunctionName
+from ablations.tasks.catalog import FunctionName
 from ablations.tasks.floors import Floor, word_blind_floor
 
 TRAIN_ROWS = 8000

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from ablations.study.documents import COUNTS, with_scaled_counts, with_values
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
-from ablations.tasks.catalog import PREFIX, TITLES
-from ablations.tasks.languages import load_languages
+from ablations.tasks.catalog import PREFIX, TITLES, read_languages
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapSpec
@@ -179,7 +178,7 @@ def language_name(code: str) -> str:
 
 @functools.cache
 def _language_names() -> dict[str, str]:
-    return {code: language.name for code, language in load_languages().items()}
+    return {code: str(language["name"]) for code, language in read_languages().items()}
 
 
 @functools.cache

@@ -1,5 +1,4 @@
 """The paper's five benchmarks as lm-eval tasks: one table, one template each, generated files.
 
-Knows prompts, data sources, extraction and metrics. Knows neither models nor engines; lm-eval
-itself loads this package, through the ``!function`` names in the task files.
+lm-eval itself loads this package, through the ``!function`` names in the task files.
 """

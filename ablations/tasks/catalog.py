@@ -1,22 +1,26 @@
-"""The shipped tasks by benchmark and language: protocol and source. Needs no lm-eval.
-
-Knows what the task files are made of: the templates, and the table that `generate` writes from.
-"""
+"""The shipped tasks by benchmark and language: protocol and source, from their files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.drawing.text_table import text_table
-from ablations.tasks.benchmarks import BENCHMARKS
-from ablations.tasks.languages import Language, load_languages
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 PREFIX = "layerswap_"
+
+SHIPPED_TASKS = Path(__file__).parent
+"""Folder of the task files that this package brings."""
+
+PAPER_LANGUAGES = ("en", "ja", "bn", "sw", "te")
+"""Languages in the order of Table 5 of arXiv 2410.01335; others follow."""
+
+PAPER_BENCHMARKS = ("mgsm", "belebele", "flores", "mbpp", "mmlu")
+"""Benchmarks in the order of Table 5."""
 
 TITLES = {
     "mgsm": "MGSM em@maj1, {shots}-shot",
@@ -26,29 +30,18 @@ TITLES = {
     "mmlu": "MMLU accuracy, {shots}-shot",
     "mgsm_rev2": "MGSM-Rev2 em@maj1, {shots}-shot",
 }
-"""Benchmark -> its title in Table 5 of arXiv 2410.01335, in the order of that table; what it does
-not have follows."""
-
-PAPER_LANGUAGES = ("en", "ja", "bn", "sw", "te")
-"""Languages in the order of Table 5; others follow."""
-
-PAPER_BENCHMARKS = ("mgsm", "belebele", "flores", "mbpp", "mmlu")
-"""Benchmarks in the order of Table 5."""
+"""Benchmark -> its title in Table 5, in that order; what it does not have follows."""
 
 
-SHIPPED_TASKS = Path(__file__).parent
-"""Folder of the task files that this package brings."""
+class FunctionName(str):
+    """Written to a task's file as ``!function NAME``: lm-eval puts the function there."""
 
 
 class Task(Frozen):
     """One shipped task."""
 
     name: str
-    """lm-eval's task name."""
-
     benchmark: str
-    """The benchmark's short name."""
-
     language: str
     """Code of the language that the task is about: for translation the one that is not English."""
 
@@ -56,8 +49,6 @@ class Task(Frozen):
     """As Table 5 has it: ``Swahili``, ``Eng-Swh``."""
 
     num_fewshot: int
-    """Examples in the prompt."""
-
     metrics: tuple[str, ...]
     """lm-eval's metric names; the first one is shown."""
 
@@ -71,8 +62,6 @@ class Task(Frozen):
     """Code of the language the questions are in."""
 
     executes_code: bool
-    """Whether generated programs are run."""
-
     source: str
     """Data set on the hub, which a data folder replaces."""
 
@@ -99,19 +88,38 @@ class Task(Frozen):
         return ", ".join(parts)
 
 
+def read_languages() -> dict[str, dict[str, Any]]:
+    """Return code -> entry of `languages.yml`, in its order."""
+    table: dict[str, dict[str, Any]] = read_yaml(SHIPPED_TASKS / "languages.yml")
+    return table
+
+
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
-    languages = load_languages()
-    known = [*PAPER_LANGUAGES, *languages]
+    languages = read_languages()
+    templates: dict[Path, dict[str, Any]] = {}
     found: list[Task] = []
-    for tasks in BENCHMARKS.values():
-        contents = list(tasks(languages))
-        template = SHIPPED_TASKS / "generated" / contents[0]["include"]
-        shared = read_yaml(template.resolve(), tags=["!function"])
+    for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
+        content = read_yaml(path, tags=["!function"])
+        if "group" in content:
+            continue
+        template = (path.parent / content["include"]).resolve()
+        if template not in templates:
+            templates[template] = read_yaml(template, tags=["!function"])
         # As lm-eval has it: what a task says by itself wins.
-        own = [_task(shared | content, languages) for content in contents]
-        found += sorted(own, key=lambda task: known.index(task.language))
-    return tuple(found)
+        found.append(_task(templates[template] | content, languages))
+    benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
+    # A pair begins with its translation from English.
+    return tuple(
+        sorted(
+            found,
+            key=lambda task: (
+                benchmarks.index(task.benchmark),
+                codes.index(task.language),
+                not task.label.startswith("Eng"),
+            ),
+        )
+    )
 
 
 def describe_tasks(tasks: Sequence[Task]) -> str:
@@ -161,15 +169,15 @@ def choose(
     return tuple(chosen)
 
 
-def _task(content: dict[str, Any], languages: Mapping[str, Language]) -> Task:
+def _task(content: dict[str, Any], languages: dict[str, dict[str, Any]]) -> Task:
     metadata = content["metadata"]
     benchmark, target = metadata["benchmark"], metadata["language"]
     source = metadata.get("source_language")
     language = source if source is not None and target == "en" else target
     if source is None:
-        label = languages[language].name
+        label = languages[language]["name"]
     else:
-        label = "-".join(languages[each].flores[:3].title() for each in (source, target))
+        label = "-".join(languages[each]["flores"][:3].title() for each in (source, target))
     options = content.get("dataset_kwargs") or {}
     return Task(
         name=content["task"],

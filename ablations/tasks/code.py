@@ -1,4 +1,4 @@
-"""The program in an answer. Knows text, and the names that tests call; runs nothing."""
+"""The program in an answer, found by the names that the tests call."""
 
 from __future__ import annotations
 

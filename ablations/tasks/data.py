@@ -1,4 +1,4 @@
-"""Where items come from: the hub, or local files of the same schema. Knows columns; no prompt.
+"""Where items come from: the hub, or local files of the same schema.
 
 lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``metadata``; a
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +73,8 @@ FLORES = Source(
     benchmark="flores",
     columns=("id", "text"),
     texts=("text",),
-    access=(
-        "FLORES+ is gated: accept its conditions at "
-        "https://huggingface.co/datasets/openlanguagedata/flores_plus, then "
-        "`hf auth login`"
-    ),
+    access="FLORES+ is gated: accept its conditions at "
+    "https://huggingface.co/datasets/openlanguagedata/flores_plus, then `hf auth login`",
 )
 MMLU = Source(
     benchmark="mmlu",
@@ -110,36 +107,37 @@ def load_mgsm(
         InputError: when the data is not there, or not MGSM's.
     """
     ((language, config),) = configs.items()
-    place: dict[str, Any] = {"config": config, "data_dir": data_dir}
+    train = read_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
     questions = MGSM if exemplars is None else MGSM_REV2
+    test = read_rows(questions, "test", language, config, hub_id, data_dir)
+    if questions is MGSM_REV2:
+        empty = dict.fromkeys(MGSM.columns)
+        names = questions.optional
+        test = [
+            empty
+            | {"question": row["question"].strip()}
+            | {"answer_number": next((row[name] for name in names if name in row), None)}
+            for row in test
+        ]
+    place = f"{questions.benchmark} {language} (test)"
     return {
-        "train": _mgsm_split(MGSM, language, "train", hub_id=exemplars or hub_id, **place),
-        "test": _mgsm_split(questions, language, "test", hub_id=hub_id, **place),
+        "train": _mgsm_dataset(f"mgsm {language} (train)", train, are_exemplars=True),
+        "test": _mgsm_dataset(place, test, are_exemplars=False),
     }
 
 
-def _mgsm_split(source: Source, language: str, split: str, **place: Any) -> Dataset:
-    rows = read_rows(source, language, split, **place)
-    if source is MGSM_REV2:
-        numbers = [next((r[name] for name in source.optional if name in r), None) for r in rows]
-        rows = [
-            dict.fromkeys(MGSM.columns)
-            | {"question": row["question"].strip(), "answer_number": number}
-            for row, number in zip(rows, numbers, strict=True)
-        ]
+def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Dataset:
     problems = []
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
             problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
-        elif split == "train" and not row["answer"]:
+        elif are_exemplars and not row["answer"]:
             problems.append(f"item {index}: an exemplar without `answer`")
         else:  # the hub has 2125 where files may have "2,125"
             row["answer_number"] = f"{number:f}"
-    if split == "train" and len(rows) < MGSM_EXEMPLARS:
+    if are_exemplars and len(rows) < MGSM_EXEMPLARS:
         problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
-    where = f"{source.benchmark} {language} ({split})"
-    refuse(where, problems)
-    return make_dataset(where, rows)
+    return make_dataset(where, rows, problems)
 
 
 def load_belebele(
@@ -151,7 +149,7 @@ def load_belebele(
         InputError: when the data is not there, or not Belebele's.
     """
     ((language, config),) = configs.items()
-    rows = read_rows(BELEBELE, language, "test", hub_id=hub_id, config=config, data_dir=data_dir)
+    rows = read_rows(BELEBELE, "test", language, config, hub_id, data_dir)
     problems = []
     for index, row in enumerate(rows):
         number = row["correct_answer_num"] = str(row["correct_answer_num"])
@@ -159,12 +157,11 @@ def load_belebele(
         if row["answer"] is None:
             problems.append(f"item {index}: correct_answer_num {number!r} is not 1, 2, 3, 4")
     if len(rows) <= CHOICE_EXEMPLARS:
+        needed = CHOICE_EXEMPLARS + 1
         problems.append(
-            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take "
-            f"{CHOICE_EXEMPLARS + 1}"
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take {needed}"
         )
-    refuse(f"belebele {language} (test)", problems)
-    return {"test": make_dataset(f"belebele {language} (test)", rows)}
+    return {"test": make_dataset(f"belebele {language} (test)", rows, problems)}
 
 
 def load_mmlu(
@@ -176,20 +173,20 @@ def load_mmlu(
         InputError: when the data is not there, or a subject has fewer than five examples.
     """
     ((language, config),) = configs.items()
-    items = []
-    for split in ("dev", "test"):
-        rows = read_rows(MMLU, language, split, hub_id=hub_id, config=config, data_dir=data_dir)
-        wrong = [row["answer"] for row in rows if row["answer"] not in ("A", "B", "C", "D")]
-        refuse(f"mmlu {language} ({split})", [f"answer {e!r} is not A, B, C, D" for e in wrong])
-        items += [{**row, "split": split} for row in rows]
+    items = [
+        {**row, "split": split}
+        for split in ("dev", "test")
+        for row in read_rows(MMLU, split, language, config, hub_id, data_dir)
+    ]
+    letters = dict.fromkeys(row["answer"] for row in items if row["answer"] not in list("ABCD"))
+    problems = [f"answer {letter!r} is not A, B, C, D" for letter in letters]
     examples = Counter(row["subject"] for row in items if row["split"] == "dev")
-    asked = dict.fromkeys(row["subject"] for row in items if row["split"] == "test")
-    few = [subject for subject in asked if examples[subject] < CHOICE_EXEMPLARS]
-    refuse(
-        f"mmlu {language} (dev)",
-        [f"{examples[each]} examples of {each!r}; needed are {CHOICE_EXEMPLARS}" for each in few],
-    )
-    return {"items": make_dataset(f"mmlu {language}", items)}
+    problems += [
+        f"{examples[subject]} examples (dev) of {subject!r}; needed are {CHOICE_EXEMPLARS}"
+        for subject in dict.fromkeys(row["subject"] for row in items if row["split"] == "test")
+        if examples[subject] < CHOICE_EXEMPLARS
+    ]
+    return {"items": make_dataset(f"mmlu {language}", items, problems)}
 
 
 def load_flores(
@@ -199,56 +196,47 @@ def load_flores(
 
     Args:
         hub_id: the dataset.
-        configs: source language → its config, then target language → its config.
+        configs: source language -> its config, then target language -> its config.
         data_dir: folder of local files; None for the hub.
 
     Raises:
         InputError: when the data is not there, or the two languages have other sentences.
     """
-    sides = []
+    sides, problems = [], list[str]()
     for language, config in configs.items():
-        rows = read_rows(
-            *(FLORES, language, "devtest"), hub_id=hub_id, config=config, data_dir=data_dir
-        )
-        where = f"flores {language} (devtest)"
-        if {type(row["id"]) for row in rows} not in ({int}, {str}):
-            raise InputError(f"{where}: ids are neither all integers nor all texts")
-        counted = Counter(row["id"] for row in rows)
-        refuse(where, [f"sentence {each} is there twice" for each in counted if counted[each] > 1])
+        rows = read_rows(FLORES, "devtest", language, config, hub_id, data_dir)
         texts = {row["id"]: row["text"].strip() for row in rows}
+        twice = Counter(row["id"] for row in rows) - Counter(list(texts))
+        problems += [f"{language}: sentence {id_} is there twice" for id_ in twice]
         # A line break in it would end prompt or answer there.
-        odd = [each for each, text in texts.items() if not text or "\n" in text]
-        refuse(where, [f"sentence {each} is empty or of several lines" for each in odd])
+        odd = [id_ for id_, text in texts.items() if not text or "\n" in text]
+        problems += [f"{language}: sentence {id_} is empty or of several lines" for id_ in odd]
         sides.append(texts)
     source, target = sides
-    pair = "-".join(configs)
     if alone := sorted(source.keys() ^ target.keys(), key=str):
-        raise InputError(
-            f"flores {pair}: {len(alone)} sentences are in one language only, such as id {alone[0]}"
-        )
-    items = [
-        {"id": each, "source": source[each], "target": target[each]} for each in sorted(source)
-    ]
-    return {"devtest": make_dataset(f"flores {pair} (devtest)", items)}
+        problems.append(f"{len(alone)} sentences are in one language only, such as id {alone[0]}")
+    where = f"flores {'-'.join(configs)} (devtest)"
+    refuse(where, problems)
+    items = [{"id": id_, "source": source[id_], "target": target[id_]} for id_ in sorted(source)]
+    return {"devtest": make_dataset(where, items)}
 
 
 def read_rows(
     source: Source,
-    language: str,
     split: str,
-    *,
-    hub_id: str,
+    language: str,
     config: str,
+    hub_id: str,
     data_dir: Path | str | None,
 ) -> list[Row]:
     """Return the rows of one split, with the columns of `source` only (optional ones if there).
 
     Args:
         source: which columns to expect.
-        language: code of the language, as local files have it in their names.
         split: name of the split.
+        language: code of the language, as local files have it in their names.
+        config: config of the dataset on the hub.
         hub_id: dataset on the hub.
-        config: its config.
         data_dir: folder of local files; None for the hub.
 
     Raises:
@@ -263,15 +251,11 @@ def read_rows(
         raise InputError(f"{where}: no rows")
     problems = [
         f"row {index}: no column {name!r}{nearest(name, row)}"
+        if name not in row
+        else f"row {index}: {name} is {row[name]!r}, which is not text"
         for index, row in enumerate(rows)
         for name in source.columns
-        if name not in row
-    ]
-    problems = problems or [
-        f"row {index}: {name} is {row[name]!r}, which is not text"
-        for index, row in enumerate(rows)
-        for name in source.texts
-        if not isinstance(row[name], str)
+        if name not in row or (name in source.texts and not isinstance(row[name], str))
     ]
     refuse(where, problems)
     kept = (*source.columns, *source.optional)
@@ -281,21 +265,18 @@ def read_rows(
 def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:
     if not data_dir.is_dir():
         raise InputError(f"{data_dir}: no such data folder")
-    folder = data_dir / source.benchmark
-    file = source.file.format(language=language, split=split)
+    folder, file = data_dir / source.benchmark, source.file.format(language=language, split=split)
+    if source is MGSM and not folder.is_dir() and (data_dir / file).is_file():
+        return data_dir / file  # a folder of one benchmark, as MGSM's files are handed around
     if not folder.is_dir():
-        # A folder of one benchmark, as MGSM's files are handed around.
-        bare = data_dir / file
-        if source is MGSM and bare.is_file():
-            return bare
-        names = [each.name for each in data_dir.iterdir()]
+        names = [path.name for path in data_dir.iterdir()]
         raise InputError(
             f"{data_dir}: no folder {source.benchmark!r} in it{nearest(source.benchmark, names)}; "
             f"expected is {source.benchmark}/{file}"
         )
     path = folder / file
     if not path.is_file():
-        names = [each.name for each in folder.iterdir() if each.is_file()]
+        names = [path.name for path in folder.iterdir()]
         raise InputError(f"{path}: no such file{nearest(path.name, names)}")
     return path
 
@@ -342,21 +323,22 @@ def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]
         ) from error
 
 
-def refuse(where: str, problems: list[str]) -> None:
+def refuse(where: str, problems: Sequence[str]) -> None:
     """Raise an `InputError` with the first five problems, if there is one."""
     if problems:
         more = [f"and {len(problems) - 5} more"] if len(problems) > 5 else []
         raise InputError.from_problems(where, [*problems[:5], *more])
 
 
-def make_dataset(where: str, rows: list[Row]) -> Dataset:
+def make_dataset(where: str, rows: list[Row], problems: Sequence[str] = ()) -> Dataset:
     """Return `rows` as lm-eval takes them.
 
     Raises:
-        InputError: for a column whose values are of several types.
+        InputError: with `problems`, or for a column whose values are of several types.
     """
     from datasets import Dataset
 
+    refuse(where, problems)
     try:
         return Dataset.from_list(rows)
     except (TypeError, ValueError) as error:  # those of Arrow are among them

@@ -1,4 +1,4 @@
-"""What can be wrong with a task before it is asked. Knows no engine.
+"""What can be wrong with a task before it is asked.
 
 LayerSwapError
 ├── DataAway        a task's data is on a hub that cannot be asked now

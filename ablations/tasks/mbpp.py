@@ -1,4 +1,4 @@
-"""MBPP for lm-eval: its problems, and whether answers solve them. Knows no model.
+"""MBPP for lm-eval: its problems, and whether answers solve them.
 
 lm-eval loads this through `_mbpp.yaml`. Programs are run by the filter, which is given all answers
 at once and so can run several at a time; the metric then reads what came of them.
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
 from ablations.tasks.code import extract_code, tested_names
-from ablations.tasks.data import Source, make_dataset, read_rows, refuse
+from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
@@ -120,15 +120,13 @@ def load_mbpp(
         optional=("test_setup_code",),
     )
     where = split if data_dir is None else "test"
-    rows = read_rows(source, language, where, hub_id=hub_id, config=config, data_dir=data_dir)
+    rows = read_rows(source, where, language, config, hub_id, data_dir)
     kept = [row for row in rows if row["task_id"] in _TEST_IDS]
     problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
     items = []
     for row in kept:
         tests, setup = row["test_list"], row.get("test_setup_code") or ""
-        if not isinstance(tests, list) or not all(
-            isinstance(each, str) for each in [*tests, setup]
-        ):
+        if not (isinstance(tests, list) and all(isinstance(t, str) for t in [*tests, setup])):
             problems.append(f"task_id {row['task_id']}: its tests are not a list of texts")
             continue
         try:
@@ -143,8 +141,7 @@ def load_mbpp(
                 "test_setup_code": setup,
             }
         )
-    refuse(f"mbpp {language} ({where})", problems)
-    return {"test": make_dataset(f"mbpp {language} ({where})", items)}
+    return {"test": make_dataset(f"mbpp {language} ({where})", items, problems)}
 
 
 def run_answers(

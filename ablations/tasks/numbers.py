@@ -1,4 +1,4 @@
-"""Numbers in answers: how they are found in text, and when two are equal. Knows no task.
+"""Numbers in answers: how they are found in text, and when two are equal.
 
 Read are the digits of any script (1080, １０８０, ১০৮০, ౧౦౮౦), commas between groups of digits
 (1,080 and the Indian 1,00,000), a decimal point, a minus sign and a currency sign before the

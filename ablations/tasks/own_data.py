@@ -1,4 +1,4 @@
-"""Where the data files of a task of one's own are. Knows the content of a task's file.
+"""Where the data files of a task of one's own are.
 
 lm-eval reads relative `data_files` from the working directory. Here a file that is not there, but
 beside the task's YAML, is that one.
@@ -61,13 +61,9 @@ def missing_files(config: Mapping[str, Any], file: Path) -> Iterator[str]:
             looked = f" (looked in {Path.cwd()} and in {file.parent})"
             names = _names(file.parent / path.parent)
         hint = nearest(path.name, names)
-        built = ""
-        if (file.parent / "pocket_stage.json").is_file():
-            built = "; where pocket experts were moved, run `layerswap pocket build` again: it "
-            built += "trains nothing"
         yield (
             f"its data cannot be read: {text}: no such file{looked}{hint or ';'} "
-            f"correct data_files in {file}, or put the data there{built}"
+            f"correct data_files in {file}, or put the data there"
         )
 
 

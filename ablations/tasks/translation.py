@@ -1,4 +1,4 @@
-"""Scores of translations, with their signatures. Knows sacrebleu; knows neither tasks nor models.
+"""Scores of translations, with their signatures, by sacrebleu.
 
 lm-eval's own `bleu` always tokenises with 13a, which takes a Japanese sentence for one word and
 leaves the Indic full stop (।) on the word before it. So every target language has its tokenizer,

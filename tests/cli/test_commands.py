@@ -5,9 +5,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from ablations.cli import COMMANDS, main
+from ablations.cli import main
 from layerswap_method import __version__
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 
 
 @pytest.fixture
@@ -26,31 +26,10 @@ def test_the_console_program_is_this_group() -> None:
     assert program.load() is main
 
 
-def test_help_lists_every_command_with_a_line_about_it(runner: CliRunner) -> None:
-    result = runner.invoke(main, ["--help"])
-    assert result.exit_code == 0
-    lines = [line.split(maxsplit=1) for line in result.output.splitlines()]
-    described = {words[0] for words in lines if len(words) == 2}
-    assert set(COMMANDS) <= described
-
-
 def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> None:
     result = runner.invoke(main, ["quikstart"])
     assert result.exit_code == 2
     assert "no command 'quikstart'; did you mean 'quickstart'?" in result.output
-
-
-@pytest.mark.parametrize(("error", "code"), [(LayerSwapError, 1), (InputError, 2)])
-def test_errors_of_this_project_become_one_message(
-    runner: CliRunner, error: type[LayerSwapError], code: int
-) -> None:
-    @click.command()
-    def fails() -> None:
-        raise error("what, where, what to do")
-
-    result = runner.invoke(fails, [])
-    assert result.exit_code == code
-    assert result.output == "Error: what, where, what to do\n"
 
 
 @pytest.mark.parametrize(

@@ -61,42 +61,32 @@ def test_items_are_told_as_they_are_answered(
     assert len({step.done for step in steps}) >= 4  # three batches of eight at the least
 
 
-def test_the_size_of_a_task_is_that_of_what_is_asked(model: Path, tasks: Path) -> None:
-    def measured(task: str, **changes: Any) -> TaskSize:
-        request = EvaluationRequest(tasks=(task,), include_path=tasks, **changes)
-        found = measure_tasks([request], model, None)[task]
-        assert isinstance(found, TaskSize), found
-        return found
-
-    whole, five = measured("words_generate"), measured("words_generate", limit=5)
-    assert (whole.items, five.items) == (ITEMS, 5)
-    assert whole.prompt_tokens > five.prompt_tokens > 5
-    assert whole.answer_tokens % ITEMS == 0
-    assert whole.answer_tokens // ITEMS == five.answer_tokens // 5 > 0
-    choose = measured("words_choose")
-    assert choose.answer_tokens == 0
-    assert choose.items == ITEMS
-
-
-def test_the_size_of_a_task_is_that_of_how_it_is_asked(model: Path, tasks: Path) -> None:
-    def measured(task: str, **protocol: Any) -> TaskSize:
+def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model: Path, tasks: Path) -> None:
+    def measured(task: str, limit: int | None = None, **protocol: Any) -> TaskSize:
         request = EvaluationRequest(
-            tasks=(task,), include_path=tasks, protocol=Protocol.model_validate(protocol)
+            tasks=(task,),
+            include_path=tasks,
+            limit=limit,
+            protocol=Protocol.model_validate(protocol),
         )
         found = measure_tasks([request], model, 128)[task]
         assert isinstance(found, TaskSize), found
         return found
 
-    plain = measured("words_generate")
+    plain, five = measured("words_generate"), measured("words_generate", limit=5)
+    assert (plain.items, five.items) == (ITEMS, 5)
+    assert plain.prompt_tokens > five.prompt_tokens > 5
+    assert plain.answer_tokens // ITEMS == five.answer_tokens // 5 > 0
+    choose = measured("words_choose")
+    assert (choose.items, choose.answer_tokens) == (ITEMS, 0)
     short = measured("words_generate", gen_kwargs={"max_gen_toks": 3})
-    assert short.answer_tokens == 3 * ITEMS
-    assert short.answer_tokens < plain.answer_tokens
+    assert short.answer_tokens == 3 * ITEMS < plain.answer_tokens
     sampled = {"gen_kwargs": {"temperature": 1.0, "max_gen_toks": 3}, "repeats": 4}
     drawn = measured("words_generate", **sampled)
     assert (drawn.items, drawn.answer_tokens) == (4 * ITEMS, 4 * short.answer_tokens)
     assert drawn.prompt_tokens == pytest.approx(4 * short.prompt_tokens, abs=4)
     # What is scored without being generated is asked once.
-    assert measured("words_choose", **sampled) == measured("words_choose")
+    assert measured("words_choose", **sampled) == choose
     # More than half of the context, where the longest prompt leaves it.
     whole = measured("words_generate", gen_kwargs={"max_gen_toks": 1000})
     assert whole.answer_tokens // ITEMS > 64

@@ -12,7 +12,6 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from tests.gallery.hub import serve_hub
 from tests.recipes.documents import RECIPES, ROOT
 from tests.standins import merging
 from tests.standins.tuned import train_adapter
@@ -137,22 +136,14 @@ def test_parameters_that_mergekits_own_methods_do_not_have(
 def test_a_config_on_the_hub_is_enough_for_the_layer_counts(
     tmp_path: Path, experts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("task", "language"):
-        folder = tmp_path / "hub" / "owner" / name
-        folder.mkdir(parents=True)
-        (folder / "config.json").write_bytes((experts[name] / "config.json").read_bytes())
+    def download(repository: str, file: str, revision: str | None) -> str:
+        return str(experts[repository.removeprefix("owner/")] / file)
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
+    monkeypatch.setattr("ablations.gallery.models._hub_answers", lambda endpoint: True)
     models: dict[str, Path | str] = {"task": "owner/task", "language": "owner/language"}
     document = merging.recipe(models, {"bottom_layers": 4, "top_layers": 2}, dtype="float32")
-    path = written(tmp_path, document)
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
-    with serve_hub(tmp_path / "hub") as endpoint:
-        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", endpoint)
-        template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(huggingface_hub.constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        code, found = check(path)
+    code, found = check(written(tmp_path, document))
     assert code == 2
     assert "4 + 2 = 6 is more than the model's 4 layers" in found[0]["message"]
     unpinned = [each["message"] for each in found if each["level"] == "note"]

@@ -5,7 +5,6 @@ import pytest
 from ablations.machine.fingerprint import (
     fingerprint_checkpoint,
     fingerprint_folder,
-    fingerprint_of,
 )
 from ablations.study.identity import Fingerprints, folder_state
 
@@ -60,8 +59,3 @@ def test_folders_count_names_and_contents_but_nothing_hidden(tmp_path: Path) -> 
     assert fingerprint_folder(tmp_path) == before
     (tmp_path / "data" / "a.jsonl").write_text("2")
     assert fingerprint_folder(tmp_path) != before
-
-
-def test_parts_are_compared_by_name() -> None:
-    assert fingerprint_of(a=1, b=2) == fingerprint_of(b=2, a=1)
-    assert fingerprint_of(a=1, b=2) != fingerprint_of(a=2, b=1)

@@ -15,18 +15,6 @@ from ablations.machine.progress import (
 from ablations.machine.status_line import above, status_line
 
 
-def test_only_the_innermost_listener_hears_a_step() -> None:
-    outer, inner = list[Step](), list[Step]()
-    tell(Step("nobody"))
-    with listening(outer.append):
-        tell(Step("a"))
-        with listening(inner.append):
-            tell(Step("b"))
-        tell(Step("c"))
-    assert [step.what for step in outer] == ["a", "c"]
-    assert [step.what for step in inner] == ["b"]
-
-
 def test_what_is_taken_one_by_one_is_counted() -> None:
     heard = list[Step]()
     with listening(heard.append):

@@ -125,23 +125,6 @@ def test_two_quantised_models_are_not_called_mergeable(root: Path, tmp_path: Pat
     assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
 
 
-def test_quantised_weights_that_no_config_tells_of(root: Path, tmp_path: Path) -> None:
-    shutil.copytree(root / "child", tmp_path / "int8")
-    file = tmp_path / "int8" / "model.safetensors"
-    tensors = load_file(file)
-    save_file({n: t.to(torch.int8) if t.ndim > 1 else t for n, t in tensors.items()}, file)
-    found = report(root / "base", tmp_path / "int8")
-    assert found["by_field"]["quantised"]["values"] == [None, "I8"]
-    assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
-
-
-def test_no_family_gets_the_defaults_of_another(root: Path, tmp_path: Path) -> None:
-    gpt2 = make_model("gpt2", tmp_path / "gpt2", 1)
-    rows = report(root / "base", gpt2)["by_field"]
-    values = {field: rows[field]["values"][1] for field in ("RoPE base", "norm eps", "activation")}
-    assert values == {"RoPE base": None, "norm eps": 1e-5, "activation": "gelu_new"}
-
-
 def test_scaling_of_many_parts_takes_a_line_a_part(root: Path, tmp_path: Path) -> None:
     rope = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0}
     rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
@@ -179,14 +162,6 @@ def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> No
     assert "Traceback" not in result.output
 
 
-def test_an_adapter_is_refused(root: Path, tmp_path: Path) -> None:
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
-        (tmp_path / name).touch()
-    result = run(root / "base", f"{root / 'child'}+{tmp_path}")
-    assert result.exit_code == 2
-    assert "compat compares checkpoints; leave the adapter out" in result.output
-
-
 def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> None:
     stranger = random_model(tmp_path / "stranger", 7)
     result = run(root / "base", root / "child", "--base", stranger)
@@ -210,6 +185,16 @@ def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
         read_vocabulary("model", tmp_path)
     file.unlink()
     assert read_vocabulary("model", tmp_path) is None
+
+
+def test_quantised_weights_that_no_config_tells_of(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "child", tmp_path / "int8")
+    file = tmp_path / "int8" / "model.safetensors"
+    tensors = load_file(file)
+    save_file({n: t.to(torch.int8) if t.ndim > 1 else t for n, t in tensors.items()}, file)
+    found = report(root / "base", tmp_path / "int8")
+    assert found["by_field"]["quantised"]["values"] == [None, "I8"]
+    assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
 
 
 def test_only_headers_are_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

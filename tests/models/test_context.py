@@ -42,13 +42,6 @@ def test_a_context_beyond_the_positions_is_refused(
     )
 
 
-def test_a_model_without_positions_takes_any_context(tmp_path: Path) -> None:
-    from transformers import AutoConfig
-
-    AutoConfig.for_model("bloom").save_pretrained(tmp_path)
-    check_context(str(tmp_path), 1_000_000)
-
-
 @pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
 def test_no_engine_is_started_for_it(backend: Any, tmp_path: Path) -> None:
     from transformers import AutoConfig

@@ -10,22 +10,9 @@ from tests.standins.scripted import PUBLISHED_MGSM
 
 SCRIPTS = {"sw": "Latn", "te": "Telu", "bn": "Beng", "ja": "Jpan", "en": "Latn"}
 
-GOLD = {
-    "sw": "Roger alianza kwa mipira 5. Mikebe 2 ni mipira 6. 5 + 6 = 11. Jibu ni 11.",
-    "te": "రోజర్ 5 బంతులతో ప్రారంభించాడు. 5 + 6 = 11. సమాధానం 11.",
-    "bn": "রজারের প্রথমে 5টি বল ছিল। 5 + 6 = 11। উত্তর হল 11।",
-    "ja": "ロジャーは最初に5個のボールがありました。5+6=11。答えは11です。",
-    "en": "Roger started with 5 balls. 2 cans are 6 balls. 5 + 6 = 11. The answer is 11.",
-}
-
 
 def _languages(text: str) -> list[str]:
     return [code for code, script in SCRIPTS.items() if is_in_language(text, code, script)]
-
-
-@pytest.mark.parametrize("code", SCRIPTS)
-def test_a_gold_answer_is_in_its_language_and_no_other(code: str) -> None:
-    assert _languages(GOLD[code]) == [code]
 
 
 @pytest.mark.parametrize("code", SCRIPTS)

@@ -100,15 +100,6 @@ def test_an_answer_is_truncated_where_the_model_did_not_end_it(
     assert (score.higher_is_better, score.n) == (False, 24)
 
 
-def test_the_same_prompt_with_another_limit_is_another_request(whole: Evaluation) -> None:
-    pairs = zip(whole.samples_of("words_generate"), whole.samples_of("words_long"), strict=True)
-    kinds = {(a.values["truncated"], b.values["truncated"]) for a, b in pairs}
-    assert all(a.prompts == b.prompts for a, b in pairs)
-    # What ends within 3 tokens ends within 8; some need more than 3.
-    assert (1.0, 0.0) not in kinds
-    assert {(0.0, 1.0)} <= kinds
-
-
 def test_a_stop_string_ends_an_answer(whole: Evaluation, speaker: Path) -> None:
     samples = whole.samples_of("words_stop")
     stopped = [sample for sample in samples if sample.values["truncated"] == 0]
@@ -119,11 +110,6 @@ def test_a_stop_string_ends_an_answer(whole: Evaluation, speaker: Path) -> None:
         assert not {"w3", "w7", "w11", "w19", "<eos>"} & set(text.split())
         # The limit leaves four words to an answer that was cut off.
         assert sample.values["truncated"] == float(len(text.split()) == 4)
-
-
-def test_nothing_depends_on_the_batch(whole: Evaluation, speaker: Path, folder: Path) -> None:
-    alone = _evaluate(speaker, folder, batch=1)
-    assert [s.values for s in alone.samples] == [s.values for s in whole.samples]
 
 
 def test_what_does_not_fit_is_cut_from_the_left_and_said(

@@ -37,7 +37,10 @@ def test_two_ways_of_writing_the_same_are_the_same() -> None:
         ({"repeats": 2, "gen_kwargs": "temperature=0"}, "set gen_kwargs.temperature above 0"),
         ({"gen_kwargs": "top_k=20"}, "top_p and top_k have no effect without sampling"),
         ({"gen_kwargs": "temperature=1,do_sample=false"}, "do_sample is false and temperature"),
-        ({"gen_kwargs": "temprature=1"}, "no option 'temprature'; did you mean 'temperature'"),
+        (
+            {"gen_kwargs": "temprature=1"},
+            "gen_kwargs.temprature: unknown key; did you mean 'temperature'",
+        ),
         ({"gen_kwargs": "temperature"}, "'temperature' is not NAME=VALUE"),
         ({"gen_kwargs": "temperature=hot"}, "gen_kwargs.temperature: "),
         ({"enable_thinking": True}, "enable_thinking needs a chat template"),

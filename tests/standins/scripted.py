@@ -10,7 +10,7 @@ from typing import Any
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
-from ablations.tasks.languages import load_languages
+from tools.task_languages import load_languages
 
 DATA = Path(__file__).parents[1] / "tasks" / "data"
 PUBLISHED_MGSM = DATA / "mgsm_published"

@@ -6,7 +6,7 @@ import pytest
 
 from ablations.engines.task_loading import load_tasks
 from ablations.scoring.records import EvaluationRequest
-from ablations.tasks.catalog import TITLES, choose, describe_tasks, list_tasks
+from ablations.tasks.catalog import TITLES, choose, list_tasks
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA
 
@@ -49,20 +49,6 @@ def test_the_list_says_what_lm_eval_reads() -> None:
         assert list(task.metrics) == [getattr(each, "__name__", each) for each in metrics]
         assert task.source == config.dataset_path
         assert task.executes_code == bool(config.unsafe_code)
-
-
-def test_protocol_and_source_are_said() -> None:
-    text = describe_tasks(TASKS)
-    for task in TASKS:
-        (line,) = [line for line in text.splitlines() if line.startswith(f"{task.name} ")]
-        assert task.protocol in line
-        assert task.source in line
-    assert "layerswap_mgsm_sw" in text
-    assert "8-shot, exact_match, strict-match or flexible-extract, up to 1024 tokens" in text
-    assert "0-shot, pass@1, extracted, up to 1024 tokens, prompts in en, runs code" in text
-    last = text.splitlines()[-1]
-    assert last.startswith("Groups: layerswap_mgsm, layerswap_en")
-    assert "layerswap_sw" in last
 
 
 def test_languages_and_benchmarks_choose() -> None:

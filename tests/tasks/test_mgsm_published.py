@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from ablations.scoring.records import Evaluation
-from ablations.tasks.benchmarks import SPECIAL_STOPS
 from tests.standins.scripted import (
     LANGUAGES,
     PUBLISHED_MGSM,
@@ -20,6 +19,7 @@ from tests.standins.scripted import (
     task_names,
     write_jsonl,
 )
+from tools.task_contents import SPECIAL_STOPS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 FILTERS = ("strict-match", "flexible-extract")

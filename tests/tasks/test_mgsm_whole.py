@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import pytest
 
-from ablations.scoring.language_id import is_in_language, why_not_judged
 from ablations.scoring.records import Evaluation
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.contents import TaskContents
-from ablations.tasks.numbers import answer_pattern
 from layerswap_method.errors import InputError
-from tests.standins.scripted import DATA, TABLE, ask, gold, perturbed, read_jsonl
+from tests.standins.scripted import DATA, TABLE, ask, gold, perturbed
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 CODES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")
@@ -35,19 +32,6 @@ def test_every_language_is_an_entry_and_scores_gold_and_wrong_answers() -> None:
     assert _scores(ask(perturbed, names)) == {0.0}
 
 
-@pytest.mark.parametrize("code", CODES)
-def test_every_exemplar_ends_in_a_phrase_of_its_language(code: str) -> None:
-    words = TABLE[code].mgsm
-    assert words is not None
-    rows = read_jsonl(DATA / "mgsm" / f"{code}_train.jsonl")
-    assert len(rows) == 8
-    for row in rows:
-        assert row["question"].startswith(words.question)
-        assert row["answer"].startswith(words.answer)
-        found = re.findall(answer_pattern(*words.phrases), row["answer"])
-        assert found == [str(row["answer_number"])]
-
-
 def test_both_german_phrases_count() -> None:
     def say(phrase: str) -> Any:
         return lambda task, item: f" 1 + 1 = 2. {phrase} {item['answer_number']}."
@@ -56,17 +40,6 @@ def test_both_german_phrases_count() -> None:
         assert _scores(ask(say(phrase), ("layerswap_mgsm_de",))) == {1.0}
     strict = ask(say("Das Ergebnis ist"), ("layerswap_mgsm_de",))
     assert strict.score("layerswap_mgsm_de", "exact_match", "strict-match").value == 0
-
-
-def test_thai_is_told_by_its_script() -> None:
-    assert why_not_judged("th", TABLE["th"].script) is None
-    assert is_in_language("แอนเริ่มด้วยแอปเปิล 3 ผล คำตอบคือ 12", "th", "Thai")
-    assert not is_in_language("The answer is 12.", "th", "Thai")
-    pytest.importorskip("py3langid")
-    said = ask(gold, ("layerswap_mgsm_th", "layerswap_mgsm_zh", "layerswap_mgsm_ru"))
-    fidelity = {s.task: s.value for s in said.scores if s.metric == "language_fidelity"}
-    assert fidelity["layerswap_mgsm_th"] == 1.0
-    assert len(fidelity) == 3
 
 
 def _rev2(folder: Path, code: str, *rows: str) -> Path:

@@ -1,7 +1,7 @@
 """The prompt of the first item of every task, letter for letter, on hand-written data.
 
 To accept a change on purpose: ``LAYERSWAP_WRITE_PROMPTS=1 pytest tests/tasks/test_prompts.py``,
-then read the difference. It changes scores, so raise `benchmarks.VERSION` with it.
+then read the difference. It changes scores, so raise `tools.task_contents.VERSION` with it.
 """
 
 import os

@@ -5,21 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
-from ablations.tasks.languages import load_languages
 from layerswap_method.errors import InputError
 from tests.standins.scripted import (
-    DATA,
-    LANGUAGES,
     ask,
-    read_jsonl,
     write_jsonl,
 )
 from tools import task_files as generate
 from tools.task_files import find_differences, task_files, write_files
+from tools.task_languages import load_languages
 
 GENERATED = TASKS / "generated"
 TEMPLATES = ("mgsm", "belebele", "flores", "mmlu")
@@ -117,50 +113,3 @@ def test_an_entry_that_is_wrong_is_named(tmp_path: Path) -> None:
         load_languages(table)
     for part in ("xx.flores", "xx.bleu", "yy.name", "yy.mqsm", "4 problems"):
         assert part in caught.value.message
-
-
-def test_generation_leaves_room_and_stop_strings_cut_no_gold_answer() -> None:
-    languages = load_languages()
-    for code in LANGUAGES:
-        generation = _read(GENERATED / f"layerswap_mgsm_{code}.yaml")["generation_kwargs"]
-        assert generation["max_gen_toks"] >= 1024  # Telugu takes four times the tokens of English
-        assert generation["do_sample"] is False
-        until = generation["until"]
-        rows = read_jsonl(DATA / "mgsm" / f"{code}_train.jsonl")
-        assert len(rows) == 8
-        assert not [row for row in rows if any(stop in row["answer"] for stop in until)]
-        # Several lines are no end: a chain of thought may have paragraphs.
-        assert not any(stop.isspace() for stop in until)
-        words = languages[code].mgsm
-        assert words is not None
-        assert all(row["question"].startswith(words.question) for row in rows)
-        assert all(row["answer"].startswith(words.answer) for row in rows)
-
-
-def test_metadata_says_what_a_score_is_about() -> None:
-    metadata = {
-        path.stem: content["metadata"]
-        for path in GENERATED.glob("layerswap_*_*.yaml")
-        if "task" in (content := _read(path)) and "group" not in content
-    }
-    assert metadata["layerswap_mgsm_bn"] == {
-        "version": 1.0,
-        "benchmark": "mgsm",
-        "language": "bn",
-        "script": "Beng",
-    }
-    pair = metadata["layerswap_flores_en-ja"]
-    assert (pair["language"], pair["source_language"]) == ("ja", "en")
-    assert (pair["script"], pair["bleu_tokenizer"]) == ("Jpan", "char")
-    assert metadata["layerswap_flores_ja-en"]["bleu_tokenizer"] == "13a"
-    assert all(
-        {"version", "benchmark", "language", "script"} <= set(each) for each in metadata.values()
-    )
-
-
-def _read(path: Path) -> dict[str, object] | object:
-    class Loader(yaml.SafeLoader):
-        pass
-
-    Loader.add_constructor("!function", lambda loader, node: f"!{node.value}")
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=Loader)

@@ -3,10 +3,10 @@
 import pytest
 import sacrebleu
 
-from ablations.statistics.corpus import corpus_score, signature, signatures
-from ablations.tasks.languages import load_languages
+from ablations.statistics.corpus import corpus_score, signature
 from ablations.tasks.translation import bleu_13a, bleu_char, bleu_intl, chrf_plus_plus
 from tests.standins.scripted import DATA, read_jsonl
+from tools.task_languages import load_languages
 
 BLEU = {"13a": bleu_13a, "intl": bleu_intl, "char": bleu_char}
 
@@ -45,12 +45,3 @@ def test_tokenizers_fit_their_scripts() -> None:
     # One word against another word: nothing is right.
     assert bleu_13a([(japanese, japanese[:-1])]) == 0
     assert bleu_char([(japanese, japanese[:-1])]) > 90
-
-
-def test_signatures_come_from_the_metadata_of_a_task() -> None:
-    found = signatures({"benchmark": "flores", "bleu_tokenizer": "intl"})
-    assert found == {
-        "bleu": signature("bleu", tokenizer="intl"),
-        "chrf++": signature("chrf++"),
-    }
-    assert signatures({"benchmark": "mgsm"}) == {}

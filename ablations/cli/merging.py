@@ -1,4 +1,4 @@
-"""`layerswap merge`: its options, and the way on to mergekit."""
+"""Commands that write a model: `merge`, `harmonize` and `swap-adapters`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import byte_progress, choice_option, shard_size_option
+from ablations.cli.options import byte_progress, choice_option, dtype_option, shard_size_option
 
 
 @click.command()
@@ -105,3 +105,53 @@ def _pass_on(
         more = ("--cuda", *more)
     command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
     sys.exit(subprocess.run(command, check=False).returncode)
+
+
+@click.command(short_help="Write different models in one architecture, functions kept.")
+@click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
+@click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
+@dtype_option
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
+)
+@shard_size_option
+def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
+    """Write the models A, B, ... in one common architecture. Each computes what it did before.
+
+    Models are folders or hub ids of Llamas and Mistrals. Key-value heads are repeated, MLPs and
+    depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
+    the recipe of the merge aligns them (tokenizer: {source: union}).
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.harmonize.run import harmonize as write
+
+    given = {"shard_bytes": shard_size, "bar": byte_progress, **options}
+    with watched("reading the models"):
+        for line in write([find_model(model) for model in models], out, **given):
+            say(line)
+
+
+@click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
+@click.argument("recipe", type=click.Path(path_type=Path))
+@click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=1),
+    help="Highest rank of the new adapter: larger changes are cut by SVD, and the error is "
+    "printed.  [default: nothing is cut]",
+)
+def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
+    """Write the adapter that is the layer swap of RECIPE, without merged weights.
+
+    RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The
+    new adapter loads in peft and vLLM. For LoRA, base and adapter together are what
+    layerswap merge makes of the same recipe, to rounding.
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.adapter_swap.run import swap_adapters as swap
+
+    with watched("swapping the adapters"):
+        for line in swap(recipe, find_model, out, rank):
+            say(line)

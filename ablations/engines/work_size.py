@@ -6,6 +6,7 @@ weights are read.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.questions import asked_limit, within
-from ablations.engines.task_loading import build_requests, raise_problems
+from ablations.engines.quiet import quietly
+from ablations.engines.task_faults import task_errors
+from ablations.engines.task_loading import load_tasks, raise_problems
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
 from ablations.scoring.records import EvaluationRequest
@@ -23,7 +26,6 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 
 _COUNTED = 100
 """Items of a task whose tokens are counted; the others are taken to be alike."""
-
 
 _AWAY = "its data is not on this machine; a dry run downloads nothing"
 
@@ -83,7 +85,14 @@ def measure_tasks(
 
 
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
-    items, asked = build_requests(request, _COUNTED)
+    (task,), _ = load_tasks(request)
+    if not hasattr(task, "build_all_requests"):
+        raise LayerSwapError(f"{request.tasks[0]} is a group with settings of its own")
+    items = min(len(task.eval_docs), request.limit or sys.maxsize)
+    with task_errors(request.tasks[0], None), quietly():
+        task.set_fewshot_seed(seed=request.seed)
+        task.build_all_requests(limit=min(items, _COUNTED))
+    asked = list(task.instances)
     counted = len({each.doc_id for each in asked})
     given = request.protocol.gen_kwargs
     seconds = [each.args[1] if len(each.args) > 1 else "" for each in asked]

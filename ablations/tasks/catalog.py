@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,7 @@ def read_languages() -> dict[str, dict[str, Any]]:
     return table
 
 
+@cache
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
     languages = read_languages()

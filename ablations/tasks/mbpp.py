@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import os
 import platform
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.machine.progress import Step, tell
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
 from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
@@ -24,8 +24,6 @@ from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-logger = logging.getLogger(__name__)
 
 TIME_S = 15.0
 """CPU seconds of a program. MBPP's own solution of problem 123 takes three on a fast machine."""
@@ -158,15 +156,12 @@ def run_answers(
     Raises:
         InputError: when this machine can hold no program (see `find_isolation`).
     """
-    from tqdm import tqdm
-
     isolation = find_isolation()
     at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
-    logger.info("running %d generated programs, %d at a time", len(items), at_once)
+    tell(Step(f"running {len(items)} generated programs"))
     with ThreadPoolExecutor(at_once) as pool:
         firsts = [given[0] for given in answers]
-        ran = pool.map(_run_answer, firsts, items, itertools.repeat(isolation))
-        return list(tqdm(ran, total=len(items), desc="programs", unit="program"))
+        return list(pool.map(_run_answer, firsts, items, itertools.repeat(isolation)))
 
 
 def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, float]:

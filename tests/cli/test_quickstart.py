@@ -53,22 +53,6 @@ def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
     assert "layerswap report runs/quickstart" in table
 
 
-def test_the_table_is_what_the_records_say(first: str, where: Path) -> None:
-    out = where / "runs" / "quickstart"
-    cells = load_run(out).cells
-    assert len(cells) == len(ROWS)
-    compared = 0
-    for task in (task for cell in cells for task in cell.tasks):
-        samples = list(task.samples())
-        for score in task.evaluation.scores:
-            values = [s.values[score.metric] for s in samples if s.filter == score.filter]
-            assert len(values) == score.n == 8
-            if score.metric != "bleu":
-                assert sum(values) / 8 == pytest.approx(score.value)
-                compared += 1
-    assert compared > 20
-
-
 def test_nothing_finished_is_done_again(first: str, where: Path) -> None:
     again = _run(where).stdout
     assert "0 cells evaluated, 5 finished before" in again

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.engines.watched import ItemProgress
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, listening
 from ablations.scoring.protocol import Protocol
@@ -17,15 +16,6 @@ from tests.standins.cold import evaluate_cold
 ITEMS = 24
 
 
-class Request:
-    """What is read of lm-eval's."""
-
-    task_name = "choose"
-
-    def __init__(self, doc_id: int):
-        self.doc_id = doc_id
-
-
 def told(model: Path, folder: Path, task: str, backend: Any) -> list[Step]:
     steps = list[Step]()
     options = EngineOptions(batch_size=8, kv_cache_gib=1, gpu_memory_utilization=0.3)
@@ -33,20 +23,6 @@ def told(model: Path, folder: Path, task: str, backend: Any) -> list[Step]:
         request = EvaluationRequest(tasks=(task,), include_path=folder)
         evaluate_cold(model, request, backend, options)
     return [step for step in steps if step.what == task]
-
-
-def test_requests_are_told_as_items() -> None:
-    steps = list[Step]()
-    with listening(steps.append):
-        progress = ItemProgress([Request(doc) for doc in range(3) for _ in range(4)])
-        progress.add(6)
-        progress.add(6)
-    assert [(step.what, step.done, step.total) for step in steps] == [
-        ("choose", 0, 3),
-        ("choose", 1.5, 3),
-        ("choose", 3, 3),
-        ("choose: scoring", 0, 0),
-    ]
 
 
 @pytest.mark.slow

@@ -5,16 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 from click.testing import CliRunner
 
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from layerswap_method.errors import InputError
-from tests.standins.scripted import (
-    ask,
-    write_jsonl,
-)
 from tools import task_files as generate
-from tools.task_files import find_differences, task_files, write_files
+from tools.task_files import find_differences, task_files
 from tools.task_languages import load_languages
 
 GENERATED = TASKS / "generated"
@@ -67,7 +64,7 @@ def test_check_says_what_differs_and_writes_nothing(
 
 
 def test_a_language_is_one_entry(tmp_path: Path) -> None:
-    """Italian: an entry in the table gives tasks that run, and stop, and score."""
+    """Italian: an entry in the table gives all of its tasks."""
     table = tmp_path / "languages.yml"
     table.write_text((TASKS / "languages.yml").read_text(encoding="utf-8") + ITALIAN)
     files = task_files(load_languages(table))
@@ -76,32 +73,12 @@ def test_a_language_is_one_entry(tmp_path: Path) -> None:
         *(f"layerswap_{name}_it.yaml" for name in ("mgsm", "mgsm_rev2", "belebele", "mmlu")),
         *("layerswap_flores_en-it.yaml", "layerswap_flores_it-en.yaml", "layerswap_it.yaml"),
     }
-    suite = tmp_path / "suite"
-    write_files(suite / "generated", files)
-    for name in TEMPLATES:
-        (suite / f"_{name}.yaml").write_text((TASKS / f"_{name}.yaml").read_text(encoding="utf-8"))
-    data = tmp_path / "data"
-    exemplar = {
-        "question": "Domanda: Anna hat 3 Äpfel und kauft 4. Wie viele hat sie?",
-        "answer": "Risposta passo dopo passo: 3 + 4 = 7. La risposta è 7.",
-        "answer_number": 7,
-        "equation_solution": "3 + 4 = 7.",
-    }
-    item = {"question": "Wie viel ist 1 + 1?", "answer": None, "answer_number": "2"}
-    write_jsonl(data / "it_train.jsonl", [exemplar] * 8)
-    write_jsonl(data / "it_test.jsonl", [{**item, "equation_solution": None}])
-    found = ask(
-        lambda task, item: f" 1 + 1 = 2. La risposta è {item['answer_number']}.",
-        ("layerswap_mgsm_it",),
-        data_dir=data,
-        include_path=suite,
-    )
-    assert found.score("layerswap_mgsm_it", "exact_match").value == 1.0
-    assert (
-        found.samples[0]
-        .prompts[0]
-        .endswith("Domanda: Wie viel ist 1 + 1?\n" + exemplar["answer"][:26])
-    )
+    mgsm = yaml.safe_load(files["layerswap_mgsm_it.yaml"])
+    assert mgsm["doc_to_text"] == "Domanda: {{question}}\nRisposta passo dopo passo:"
+    assert mgsm["generation_kwargs"]["until"][0] == "Domanda:"
+    assert "La\\ risposta\\ è" in mgsm["filter_list"][0]["filter"][0]["regex_pattern"]
+    pair = files["layerswap_flores_en-it.yaml"]
+    assert "aggregation: !function 'ablations.tasks.translation.bleu_13a'" in pair
 
 
 def test_an_entry_that_is_wrong_is_named(tmp_path: Path) -> None:

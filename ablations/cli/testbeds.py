@@ -76,15 +76,16 @@ def smol_build(source: Any) -> None:
 
 _HOW_TO_READ = """\
 What this shows: experts were trained here, and all models were evaluated by lm-eval on the same
-items. The math expert learned in English only: what it gains in the target language (sw) was
-carried over. The language expert learned words, and no math.
+items. The math expert learned in English, in the middle layers only: what it gains in the target
+language (sw) was carried over. The language expert learned words, and no math, in the outer layers.
+The swap puts both together; the soup halves each change.
 What it does not show: the paper's effect. The models have under a million weights and a templated
 world, so which one wins says nothing about real experts. The interval of a score is over items: a
 difference within it is no evidence.
 
 Next: layerswap report {out}                     # tables, figures and tests
       layerswap run layer_count                  # other layer counts, with the same experts
-      mergekit-yaml recipes/pocket/layer_swap.yml ./merged    # this swap as a checkpoint
+      mergekit-yaml recipes/pocket/layer_swap.yml ./merged    # a swap as a checkpoint
 """
 
 

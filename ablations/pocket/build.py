@@ -53,6 +53,14 @@ WEIGHTS = Path(__file__).parent / "shipped" / "base.safetensors"
 """The base that ships, which saves minutes of pretraining; `make rebuild-base` trains it again: the
 same bytes on one machine, nearly the same on another."""
 
+EXPERTS_OF_A_SEED = {
+    "task": "math",
+    "language": "swahili",
+    "task_disjoint": "math_disjoint",
+    "language_disjoint": "swahili_disjoint",
+}
+"""Stage -> training file: each expert once in all layers, and once in those that a swap takes."""
+
 Fill = Callable[[Path], Mapping[str, Any] | None]
 """Writes the files of a stage into an empty folder; returns what the manifest records."""
 
@@ -129,7 +137,7 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     base = Stage(root / "base", base_key, MANIFEST)
     stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, ships=ships)}
     for index, seed in enumerate(config.expert_seeds):
-        for role, name in ("task", "math"), ("language", "swahili"):
+        for role, name in EXPERTS_OF_A_SEED.items():
             # Measuring and more checkpoints change no weight, and would cost time.
             fixed = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
             training = read_config(f"pocket/{name}", (*fixed, *config.expert_settings))

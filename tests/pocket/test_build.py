@@ -14,7 +14,13 @@ from ablations.cli.testbeds import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
-from ablations.pocket.build import MANIFEST, PocketConfig, build_pocket, plan_stages
+from ablations.pocket.build import (
+    EXPERTS_OF_A_SEED,
+    MANIFEST,
+    PocketConfig,
+    build_pocket,
+    plan_stages,
+)
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
@@ -51,13 +57,13 @@ def keys(**changes):
 
 def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
     before = keys()
-    assert list(before) == ["base", "task", "language", "tasks"]
+    assert list(before) == ["base", *EXPERTS_OF_A_SEED, "tasks"]
     for changes, names in [
         ({}, set()),
-        ({"seed": 1}, set(MODELS)),
-        ({"base": TINY.base.model_copy(update={"rare_words": 0.2})}, set(MODELS)),
-        ({"expert_settings": ("trainer.learning_rate=0.1",)}, {"task", "language"}),
-        ({"expert_seeds": (0, 1)}, {"task-1", "language-1"}),
+        ({"seed": 1}, {"base", *EXPERTS_OF_A_SEED}),
+        ({"base": TINY.base.model_copy(update={"rare_words": 0.2})}, {"base", *EXPERTS_OF_A_SEED}),
+        ({"expert_settings": ("trainer.learning_rate=0.1",)}, set(EXPERTS_OF_A_SEED)),
+        ({"expert_seeds": (0, 1)}, {f"{role}-1" for role in EXPERTS_OF_A_SEED}),
     ]:
         after = keys(**changes)
         assert {name for name in after if after[name] != before.get(name)} == names

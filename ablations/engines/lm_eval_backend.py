@@ -20,7 +20,7 @@ from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.machine.progress import Step, tell
-from ablations.models.context import Checkpoint, check_context
+from ablations.models.context import check_context
 from ablations.scoring.observed import task_notes
 from ablations.scoring.outcomes import notes_on
 from ablations.scoring.read_lm_eval import read_samples, read_scores
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def loaded(
-    model: Checkpoint,
+    model: str | Path,
     backend: Backend,
     options: EngineOptions,
     seed: int = 0,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
@@ -49,7 +48,3 @@ def _stretch(config: Any) -> float:
     # Others (yarn, llama3, longrope) state the stretched number.
     stretched = [kind for kind in kinds if kind.get("rope_type") in ("linear", "dynamic")]
     return max((float(kind.get("factor") or 1) for kind in stretched), default=1.0)
-
-
-Checkpoint = str | Path
-"""A folder with a checkpoint, or the hub id of one in the local cache."""

@@ -73,6 +73,7 @@ def test_what_cannot_be_judged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     assert "pip install 'layerswap[langid]'" in str(why_not_judged("sw", "Latn"))
     assert [why_not_judged(code, SCRIPTS[code]) for code in ("te", "bn", "ja")] == [None] * 3
+    assert is_in_language("แอนเริ่มด้วยแอปเปิล 3 ผล คำตอบคือ 12", "th", "Thai")
     assert _languages_by_script("సమాధానం") == ["te"]
 
 

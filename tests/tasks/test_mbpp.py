@@ -17,10 +17,10 @@ from ablations.tasks import mbpp
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, ask, read_jsonl, task_names, write_jsonl
+from tests.tasks.test_prompts import check_prompt
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 NAMES = task_names("mbpp")
-PROMPTS = Path(__file__).parent / "prompts"
 GOLD = {row["task_id"]: row["code"] for row in read_jsonl(DATA / "mbpp" / "en_test.jsonl")}
 
 needs_sandbox = pytest.mark.skipif(
@@ -141,6 +141,12 @@ class TestConsent:
             simple_evaluate(model="dummy", tasks=["layerswap_mbpp_te"], task_manager=manager)
 
 
+@needs_sandbox
+@pytest.mark.parametrize("task", NAMES)
+def test_the_prompt_is_the_one_on_file(right: Evaluation, task: str) -> None:
+    check_prompt(right, task)
+
+
 class TestFiles:
     def test_no_stop_string_is_in_an_answer(self) -> None:
         for name in NAMES:
@@ -169,6 +175,13 @@ class TestData:
     def test_other_splits_in_the_same_file_are_left_out(self) -> None:
         assert [item["task_id"] for item in self.load(DATA)] == [11, 12, 510]
         assert len(read_jsonl(DATA / "mbpp" / "ja_test.jsonl")) == 4
+
+    def test_a_translation_may_lack_the_code_that_sets_tests_up(self, tmp_path: Path) -> None:
+        rows = read_jsonl(DATA / "mbpp" / "ja_test.jsonl")[:2]
+        for row in rows:
+            row.pop("test_setup_code", None)
+        write_jsonl(tmp_path / "mbpp" / "ja_test.jsonl", rows)
+        assert [item["test_setup_code"] for item in self.load(tmp_path)] == ["", ""]
 
     @pytest.mark.parametrize(
         ("change", "message"),

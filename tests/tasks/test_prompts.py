@@ -16,14 +16,18 @@ PROMPTS = Path(__file__).parent / "prompts"
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-@pytest.mark.parametrize("task", task_names(*OURS))
-def test_the_prompt_is_the_one_on_file(right: Evaluation, task: str) -> None:
-    prompt = right.samples_of(task)[0].prompts[0]
+def check_prompt(evaluation: Evaluation, task: str) -> None:
+    """Compare the first prompt of a task with the one on file."""
+    prompt = evaluation.samples_of(task)[0].prompts[0]
     path = PROMPTS / f"{task}.txt"
     if os.environ.get("LAYERSWAP_WRITE_PROMPTS") == "1":
-        path.parent.mkdir(exist_ok=True)
         path.write_text(prompt, encoding="utf-8")
     assert prompt == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("task", task_names(*OURS))
+def test_the_prompt_is_the_one_on_file(right: Evaluation, task: str) -> None:
+    check_prompt(right, task)
 
 
 def test_no_prompt_on_file_is_of_another_task() -> None:

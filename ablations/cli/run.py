@@ -92,15 +92,12 @@ def run(study: str, dry_run: bool, settings: tuple[str, ...], **options: Any) ->
     """
     with watched("loading the libraries"):
         from ablations.runner import run as runner
-        from ablations.study.labels import cell_names
 
         short = {key: options.pop(name) for name, key in _KEYS.items()}
         options["isolation"] = isolation_of(
             options.pop("allow_code_execution"), options.pop("code_isolation")
         )
-        chosen = runner.RunOptions(
-            settings=_settings(settings, short), cell_names=cell_names, **options
-        )
+        chosen = runner.RunOptions(settings=_settings(settings, short), show_scores=True, **options)
         if not dry_run:
             show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.dry_run(study, chosen) if dry_run else runner.run_study(study, chosen)

@@ -147,7 +147,7 @@ def evaluate_model(
         answers=answers,
         isolation=isolation,
     )
-    result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study, ()), out, options)
+    result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
     done = load_run(out)

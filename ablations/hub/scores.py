@@ -18,7 +18,7 @@ from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import Task, list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap_merge import read_plan
-from layerswap_method.plan import LayerPlan, describe_plan
+from layerswap_method.plan import describe_plan
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
             )
         return
     plan = read_plan(model)
-    if plan is not None and cell.plan is not None and plan.sources != cell.plan:
+    if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
-            f"{describe_plan(LayerPlan(cell.plan))}; the folder has {describe_plan(plan)}"
+            f"{describe_plan(cell.plan)}; the folder has {describe_plan(plan)}"
         )
 
 

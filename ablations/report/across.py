@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from ablations.report.compare import NO_RESULT, comparisons
-from ablations.report.observations import check_same_content, read_observations, read_scores
+from ablations.report.observations import check_same_content, read_scores
 from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run, load_run
-from ablations.runner.results import latest_records
+from ablations.runner.results import latest_records, read_observations
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.scoring.protocol import protocol_of
 from ablations.study.contrasts import Contrast

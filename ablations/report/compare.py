@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.report.observations import CELL, ROLES, SCORE, check_names, shown_scores
+from ablations.report.observations import check_names, shown_scores
+from ablations.runner.results import CELL, ROLES, SCORE
 from ablations.statistics.intervals import (
     Estimate,
     estimate,

@@ -25,7 +25,8 @@ from ablations.report.compare import (
     rows_of,
     tasks_of,
 )
-from ablations.report.observations import SCORE, shown_scores
+from ablations.report.observations import shown_scores
+from ablations.runner.results import SCORE
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval

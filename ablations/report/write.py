@@ -23,7 +23,6 @@ from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, problems
 from ablations.report.observations import (
-    read_observations,
     read_scores,
 )
 from ablations.report.sentences import has_answers_table, sentences
@@ -38,6 +37,7 @@ from ablations.report.tables import (
     scores_table,
 )
 from ablations.runner.records import Run
+from ablations.runner.results import read_observations
 from ablations.study.labels import models_of
 from layerswap_method.errors import InputError, nearest, with_valid
 

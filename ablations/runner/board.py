@@ -89,15 +89,15 @@ class Board:
         summary = Summary()
         for cell in self._job.cells:
             failed: dict[str, list[str]] = {}
-            for task, key in cell.score_keys.items():
+            for task, key in cell.records.items():
                 if key in errors:
                     failed.setdefault(errors[key], []).append(task)
             if failed:
                 summary.failed[cell.label] = "; ".join(
-                    f"{', '.join(tasks)}: {error}" if len(cell.score_keys) > 1 else error
+                    f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
                     for error, tasks in failed.items()
                 )
-            elif self._now & set(cell.score_keys.values()):
+            elif self._now & set(cell.records.values()):
                 summary.evaluated.append(cell.label)
             else:
                 summary.before.append(cell.label)
@@ -124,7 +124,7 @@ class Board:
         known = {key: self._record(key) for key in items}
         for cell in self._job.cells:
             if cell.weights_key == weights_key:
-                keys = cell.score_keys.items()
+                keys = cell.records.items()
                 found = {t: r.evaluation for t, k in keys if (r := known[k]) is not None}
                 for show in self._shows:
                     show(cell, found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -19,7 +20,6 @@ from ablations.machine.mergekit_program import measured_of, read_measured
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, here
 from ablations.runner.checkpoints import checkpoint_of
-from ablations.runner.expert_files import check_unchanged, here_or_there
 from ablations.runner.stored_answers import answer_file, recalled, store_prompts
 from ablations.runner.work import Done, ModelFailed, Work
 from ablations.scoring.records import Backend, Evaluation
@@ -106,8 +106,32 @@ class EngineSetup:
         Raises:
             InputError: where the base is neither here nor on the hub.
         """
-        experts = {ref: here_or_there(expert) for ref, expert in self.experts.items()}
+        experts = dict(self.experts)
+        for reference, expert in experts.items():
+            with contextlib.suppress(InputError):  # of one that is not here the cells fail
+                experts[reference] = here(expert)
         return dataclasses.replace(self, base=here(self.base), experts=experts)
+
+    def check_unchanged(self, merge: Mapping[str, Any]) -> None:
+        """Check that the experts of a recipe are there, and as they were when it was planned.
+
+        Raises:
+            LayerSwapError: where one is gone or was changed.
+        """
+        from ablations.study.identity import folder_state
+
+        for expert in self.used(merge):
+            for folder in filter(None, (expert.folder, expert.adapter)):
+                if not any(any(folder.glob(kind)) for kind in ("*.safetensors", "*.bin")):
+                    raise LayerSwapError(
+                        f"expert {expert.name!r} has disappeared: no weights in {folder} any more; "
+                        "put it back and run the study again"
+                    )
+                if self.states.get(str(folder)) not in (None, folder_state(folder)):
+                    raise LayerSwapError(
+                        f"expert {expert.name!r} has changed since the study began ({folder}); "
+                        "run the study again"
+                    )
 
     def __call__(self) -> StudyEngine:
         """Return an evaluator that has started nothing yet."""
@@ -171,7 +195,7 @@ class StudyEngine:
         try:
             if not self._is_here:
                 self._setup, self._is_here = self._setup.on_this_machine(), True
-            check_unchanged(self._setup.used(work.merge), self._setup.states)
+            self._setup.check_unchanged(work.merge)
             answers = answer_file(self._setup, work)
             if (evaluation := recalled(self._setup, work, answers)) is not None:
                 stored = {"weights": "not loaded: every answer was stored"}
@@ -187,7 +211,7 @@ class StudyEngine:
         except BaseException:
             self._close_model()
             raise
-        check_unchanged(self._setup.used(work.merge), self._setup.states)
+        self._setup.check_unchanged(work.merge)
         how: dict[str, Any] = {**model.how, **engine_facts(self._setup.backend)}
         done = self._done(work, answers, evaluation, how, model.timing_s)
         model.timing_s.clear()

@@ -5,6 +5,8 @@ RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and
                          line for every filter and item
 RUN/failures/KEY.json    why that failed the last time
 RUN/scores.csv           all scores, for people and scripts
+RUN/observations.parquet the value of every item, and the records in its schema: with `run.json` all
+                         that a reader needs, so a copy need not have `records`
 
 A record is a view over stored answers (`ablations.engines.answers`), which hold the texts. It
 belongs to weights, task and protocol, not to a cell.
@@ -23,16 +25,20 @@ from ablations.machine.json_lines import read_lines
 from ablations.machine.whole_files import write_text
 from ablations.scoring.notes import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
-from ablations.study.schema import Kind, Study, Value
+from ablations.study.cells import Cell
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
-from layerswap_method.plan import Source
 from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
 
 SCHEMA_VERSION = 4
 """Of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"
+OBSERVATIONS_FILE = "observations.parquet"
+HEADS = b"layerswap_records"
+"""Key of the records, a line each, in the schema of the observations."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -89,41 +95,7 @@ class TaskRecord(Frozen):
             raise _damaged(self.path, f"{number - 1} of {self.items} items are there")
 
 
-class PlannedCell(Frozen):
-    """A cell of the current plan, in the order of the study."""
-
-    label: str
-    """The cell in words, unique in its study."""
-
-    kind: Kind
-    """The study's recipe, or a baseline."""
-
-    values: dict[str, Value]
-    """What is varied, as the study gives it (before scaling to the model's depth)."""
-
-    experts: dict[str, str]
-    """Role (``task``, ``language``, ``base``) -> name of the expert."""
-
-    language: str | None = None
-    """Code of the language expert's language, where the study names one."""
-
-    plan: tuple[Source, ...] | None
-    """Source of every layer, embedding side first; None where no layer is swapped."""
-
-    merge: dict[str, Any] = Field(default_factory=dict)
-    """The mergekit recipe that makes the weights; folders as seen from the run folder."""
-
-    weights_key: str
-    """Hash of the weights: equal where two cells are one model."""
-
-    records: dict[str, str]
-    """Task -> key of its record, in the order of the request."""
-
-    skipped: dict[str, str] = Field(default_factory=dict)
-    """Task of the request that is not asked -> why."""
-
-
-class CellRecord(PlannedCell):
+class CellRecord(Cell):
     """A cell with the records that it has."""
 
     tasks: tuple[TaskRecord, ...] = Field(min_length=1)
@@ -196,7 +168,7 @@ class RunFile(Frozen):
     """Expert name -> folder as seen from the run folder, or hub id with its commit;
     ``base+adapter`` of either."""
 
-    cells: tuple[PlannedCell, ...]
+    cells: tuple[Cell, ...]
     """Every cell of the study, in order; not only the finished ones."""
 
     num_layers: int | None
@@ -236,7 +208,12 @@ class Run(Frozen):
         return self.head.study
 
     @property
-    def unfinished(self) -> tuple[PlannedCell, ...]:
+    def is_copy(self) -> bool:
+        """Whether this is a copy for readers: `run.json` and the observations, no records."""
+        return not (self.path / "records").is_dir() and (self.path / OBSERVATIONS_FILE).is_file()
+
+    @property
+    def unfinished(self) -> tuple[Cell, ...]:
         """The planned cells that lack a record, failed ones included."""
         done = {task.key for cell in self.cells for task in cell.tasks}
         return tuple(cell for cell in self.head.cells if not done >= set(cell.records.values()))
@@ -259,7 +236,11 @@ def load_run(path: Path) -> Run:
         hint = next(below, "layerswap run makes one")
         raise InputError(f"{path}: no {RUN_FILE} in it, so it is not a run folder; {hint}")
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
-    found = {key: read_record(path, key) for key in keys}
+    if Run(path=path, head=head, cells=(), failures=()).is_copy:
+        copied = _copied_records(path / OBSERVATIONS_FILE)
+        found = {key: copied.get(key) for key in keys}
+    else:
+        found = {key: read_record(path, key) for key in keys}
     cells, failures = [], []
     for cell in head.cells:
         tasks = [task for key in cell.records.values() if (task := found[key]) is not None]
@@ -270,6 +251,17 @@ def load_run(path: Path) -> Run:
         if first is not None:
             failures.append(first.model_copy(update={"label": cell.label}))
     return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
+
+
+def _copied_records(file: Path) -> dict[str, TaskRecord]:
+    import pyarrow.parquet
+
+    try:
+        lines = pyarrow.parquet.read_schema(file).metadata[HEADS].decode().splitlines()
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise _damaged(file, error) from error
+    records = (_validated(TaskRecord, line, str(file)) for line in lines)
+    return {record.key: record for record in records}
 
 
 def read_run_file(path: Path) -> RunFile | None:

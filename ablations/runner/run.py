@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import os
@@ -18,21 +17,21 @@ from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.board import ShowCell, Summary
-from ablations.runner.cell_lines import CellLines, CellNames, named
+from ablations.runner.cell_lines import show_scores
 from ablations.runner.engines import EngineSetup
-from ablations.runner.expert_files import changed_cells, portable_source
 from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
-from ablations.runner.results import write_scores
+from ablations.runner.results import write_results
 from ablations.runner.stored_answers import default_answers
-from ablations.runner.trackers import Tracker, TrackerName
+from ablations.runner.trackers import TrackerName, tracker
 from ablations.runner.worker import LOCKS, now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
-from ablations.study.cells import Cell, selected
+from ablations.study.cells import selected
 from ablations.study.describe import counted, describe_plan
 from ablations.study.documents import with_references
 from ablations.study.experts import ExpertsFile, find_experts_file
 from ablations.study.files import StudyFile, find_study, folder_words, read_study
+from ablations.study.labels import cell_names
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
@@ -89,10 +88,10 @@ class RunOptions:
     """Whether to show what is being done; None shows it on a terminal only."""
 
     model: str | None = None
-    """What the only cell is called while it runs; None goes by the study and the cell's label."""
+    """What the only cell is called while it runs; None goes by its name in a report."""
 
-    cell_names: CellNames | None = None
-    """How to call the cells whose scores are printed on stdout when they end; None prints none."""
+    show_scores: bool = False
+    """Whether scores of a cell are printed on stdout when it has ended."""
 
     track: TrackerName | None = None
     """What the scores of every cell are sent to when it has ended."""
@@ -142,22 +141,17 @@ def dry_run(study: str, options: RunOptions) -> str:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     file, out = _opened(study, options)
-    if file.study is not None:
-        check_folder(out, file.study.name, dry=True)
+    check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
-    before = records.read_run_file(out)
-    if before is not None and (changed := changed_cells(out, before, plan)) is not None:
-        # Experts are not read: one is another where its files have another date or size.
-        is_known = (out / FINGERPRINTS).is_file()
-        plan = dataclasses.replace(plan, notes=(*plan.notes, *([changed] if is_known else [])))
-    keys = {key for cell in plan.cells for key in cell.score_keys.values()}
+    _check_same_experts(out, plan)
+    keys = {key for cell in plan.cells for key in cell.records.values()}
     finished = {key for key in keys if records.is_finished(out, key)}
     chosen = selected(plan.cells, options.only)
     asked = {
-        task: cell.request.model_copy(update={"tasks": (task,)})
+        task: request
         for cell in chosen
-        for task, key in cell.score_keys.items()
-        if key not in finished
+        for task, request in cell.requests.items()
+        if cell.records[task] not in finished
     }
     return describe_plan(
         plan,
@@ -188,8 +182,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     file, out = _opened(study, options)
-    if file.study is not None:
-        check_folder(out, file.study.name)
+    check_folder(out, file.study.name)
     logger.info("planning %s", file.path)
     return run_file(file, out, options)
 
@@ -200,16 +193,18 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     Raises:
         InputError: with every problem of the study.
     """
-    tracker = None if options.track is None else Tracker(options.track)
+    shows: list[ShowCell] = []
+    send = None if options.track is None else tracker(options.track)
     plan = _plan(file, options, out)
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
     head = _write_run_file(out, plan)
     what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
+    names = cell_names(head)
     if options.model is not None:
-        cells = [dataclasses.replace(cell, label=options.model) for cell in cells]
-        what = options.model
+        names = dict.fromkeys(names, what := options.model)
+    cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
     logger.info("%s on %s, in %s", what, plan.backend, out)
     setup = EngineSetup.of(
         plan,
@@ -217,13 +212,11 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         materialize=options.materialize,
         answers=(options.answers or default_answers(out)).absolute(),
     )
-    shows: list[ShowCell] = []
-    if options.cell_names is not None:
-        cells = named(cells, options.cell_names(head))
-        shows.append(CellLines(cells, plan.study.report.metric).show)
-    if tracker is not None:
+    if options.show_scores:
+        shows.append(functools.partial(show_scores, metric=plan.study.report.metric))
+    if send is not None:
         facts = {"study": plan.study.name, "out": str(out), "protocol": plan.protocol}
-        shows.append(functools.partial(tracker.show, facts={**facts, **plan.versions}))
+        shows.append(functools.partial(send, facts={**facts, **plan.versions}))
     try:
         summary = run_cells(
             out,
@@ -236,7 +229,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            write_scores(out)
+            write_results(out)
     return RunResult(out, summary, len(records.load_run(out).unfinished))
 
 
@@ -244,8 +237,8 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
     tell(Step("reading the study"))
     file = read_study(find_study(study), options.settings)
-    if file.study is None or options.out is not None:
-        return file, (options.out or default_out("study")).absolute()
+    if options.out is not None:
+        return file, options.out.absolute()
     own = file.study.experts_file
     other = None
     if isinstance(options.experts, (str, Path)):
@@ -326,16 +319,48 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         )
 
 
-def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
+def _portable_source(source: str, out: Path) -> str:
+    """Return where an expert is, its folders as seen from `out`: no place of this machine's."""
+    parts = source.split("+")
+    return "+".join(os.path.relpath(p, out) if Path(p).is_absolute() else p for p in parts)
+
+
+def _check_same_experts(out: Path, plan: StudyPlan) -> records.RunFile | None:
+    """Return the run file of a folder, whose cells are of the same experts in the same places.
+
+    Raises:
+        InputError: where a cell was of other experts; `evaluate` may put models into one folder.
+    """
     known = records.read_run_file(out)
-    if known is not None and (changed := changed_cells(out, known, plan)) is not None:
-        logger.info("  %s", changed)
-    sources = {name: portable_source(e.source, out) for name, e in plan.experts.items()}
+    if known is None or plan.study.recipe is None:
+        return known
+    before = {(cell.label, cell.weights_key): cell for cell in known.cells}
+    changed = {label: cell for (label, _), cell in before.items()}
+    for cell in plan.cells:
+        if (cell.label, cell.weights_key) in before or cell.label not in changed:
+            continue
+        for role, name in cell.experts.items():
+            was = known.experts.get(changed[cell.label].experts.get(role, ""))
+            now = _portable_source(plan.experts[name].source, out)
+            if was is not None and was != now:
+                raise InputError(
+                    f"{out}: holds a run of other experts ({role} was {was} and is now {now}); "
+                    "choose another --out"
+                )
+    return known
+
+
+def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
+    known = _check_same_experts(out, plan)
+    sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
         experts=sources,
-        cells=tuple(_planned(cell, places) for cell in plan.cells),
+        cells=tuple(
+            cell.model_copy(update={"merge": with_references(cell.merge, places), "request": None})
+            for cell in plan.cells
+        ),
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,
@@ -352,18 +377,3 @@ def _write_run_file(out: Path, plan: StudyPlan) -> records.RunFile:
     except OSError as error:
         raise LayerSwapError(f"{out}: cannot be written: {error}") from error
     return head
-
-
-def _planned(cell: Cell, places: Mapping[str, str]) -> records.PlannedCell:
-    return records.PlannedCell(
-        label=cell.label,
-        kind=cell.kind,
-        values=dict(cell.values),
-        experts=dict(cell.experts),
-        language=cell.language,
-        plan=None if cell.plan is None else cell.plan.sources,
-        merge=with_references(cell.merge, places),
-        weights_key=cell.weights_key,
-        records=dict(cell.score_keys),
-        skipped=dict(cell.skipped),
-    )

@@ -1,8 +1,8 @@
-"""What is asked of a model, what comes back, and who asks: plain values that can be pickled."""
+"""What workers are given and hand back: plain values that can be pickled."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,22 +14,22 @@ from layerswap_method.errors import LayerSwapError
 
 @dataclass(frozen=True)
 class Work:
-    """A task to ask of a model."""
+    """One model on one task."""
 
     score_key: str
-    """Key of the record to be."""
+    """Key of its record."""
 
     weights_key: str
     """Key of the model: an evaluator keeps it for the next item that has the same."""
 
     label: str
-    """The first cell that is about it, in words."""
+    """The first cell of it, in words."""
 
     merge: Mapping[str, Any]
     """The mergekit recipe of the weights."""
 
     request: EvaluationRequest
-    """What is asked: a single task."""
+    """A request of a single task."""
 
     @property
     def task(self) -> str:
@@ -39,20 +39,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Done:
-    """Work that was done."""
+    """Scores and samples of a work item, and how they came about; see `TaskRecord`."""
 
     evaluation: Evaluation
-    """Scores and samples."""
-
     timing_s: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of the steps, in seconds; see `TaskRecord.timing_s`."""
-
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """See `TaskRecord.provenance`."""
 
 
 class ModelFailed(LayerSwapError):
-    """Raised by an evaluator that has no model to ask: its experts, merge or load failed."""
+    """Raised by an evaluator that has no model: its experts, merge or load failed."""
 
 
 class WorkEvaluator(Protocol):
@@ -82,7 +77,6 @@ class Job:
     """With their keys."""
 
     evaluator: Callable[[], WorkEvaluator]
-    """Makes what evaluates."""
 
     call: str
     """Name of the call: what failed in it is not tried again in it."""
@@ -95,13 +89,7 @@ class Job:
         models: dict[str, dict[str, Work]] = {}
         for cell in self.cells:
             items = models.setdefault(cell.weights_key, {})
-            for item in items_of(cell):
-                items.setdefault(item.score_key, item)
+            for task, request in cell.requests.items():
+                key = cell.records[task]
+                items.setdefault(key, Work(key, cell.weights_key, cell.label, cell.merge, request))
         return models
-
-
-def items_of(cell: Cell) -> Iterator[Work]:
-    """Yield an item for every task of an identified cell."""
-    for task, key in cell.score_keys.items():
-        request = cell.request.model_copy(update={"tasks": (task,)})
-        yield Work(key, cell.weights_key, cell.label, cell.merge, request)

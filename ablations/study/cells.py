@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ablations.models.find import Expert
 from ablations.sandbox import Isolation
@@ -27,48 +29,65 @@ from ablations.study.documents import (
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Evaluate, Kind, Setting, Study, Value
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.plan import LayerPlan
 
+_Plan = Annotated[
+    LayerPlan,
+    BeforeValidator(
+        lambda value: LayerPlan(tuple(value)) if isinstance(value, list | tuple) else value
+    ),
+    PlainSerializer(lambda plan: plan.sources),
+]
 
-@dataclass(frozen=True)
-class Cell:
-    """One point of a study: what is merged and what it is asked."""
+
+class Cell(Frozen):
+    """One point of a study: a model, merged or not, and the tasks it is evaluated on."""
 
     label: str
     """In words, unique in the study."""
 
     kind: Kind
-    values: Setting
-    """What is varied, as the study gives it."""
+    """The study's recipe, or a baseline."""
 
-    experts: Mapping[str, str]
-    """Role -> name; only the roles that this cell's weights come from."""
+    values: dict[str, Value]
+    """What is varied, as the study gives it (before scaling to the model's depth)."""
 
-    language: str | None
+    experts: dict[str, str]
+    """Role (``task``, ``language``, ``base``) -> name; the roles that the weights come from."""
+
+    language: str | None = None
     """Code of the language expert's language, where the study names one."""
 
-    merge: Mapping[str, Any]
-    """The mergekit recipe with absolute folders; `passthrough` for an unmerged model."""
+    merge: dict[str, Any] = Field(default_factory=dict)
+    """The mergekit recipe of the weights, ``passthrough`` for an unmerged model. Folders are
+    absolute, and as seen from the run folder in `run.json`."""
 
-    recipe: LayerSwapRecipe | None
-    """`merge` read by the method itself; None unless it is a `layer_swap`."""
+    plan: _Plan | None = None
+    """Source of every layer, embedding side first; None where no layer is swapped, or where it is
+    measured at the merge."""
 
-    plan: LayerPlan | None
-    """The layer plan; None where no layer is swapped, or where it is measured at the merge."""
+    request: EvaluationRequest | None = Field(default=None, exclude=True)
+    """How the tasks are evaluated; None in a cell that was read back."""
 
-    request: EvaluationRequest
     weights_key: str = ""
-    """See `ablations.study.identity`; empty until identified."""
+    """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
 
-    score_keys: Mapping[str, str] = field(default_factory=dict)
-    """Task -> key of its record; empty until identified."""
+    records: dict[str, str] = Field(default_factory=dict)
+    """Task -> key of its record, in the order of the request."""
 
-    skipped: Mapping[str, str] = field(default_factory=dict)
-    """Task that the study names and that is not asked -> why."""
+    skipped: dict[str, str] = Field(default_factory=dict)
+    """Task of the study that is not evaluated -> why."""
+
+    @property
+    def requests(self) -> dict[str, EvaluationRequest]:
+        """Task -> the request of that task alone."""
+        assert self.request is not None
+        return {task: self.request.model_copy(update={"tasks": (task,)}) for task in self.records}
 
     def facts(self) -> dict[str, str]:
         """Return what ``--only`` can ask of the cell, as text."""
@@ -144,8 +163,7 @@ def expand(
                     if role not in names:
                         raise InputError(missing_role(role))
                 merge = baseline_document(kind, chosen, study.recipe)
-            recipe = read_own_recipe(merge)
-            plan = None
+            recipe, plan = read_own_recipe(merge), None
             if isinstance(recipe, DeltaRevertRecipe) and num_layers is not None:
                 recipe.parameters.layers(num_layers)
             elif isinstance(recipe, LayerSwapRecipe) and num_layers is not None:
@@ -158,12 +176,18 @@ def expand(
             text = error.message if isinstance(error, InputError) else str(error)
             expansion.problems.setdefault(text, []).append(label)
             continue
-        swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
-        request = _request(study.evaluate, code, isolation)
-        if request is None:
-            continue
-        cell = Cell(label, kind, setting, names, code, merge, swap, plan, request)
-        expansion.cells.append(cell)
+        if (request := _request(study.evaluate, code, isolation)) is not None:
+            cell = Cell(
+                label=label,
+                kind=kind,
+                values=dict(setting),
+                experts=names,
+                language=code,
+                merge=merge,
+                plan=plan,
+                request=request,
+            )
+            expansion.cells.append(cell)
     return expansion
 
 

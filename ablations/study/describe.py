@@ -10,6 +10,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
+from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.plan import draw_line
 
@@ -44,7 +45,7 @@ def describe_plan(
     groups = plan.groups()
     number = {group[0].weights_key: index for index, group in enumerate(groups, start=1)}
     cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
-    done = {cell.label for cell in plan.cells if set(cell.score_keys.values()) <= set(finished)}
+    done = {cell.label for cell in plan.cells if set(cell.records.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
     legend = "█ language, ▒ average, · task"
     lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {legend}):"]
@@ -57,7 +58,7 @@ def describe_plan(
         if cell.label not in done:
             todo.setdefault(cell.weights_key, cell)
     left = {
-        key: task for cell in cells for task, key in cell.score_keys.items() if key not in finished
+        key: task for cell in cells for task, key in cell.records.items() if key not in finished
     }
     if not left:
         return "\n".join([*lines, "", "cost: none; every task of these cells is finished"])
@@ -114,7 +115,7 @@ def _work(
 
 
 def _drawn(cell: Cell) -> str:
-    if cell.recipe is not None and cell.plan is None:
+    if cell.merge["merge_method"] == LAYER_SWAP and cell.plan is None:
         return "(by the experts' changes, measured at the merge)"
     if cell.plan is None:
         return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,10 @@ _LONGEST = 40
 
 @dataclass(frozen=True)
 class StudyFile:
-    """A study file, or what is wrong with its form."""
+    """A study and the file it was read from."""
 
     path: Path
-    study: Study | None
-    """None where the file has a fault."""
-
-    problems: tuple[str, ...]
+    study: Study
     settings: tuple[str, ...] = ()
     """Keys that the command line has set; they count before the experts file's."""
 
@@ -82,7 +79,7 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
 
 
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
-    """Return the study in the file `path`, with every problem of its form.
+    """Return the study in the file `path`.
 
     Args:
         path: the file.
@@ -90,8 +87,7 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
             counts exactly as if it stood in the file.
 
     Raises:
-        InputError: when the file cannot be read as YAML at all, or for a place in `settings`
-            that cannot be.
+        InputError: with every problem of form, or when the file cannot be read as YAML at all.
     """
     settings = dict(settings or {})
     document = read_yaml(path)
@@ -117,16 +113,13 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         study = Study.model_validate(document)
     except ValidationError as error:
         set_here = tuple(f"{key}{end}" for key in settings for end in (":", " "))
-        found += (
-            f"--set {problem}" if problem.startswith(set_here) else problem
-            for problem in problems(Study, document, error)
-        )
-    if found:
-        return StudyFile(path, None, tuple(found), tuple(settings))
-    asked, folder = study.evaluate, own_folder(path)
-    places = {name: near(getattr(asked, name), folder) for name in ("include_path", "data_dir")}
-    study = study.model_copy(update={"evaluate": asked.model_copy(update=places)})
-    return StudyFile(path, study, (), tuple(settings))
+        for problem in problems(Study, document, error):
+            found.append(f"--set {problem}" if problem.startswith(set_here) else problem)
+    InputError.raise_any(str(path), found)
+    folder, evaluate = own_folder(path), study.evaluate
+    places = {name: near(getattr(evaluate, name), folder) for name in ("include_path", "data_dir")}
+    study = study.model_copy(update={"evaluate": evaluate.model_copy(update=places)})
+    return StudyFile(path, study, tuple(settings))
 
 
 def own_folder(file: Path) -> Path | None:
@@ -230,32 +223,25 @@ def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict
     """
     changed = copy.deepcopy(document)
     for key, value in settings.items():
-        holder: Any = changed
-        names = list(_names(holder, key))
-        for number, name in enumerate(names, start=1):
-            place: Any = name
-            if isinstance(holder, list):
-                if not (name.isdigit() and int(name) < len(holder)):
-                    raise InputError(f"--set {key}: no {name!r} in a list of {len(holder)}, from 0")
-                place = int(name)
+        holder, rest = changed, key
+        while rest:
+            # A name that is there may have dots itself, such as experts.task in vary.
+            known = holder if isinstance(holder, dict) else ()
+            names = [name for name in known if f"{rest}.".startswith(f"{name}.")]
+            name: Any = max(names, key=len, default=rest.partition(".")[0])
+            rest = rest[len(name) + 1 :]
+            if isinstance(holder, list) and name.isdigit() and int(name) < len(holder):
+                name = int(name)
             elif not isinstance(holder, dict):
+                raise InputError(f"--set {key}: there is no {name!r} in {holder!r}")
+            if not rest:
+                holder[name] = value
+            elif isinstance(holder, dict) and holder.get(name) is None:
+                holder[name] = {}
+            holder = holder[name]
+            if rest and not isinstance(holder, dict | list):
                 raise InputError(f"--set {key}: {holder!r} has no keys")
-            if number == len(names):
-                holder[place] = value
-            elif isinstance(holder, dict) and holder.get(place) is None:
-                holder[place] = {}
-            holder = holder[place]
     return changed
-
-
-def _names(holder: Any, key: str) -> Iterator[str]:
-    """Yield the names that `key` joins by dots; one that is there may have dots itself."""
-    while key:
-        there = holder if isinstance(holder, dict) else {}
-        longest = max((n for n in there if f"{key}.".startswith(f"{n}.")), key=len, default=None)
-        name = key.partition(".")[0] if longest is None else longest
-        yield name
-        holder, key = there.get(name), key[len(name) + 1 :]
 
 
 def folder_words(settings: Mapping[str, Any]) -> list[str]:
@@ -266,10 +252,9 @@ def folder_words(settings: Mapping[str, Any]) -> list[str]:
     """
     words = []
     for key, value in settings.items():
-        first, last = key.partition(".")[0], key.rpartition(".")[2]
-        if first in _SAME_SCORES or last in _SAME_SCORES:
-            continue
-        text = re.sub(r"[^A-Za-z0-9._]+", "-", f"{last}-{value}").strip("-")
-        hashed = f"{last}-{fingerprint_of(value=value)[:8]}"
-        words.append((text if len(text) <= _LONGEST else hashed).replace("_", "-"))
+        name = key.rpartition(".")[2]
+        if not {key.partition(".")[0], name} & set(_SAME_SCORES):
+            text = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{name}-{value}").strip("-")
+            hashed = f"{name}-{fingerprint_of(value=value)[:8]}".replace("_", "-")
+            words.append(text if len(text) <= _LONGEST else hashed)
     return words

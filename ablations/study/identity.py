@@ -2,7 +2,7 @@
 
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
-- ``score_keys``: for each task weights, protocol, the task's YAML and data, versions. It names the
+- ``records``: for each task weights, protocol, the task's YAML and data, versions. It names the
   record's folder. A changed protocol changes it, so that nothing resumes onto old scores.
 
 Code is in them as two numbers, METHOD_VERSION and SCORING_VERSION, which are raised in the change
@@ -178,6 +178,7 @@ def identified(
     scoring = {name: text for name, text in versions.items() if name != "mergekit"}
     found = []
     for cell in cells:
+        assert cell.request is not None
         places = (cell.request.folders, cell.request.data_dir)
         if places not in tasks:
             tasks[places] = TaskContents(*places, elsewhere=lm_eval_file)
@@ -194,7 +195,7 @@ def identified(
             )[:_KEY_LENGTH]
             for task in cell.request.tasks
         }
-        found.append(dataclasses.replace(cell, weights_key=weights, score_keys=keys))
+        found.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
     return found
 
 

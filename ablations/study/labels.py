@@ -23,7 +23,8 @@ from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import format_layers
 
 if TYPE_CHECKING:  # a plan as it is written down
-    from ablations.runner.records import PlannedCell, RunFile
+    from ablations.runner.records import RunFile
+    from ablations.study.cells import Cell
 
 LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """The paper's letters for layer counts."""
@@ -226,7 +227,7 @@ def _recipes(plan: RunFile) -> Iterable[Model]:
         yield Model(label, "recipe", plain, pools, labels, (given,))
 
 
-def _baselines(study: Study, cells: Sequence[PlannedCell]) -> Iterable[Model]:
+def _baselines(study: Study, cells: Sequence[Cell]) -> Iterable[Model]:
     """Yield each baseline of the experts of every setting, once."""
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]

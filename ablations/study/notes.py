@@ -11,13 +11,9 @@ from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.schema import Study
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.methods.layer_swap_merge import large_swap_warning
 
 _TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
 """Keys of a recipe that make a tokenizer of its own for the merge."""
-
-_NAMED = 4
-"""Cells at most that a note names."""
 
 
 def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> list[Path]:
@@ -55,25 +51,6 @@ def equal_weights(groups: Iterable[Sequence[Cell]]) -> Iterator[str]:
     for cells in groups:
         if len(cells) > 1:
             yield f"the same weights, evaluated once: {'; '.join(cell.label for cell in cells)}"
-
-
-def mostly_swapped(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield a warning about the merges that are the language expert more than the task expert."""
-    found = {
-        cell.label: warning
-        for cell in cells
-        if cell.recipe is not None and cell.plan is not None
-        for warning in large_swap_warning(cell.recipe.parameters, cell.plan)
-    }
-    labels = list(found)
-    if len(labels) == 1:
-        yield f"{labels[0]}: {found[labels[0]]}"
-    elif labels:
-        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
-        yield (
-            f"{len(labels)} merges take more than half of the layers from the language expert (the "
-            f"paper swaps 7 of 32): {'; '.join(labels[:_NAMED])}{more}"
-        )
 
 
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:

@@ -7,7 +7,6 @@ All problems are collected; only what cannot be asked because of an earlier one 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -125,10 +124,8 @@ def plan_study(
         InputError: listing every problem.
         LayerSwapError: for data on a hub that cannot be asked.
     """
-    if file.study is None:
-        raise InputError.from_problems(str(file.path), list(file.problems))
     problems: list[str] = []
-    study, named, folder = _with_experts(file, file.study, experts_file, problems)
+    study, named, folder = _with_experts(file, experts_file, problems)
     with _collected(problems):
         study = with_benchmarks(_with_stated_dtype(study))
     places = (own_folder(file.path), folder)
@@ -184,12 +181,14 @@ def plan_study(
         versions=versions,
     )
     fingerprints.save()
+    assert cells[0].request is not None
+    protocol = protocol_key(cells[0].request, chosen, study.evaluate.options)
     if is_finished is not None:
         missing = {
-            task: cell.request.model_copy(update={"tasks": (task,)})
+            task: request
             for cell in selected(cells, only)
-            for task, key in cell.score_keys.items()
-            if not is_finished(key)
+            for task, request in cell.requests.items()
+            if not is_finished(cell.records[task])
         }
         check_data(missing.values())
     if not checkpoints:
@@ -206,12 +205,11 @@ def plan_study(
         num_weights=sum(math.prod(shape) for shape in shapes.values()),
         backend=chosen,
         versions={"layerswap": layerswap_method.__version__, **versions},
-        protocol=protocol_key(cells[0].request, chosen, study.evaluate.options),
+        protocol=protocol,
         states=fingerprints.states(),
         notes=(
             *([describe_scaling(scaled, reference, num_layers)] if reference and scaled else ()),
             *notes.equal_weights(_grouped(cells)),
-            *notes.mostly_swapped(cells),
             *notes.chat_notes(study, experts),
             *(notes.rounded(experts, dtype) if is_auto else ()),
             *(f"{task}: skipped: {reason}" for task, reason in tasks.skipped.items()),
@@ -229,12 +227,13 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _with_experts(
-    file: StudyFile, study: Study, path: Path | ExpertsFile | None, problems: list[str]
+    file: StudyFile, path: Path | ExpertsFile | None, problems: list[str]
 ) -> tuple[Study, ExpertsFile | None, Path | None]:
     """Return the study, what its experts file says, and the folder of that file.
 
     A study whose experts are all paths or hub ids needs no experts file.
     """
+    study = file.study
     if isinstance(path, ExpertsFile):
         return with_experts_file(study, path, file.settings), path, None
     if path is None and study.experts_file is not None:
@@ -355,9 +354,10 @@ def _with_single_tasks(cells: Iterable[Cell]) -> list[Cell]:
     known: dict[EvaluationRequest, Choice] = {}
     found = []
     for cell in cells:
+        assert cell.request is not None
         if cell.request not in known:
             known[cell.request] = check_tasks(cell.request)
         choice = known[cell.request]
         request = cell.request.model_copy(update={"tasks": choice.asked})
-        found.append(dataclasses.replace(cell, request=request, skipped=choice.skipped))
+        found.append(cell.model_copy(update={"request": request, "skipped": choice.skipped}))
     return found

@@ -17,6 +17,7 @@ from ablations.hub.scores import check_same_model
 from ablations.runner.records import load_run
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
+from layerswap_method.plan import LayerPlan
 from tests.evaluate.test_run import pytestmark  # noqa: F401 - engines warn
 
 TASK = "layerswap_mgsm_sw"
@@ -160,7 +161,7 @@ def test_scores_from_before_a_change_are_refused(
 def test_a_cell_of_other_layers_is_refused(model: Path, tmp_path: Path) -> None:
     def cell(*sources: str) -> Any:
         models = [{"model": "/one"}, {"model": "/other"}]
-        return SimpleNamespace(label="b=2", plan=sources, merge={"models": models})
+        return SimpleNamespace(label="b=2", plan=LayerPlan(sources), merge={"models": models})
 
     run: Any = SimpleNamespace(path=tmp_path)
     check_same_model(run, cell("language", "task"), model)

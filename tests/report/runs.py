@@ -15,7 +15,6 @@ import numpy as np
 
 from ablations.runner.records import (
     Failure,
-    PlannedCell,
     Run,
     RunFile,
     TaskRecord,
@@ -27,6 +26,7 @@ from ablations.runner.records import (
 from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.records import Evaluation, Sample, TaskScore
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
+from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, Setting, Study
 from layerswap_method.plan import build_plan
 
@@ -123,16 +123,16 @@ def write_run(
     return load_run(folder)
 
 
-def _planned(study: Study, point: Point) -> PlannedCell:
+def _planned(study: Study, point: Point) -> Cell:
     counts = {k: v for k, v in point.values.items() if k.endswith(("_layers", "_transition"))}
     plan = build_plan(NUM_LAYERS, **{"bottom_layers": 1, "top_layers": 1, **counts})
-    return PlannedCell(
+    return Cell(
         label=point.label,
         kind=point.kind,
         values=dict(point.values),
         experts=dict(point.experts),
         language=point.language,
-        plan=plan.sources if point.kind == "recipe" else None,
+        plan=plan if point.kind == "recipe" else None,
         weights_key=f"w{point.key}",
         records={task: f"s{point.key}-{task}" for task in tasks_of(study, point)},
     )

@@ -23,8 +23,9 @@ from ablations.report.compare import (
     with_verdicts,
 )
 from ablations.report.compare import matrix_of as matrix
-from ablations.report.observations import read_observations, read_scores, shown_scores
+from ablations.report.observations import read_scores, shown_scores
 from ablations.runner.records import Run, load_run, write_run_file
+from ablations.runner.results import read_observations
 from ablations.statistics.intervals import holm
 from ablations.study.labels import models_of
 from layerswap_method.errors import InputError

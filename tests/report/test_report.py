@@ -10,7 +10,6 @@ from click.testing import CliRunner
 from ablations.cli import main
 from ablations.paper.published import published_tables
 from ablations.report.compare import BETTER, UNCLEAR, WORSE
-from ablations.report.observations import OBSERVATIONS
 from ablations.report.write import (
     FORMATS,
     Report,
@@ -22,6 +21,7 @@ from ablations.report.write import (
     write_report,
 )
 from ablations.runner.records import Run
+from ablations.runner.results import OBSERVATIONS
 from ablations.study.labels import cell_names, merge_note, task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import Point, study_of, write_run

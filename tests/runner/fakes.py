@@ -35,11 +35,10 @@ def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)
             experts={"task": "math", "language": "swahili", "base": "base"},
             language="sw",
             merge={"merge_method": "layer_swap", "models": [{"model": "/nowhere"}]},
-            recipe=None,
             plan=build_plan(8, bottom_layers=1, top_layers=1),
             request=request,
             weights_key=f"w{index // per_group:03d}",
-            score_keys={task: key_of(index // per_group, task) for task in tasks},
+            records={task: key_of(index // per_group, task) for task in tasks},
         )
         for index in range(count)
     ]
@@ -91,6 +90,15 @@ def fake_evaluation(work: Work) -> Evaluation:
         versions={"fake": "1"},
         elapsed_s=0.01,
     )
+
+
+def evaluations(cell: Cell) -> dict[str, Evaluation]:
+    """Return task -> what the evaluator says of a cell."""
+    works = [
+        Work(cell.records[task], cell.weights_key, cell.label, cell.merge, request)
+        for task, request in cell.requests.items()
+    ]
+    return {work.task: fake_evaluation(work) for work in works}
 
 
 @dataclass

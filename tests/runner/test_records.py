@@ -7,8 +7,7 @@ import pytest
 
 from ablations.runner import records
 from ablations.runner.jobs import run_cells
-from ablations.runner.results import write_scores
-from ablations.runner.run import _planned
+from ablations.runner.results import write_results
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.runner.fakes import FakeEvaluator, make_cells
@@ -29,7 +28,7 @@ def write_run(out: Path, cells) -> None:
     head = records.RunFile(
         study=STUDY,
         experts={"math": "/m"},
-        cells=tuple(_planned(cell, {}) for cell in cells),
+        cells=tuple(cells),
         num_layers=8,
         protocol="",
         created="2026-01-01T00:00:00+00:00",
@@ -76,7 +75,7 @@ def test_the_table_has_every_cell_and_what_was_asked_before(run_folder: Path) ->
     cells = make_cells(3, tasks=("fake_math", "more"))
     run_cells(run_folder, cells[:1], FakeEvaluator(), progress=False)
     write_run(run_folder, make_cells(3))
-    write_scores(run_folder)
+    write_results(run_folder)
     with (run_folder / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["cell"], row["task"]) for row in rows] == [

@@ -15,7 +15,6 @@ from ablations.cli import main
 from ablations.engines.in_place import HfEngine
 from ablations.runner import records
 from ablations.runner.run import RunOptions, RunResult, dry_run, run_study
-from ablations.study.labels import cell_names
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_yaml
@@ -63,7 +62,7 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path: Path, mix
     assert not any("fallback" in cell.provenance for cell in by_label.values())
     starts = [cell.timing_s.get("start", 0) > 1e-3 for cell in by_label.values()]
     assert sum(starts) == 1
-    assert by_label["bottom_layers=1"].plan == ("language", "task", "task", "language")
+    assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
     for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
@@ -103,8 +102,8 @@ def test_an_expert_that_disappears_and_a_task_that_raises(
     first = run(tmp_path, experts, "run", document)
     assert len(first.summary.evaluated) == 2
     assert sorted(first.summary.failed) == [
-        "math+telugu bottom_layers=1",
-        "math+telugu bottom_layers=2",
+        "math+telugu layer swap b=1 u=1",
+        "math+telugu layer swap b=2 u=1",
     ]
     assert all("TypeError" in error for error in first.summary.failed.values())
     assert "Run the same command again to retry the cells that failed." in first.report()
@@ -235,7 +234,7 @@ def test_lines_have_the_names_of_the_report(
     """The study counts layers of 32; lines name those of the model, and files the study's."""
     vary = [{"bottom_layers": count, "top_layers": 8} for count in (8, 16)]
     study = write_yaml(tmp_path / "small.yml", study_document(vary=vary, reference_layers=32))
-    options = RunOptions(experts=experts, out=tmp_path / "run", backend="hf", cell_names=cell_names)
+    options = RunOptions(experts=experts, out=tmp_path / "run", backend="hf", show_scores=True)
     result = run_study(str(study), options)
     merges = [name for name in result.summary.evaluated if "=" in name]
     assert merges == ["layer swap b=1 u=1", "layer swap b=2 u=1"]

@@ -167,13 +167,13 @@ def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:
     cache = tmp_path / "fingerprints.json"
     plan = functools.partial(plan_study, study, tmp_path / "named.yml", backend="hf", cache=cache)
     cells = plan(is_finished=lambda _: True).cells
-    (some, *_) = (key for cell in cells for key in cell.score_keys.values())
+    (some, *_) = (key for cell in cells for key in cell.records.values())
     for known in ((lambda _: False), (lambda key: key == some)):
         with pytest.raises(InputError, match="doc_to_text uses 'questoin'"):
             plan(is_finished=known)
     # What --only leaves out is not read either.
     base = next(cell for cell in plan().cells if cell.kind == "base")
-    done = set(base.score_keys.values())
+    done = set(base.records.values())
     assert plan(is_finished=done.__contains__, only=("kind=base",)).cells
 
 

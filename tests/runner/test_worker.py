@@ -1,6 +1,5 @@
 """The loop over cells with an evaluator that lives here: no model, real files."""
 
-import dataclasses
 import logging
 import os
 import re
@@ -65,7 +64,7 @@ def test_what_is_new_is_asked_alone(tmp_path: Path) -> None:
     summary = run(tmp_path, make_cells(3), evaluator)
     assert evaluator.seen == ["s002"]
     assert summary.before == ["bottom_layers=0", "bottom_layers=1"]
-    renamed = [dataclasses.replace(cell, label=f"new {cell.label}") for cell in make_cells(3)]
+    renamed = [cell.model_copy(update={"label": f"new {cell.label}"}) for cell in make_cells(3)]
     evaluator = FakeEvaluator()
     summary = run(tmp_path, renamed, evaluator)
     assert (evaluator.seen, len(summary.before)) == ([], 3)

@@ -86,9 +86,9 @@ def test_own_tasks_and_benchmarks_go_together(
     own = _plan(tmp_path, experts, {"tasks": ["words"], "data_dir": str(DATA)})
     theirs = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"], "data_dir": str(DATA)})
     for label, cell in cells.items():
-        (alone,) = (each.score_keys for each in own.cells if each.label == label)
-        (suite,) = (each.score_keys for each in theirs.cells if each.label == label)
-        assert cell.score_keys == {**alone, **suite}
+        (alone,) = (each.records for each in own.cells if each.label == label)
+        (suite,) = (each.records for each in theirs.cells if each.label == label)
+        assert cell.records == {**alone, **suite}
 
 
 def test_task_names_of_the_suite_need_no_folder(tmp_path: Path, shipped: Path) -> None:
@@ -114,7 +114,7 @@ def test_code_is_run_only_when_the_command_line_allows_it(tmp_path: Path, shippe
     # How programs are held is no part of what identifies a score.
     unheld = _plan(tmp_path, shipped, evaluate, isolation="none")
     assert {cell.request.code_isolation for cell in unheld.cells} == {"none"}
-    assert [c.score_keys for c in unheld.cells] == [c.score_keys for c in allowed.cells]
+    assert [c.records for c in unheld.cells] == [c.records for c in allowed.cells]
     for key in ("allow_code_execution", "code_isolation"):  # a study does not decide that
         assert f"evaluate.{key}: unknown key" in _problem(
             tmp_path, shipped, {**evaluate, key: "none"}
@@ -128,7 +128,7 @@ def test_the_data_is_part_of_the_protocol_and_its_place_is_not(
 ) -> None:
     def keys(folder: Path) -> dict[tuple[str, str], str]:
         plan = _plan(tmp_path, shipped, {"benchmarks": ["mgsm"]}, data_dir=str(folder))
-        return {(c.label, task): key for c in plan.cells for task, key in c.score_keys.items()}
+        return {(c.label, task): key for c in plan.cells for task, key in c.records.items()}
 
     copy = shutil.copytree(DATA, tmp_path / "data")
     assert keys(copy) == keys(DATA)

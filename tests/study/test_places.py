@@ -195,5 +195,5 @@ def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work: Path)
         if place == "moved":
             (work / "mine").rename(work / "moved")
         found = plan(work / place / "study.yml", experts=POOLS)
-        keys.append([cell.score_keys for cell in found.cells])
+        keys.append([cell.records for cell in found.cells])
     assert keys[0] == keys[1]

@@ -92,4 +92,4 @@ def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(tmp_path: Path, exper
 
 
 def words_of(found: StudyPlan) -> list[str]:
-    return [cell.score_keys["words"] for cell in found.cells]
+    return [cell.records["words"] for cell in found.cells]

@@ -33,7 +33,7 @@ def test_equal_weights_are_found_and_evaluated_once(tmp_path: Path, experts: Pat
     by_label = {cell.label: cell for cell in found.cells}
     task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
     assert task.weights_key == nothing.weights_key
-    assert task.score_keys == nothing.score_keys
+    assert task.records == nothing.records
     assert len(found.cells) == 6
     assert len(found.groups()) == 5
     assert any("the same weights" in note and "task_expert" in note for note in found.notes)
@@ -87,7 +87,7 @@ def test_pairs_are_crossed_and_languages_asked(tmp_path: Path, experts: Path) ->
 
 
 def keys_of(found: StudyPlan) -> set[str]:
-    return {key for cell in found.cells for key in cell.score_keys.values()}
+    return {key for cell in found.cells for key in cell.records.values()}
 
 
 def test_a_changed_protocol_changes_every_key(tmp_path: Path, experts: Path, models: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(tmp_path: Path, models: P
     def keys(place: Path) -> dict[str, set[str]]:
         asked = {"tasks": ["words", "words_sw"], "include_path": str(place)}
         cells = plan(tmp_path, experts, evaluate=asked).cells
-        return {task: {c.score_keys[task] for c in cells} for task in ("words", "words_sw")}
+        return {task: {c.records[task] for c in cells} for task in ("words", "words_sw")}
 
     first = keys(models / "tasks")
     assert keys(folder) == first
@@ -147,7 +147,7 @@ def test_versions_of_the_code_change_what_they_are_about(
     scored = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
     for label, cell in scored.items():
         assert cell.weights_key == after[label].weights_key
-        assert not set(cell.score_keys.values()) & set(after[label].score_keys.values())
+        assert not set(cell.records.values()) & set(after[label].records.values())
 
 
 def test_other_weights_change_the_keys_of_what_is_made_of_them(
@@ -158,9 +158,9 @@ def test_other_weights_change_the_keys_of_what_is_made_of_them(
     document = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
     setting = {"experts": document, "include_path": str(models / "tasks")}
     experts = write_yaml(tmp_path / "experts.yml", setting)
-    before = {cell.label: cell.score_keys for cell in plan(tmp_path, experts).cells}
+    before = {cell.label: cell.records for cell in plan(tmp_path, experts).cells}
     write_expert(tmp_path / "swahili", seed=99)
-    after = {cell.label: cell.score_keys for cell in plan(tmp_path, experts).cells}
+    after = {cell.label: cell.records for cell in plan(tmp_path, experts).cells}
     same = {label for label in before if before[label] == after[label]}
     assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
 
@@ -173,20 +173,6 @@ def test_layer_counts_of_another_depth_are_scaled_aloud(tmp_path: Path, experts:
     text = describe_plan(found, materialize=False)
     assert "bottom_layers 8 -> 1; top_layers 4 -> 1 (from 0.5)" in text
     assert "█··█" in text
-
-
-def test_a_swap_of_most_layers_is_told_before_it_runs(tmp_path: Path, experts: Path) -> None:
-    def told(*counts: int) -> list[str]:
-        vary = [{"bottom_layers": count} for count in counts]
-        notes = plan(tmp_path, experts, baseline=[], vary=vary).notes
-        return [note for note in notes if "language expert" in note]
-
-    assert told(0, 1) == []
-    (note,) = told(1, 2)  # of 4 layers, with top_layers: 1
-    assert note.startswith("bottom_layers=2: 3 of the 4 layers come from the language expert")
-    (note,) = told(1, 2, 3)
-    assert note.startswith("2 merges take more than half of the layers from the language expert")
-    assert note.endswith(": bottom_layers=2; bottom_layers=3")
 
 
 def test_explicit_layers_cannot_be_scaled(tmp_path: Path, experts: Path) -> None:
@@ -322,7 +308,7 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
     assert "cost: 6 evaluations for 6 cells" in text
     assert "models to load: 6" in text
     assert "checkpoints written to disk: 1 (" in text
-    done = set(found.cells[0].score_keys.values())
+    done = set(found.cells[0].records.values())
     text = describe_plan(found, materialize=True, finished=done)
     assert "cost: 5 evaluations for 6 cells" in text
     assert "models to load: 5" in text
@@ -350,5 +336,5 @@ def test_a_study_runs_all_of_its_models_in_one_dtype(
     options = {"tasks": ["words"], "options": {"dtype": "float32"}}
     other = plan(tmp_path, mixed, evaluate=options)
     assert other.options.dtype == "float32"
-    keys = [{k for c in each.cells for k in c.score_keys.values()} for each in (found, other)]
+    keys = [{k for c in each.cells for k in c.records.values()} for each in (found, other)]
     assert not keys[0] & keys[1]

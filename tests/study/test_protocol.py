@@ -79,7 +79,7 @@ def test_it_is_part_of_every_request_and_key(models: Path, tmp_path: Path) -> No
     plain, other = _plan(models, tmp_path), _plan(models, tmp_path, **asked)
     assert {cell.request.protocol.repeats for cell in other.cells} == {2}
     keys = [
-        {key for cell in each.cells for key in cell.score_keys.values()} for each in (plain, other)
+        {key for cell in each.cells for key in cell.records.values()} for each in (plain, other)
     ]
     assert not keys[0] & keys[1]
     assert plain.protocol != other.protocol
@@ -101,9 +101,9 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
 def test_lm_evals_own_tasks_are_known_by_name(models: Path, tmp_path: Path) -> None:
     both = ["words_generate", "gsm8k"]
     plan = _plan(models, tmp_path, dry=True, tasks=both)
-    assert list(plan.cells[0].score_keys) == both
+    assert list(plan.cells[0].records) == both
     alone = _plan(models, tmp_path, dry=True, tasks=["gsm8k"], include_path=None)
-    assert alone.cells[0].score_keys["gsm8k"] == plan.cells[0].score_keys["gsm8k"]
+    assert alone.cells[0].records["gsm8k"] == plan.cells[0].records["gsm8k"]
     # Its data is on the hub, and that it is not here is said before a model is loaded.
     assert "task gsm8k: its data is not on this machine" in _problems(models, tmp_path, tasks=both)
 

@@ -95,7 +95,7 @@ def test_facts_of_the_experts_file_are_in_the_study(tmp_path: Path, measured: Pa
     assert found.study.fact("experts.task.divergence", single) == 0.01
     assert found.study.fact("experts.task.divergence", pool) is None
     without = plan(tmp_path, measured, vary)  # a fact is no protocol
-    assert [c.score_keys for c in without.cells] == [c.score_keys for c in found.cells]
+    assert [c.records for c in without.cells] == [c.records for c in found.cells]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ belongs to weights, task and protocol, not to a cell.
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +39,7 @@ SCHEMA_VERSION = 4
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
 HEADS = b"layerswap_records"
-"""Key of the records, a line each, in the schema of the observations."""
+"""Key of the records, a line each, packed by zlib and base64, in the observations' schema."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -257,8 +259,9 @@ def _copied_records(file: Path) -> dict[str, TaskRecord]:
     import pyarrow.parquet
 
     try:
-        lines = pyarrow.parquet.read_schema(file).metadata[HEADS].decode().splitlines()
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        packed = pyarrow.parquet.read_schema(file).metadata[HEADS]
+        lines = zlib.decompress(base64.b64decode(packed)).decode().splitlines()
+    except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
         raise _damaged(file, error) from error
     records = (_validated(TaskRecord, line, str(file)) for line in lines)
     return {record.key: record for record in records}

@@ -5,8 +5,10 @@ With `run.json`, observations.parquet is all that a report needs: its schema has
 
 from __future__ import annotations
 
+import base64
 import csv
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -120,7 +122,8 @@ def _write_observations(run: Run) -> None:
     records = {task.key: task for cell in run.cells for task in cell.tasks}
     heads = "\n".join(r.model_dump_json(exclude_defaults=True) for r in records.values())
     table = pa.Table.from_pandas(read_observations(run), preserve_index=False)
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), HEADS: heads.encode()})
+    packed = base64.b64encode(zlib.compress(heads.encode()))
+    table = table.replace_schema_metadata({**(table.schema.metadata or {}), HEADS: packed})
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
     write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())

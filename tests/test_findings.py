@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from scipy.stats import t
+
+from ablations.cli import main
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "ablations" / "results"
 PAGE = ROOT / "docs" / "findings.md"
-LANGUAGES = ("es", "fr", "de", "sw")
 SETTINGS = re.compile(r"lr × [\d.]+|\b[bu]=\d+")
 
 
@@ -49,18 +51,8 @@ def mean_score(folder: str, kind: str, task: str) -> float:
     return float(rows["value"].mean())
 
 
-def smol(language: str) -> str:
-    return f"smol_math_{language}_4shot"
-
-
-def real_model(second: str) -> list[str]:
-    return [comparison("real_model", smol(language), second) for language in LANGUAGES]
-
-
-def over_languages(folder: str, kind: str) -> str:
-    swap = [mean_score("real_model", "recipe", smol(language)) for language in LANGUAGES]
-    other = [mean_score(folder, kind, smol(language)) for language in LANGUAGES]
-    return students_t([a - b for a, b in zip(swap, other, strict=True)])
+def real_model(folder: str, *seconds: str) -> list[str]:
+    return [comparison(folder, "smol_math_twins_es", second, "layer swap") for second in seconds]
 
 
 def over_bases(other: str) -> str:
@@ -73,9 +65,9 @@ def over_bases(other: str) -> str:
 
 
 def bleu(model: str) -> str:
-    frame = pd.read_csv(RESULTS / "layer_count_smol" / "scores.csv")
-    rows = frame[(frame["metric"] == "bleu") & (frame["label"] == model)]
-    return f"{100 * rows['value'].item():.1f}"
+    frame = pd.read_csv(RESULTS / "real_model_translation" / "scores.csv")
+    rows = frame[(frame["metric"] == "bleu") & (frame["task"] == "smol_translate_twins_en_es")]
+    return f"{100 * rows.set_index('model').loc[model, 'value']:.1f}"
 
 
 MATH, BLEU = "pocket_math_sw", "pocket_translate_en_sw"
@@ -85,15 +77,15 @@ FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
 ZONES = ("task=math_lr_x3.*", "task=math_1-3.*", "task=math_lr_tenth.*")
 
 ROWS = {
-    "Does a swap beat the soup on a real model?": lambda: real_model("soup"),
-    "Does it beat both experts there?": lambda: real_model("task expert"),
-    "And over languages as a sample?": lambda: [
-        over_languages("real_model", "soup"),
-        over_languages("real_model", "task_expert"),
-    ],
-    "Is it the language expert that helps?": lambda: [over_languages("real_model_base", "recipe")],
+    "Does a swap beat both experts and the soup on a real model?": lambda: real_model(
+        "real_model", "task expert", "language expert", "soup"
+    ),
+    "And if the experts were trained in different layers?": lambda: real_model(
+        "real_model_disjoint", "task expert", "language expert", "soup"
+    ),
+    "Is it the language expert that helps?": lambda: real_model("real_model_base", "task expert"),
     "Does the language expert's translation come along?": lambda: [
-        *(bleu("language_expert"), bleu("soup"), bleu("bottom_layers=5 top_layers=2"))
+        bleu(model) for model in ("language expert", "soup", "layer swap")
     ],
     "Does a swap beat the math expert on five pocket bases?": lambda: [
         *(over_bases("task_expert"), over_bases("soup"))
@@ -176,16 +168,13 @@ def test_the_readme_repeats_the_findings() -> None:
 
 
 def test_the_table_of_the_readme_is_stored() -> None:
-    frame = pd.read_csv(RESULTS / "layer_count" / "scores.csv").set_index("model")
-    swap = "layer swap b=1 u=1"
-    models = ("base", "task expert", "language expert", "soup", swap)
-    for model in models:
-        name = {swap: "layer swap"}.get(model, model)
+    frame = pd.read_csv(RESULTS / "quickstart" / "scores.csv").set_index("model")
+    for model in ("base", "task expert", "language expert", "soup", "layer swap"):
         rows = frame.loc[[model]]
         rows = rows[rows["metric"].isin(["exact_match", "bleu"])].drop_duplicates("task")
         shown = (rows.set_index("task").loc[task] for task in (MATH, "pocket_math_en", BLEU))
         numbers = [f"{100 * r.value:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in shown]
-        pattern = rf"^{name} +{' +'.join(map(re.escape, numbers))}$"
+        pattern = rf"^{model} +{' +'.join(map(re.escape, numbers))}$"
         assert re.search(pattern, (ROOT / "README.md").read_text(), re.MULTILINE), pattern
 
 
@@ -196,13 +185,25 @@ def test_differences_follow_from_the_items(path: Path) -> None:
     """A model's score is the mean over its pairs of experts; BLEU is no mean over items."""
     items = pd.read_parquet(path)
     side, pair = ["model", "task", "metric", "filter"], ["task_expert", "language_expert", "seed"]
-    cells = items[items["metric"] == "exact_match"].groupby([*side, *pair])["value"].mean()
+    cells = items[items["metric"] != "bleu"].groupby([*side, *pair])["value"].mean()
     scores = cells.groupby(side).mean()
     rows = pd.read_csv(path.with_name("comparisons.csv"))
-    rows = rows[rows["metric"] == "exact_match"]
+    rows = rows[rows["metric"].isin(["exact_match", "operation"])]
     assert len(rows)
     for row in rows.to_dict("records"):
         first, second = (
             scores[row[each], *(row[k] for k in side[1:])] for each in ("first", "second")
         )
         assert first - second == pytest.approx(row["difference"], abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path.parent for path in RESULTS.glob("*/run.json")), ids=lambda p: p.name
+)
+def test_a_report_is_made_again_from_a_result(folder: Path, tmp_path: Path) -> None:
+    out = CliRunner().invoke(
+        main, ["report", str(folder), "--format", "csv", "--out", str(tmp_path)]
+    )
+    assert out.exit_code == 0, out.output
+    for name in ("comparisons.csv", "scores.csv"):
+        assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()

@@ -12,6 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.pocket.build import EXPERTS_OF_A_SEED
 from ablations.study.checks import expert_names
 from ablations.study.experts import read_experts_file
 from ablations.study.files import STUDIES
@@ -90,7 +91,7 @@ def test_every_family_of_the_recipes_has_an_experts_file() -> None:
 def pocket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a working directory with stand-ins for the pocket experts in runs/pocket."""
     folder = tmp_path_factory.mktemp("work")
-    for seed, name in enumerate(("base", "task", "language")):
+    for seed, name in enumerate(("base", *EXPERTS_OF_A_SEED)):
         write_expert(folder / "runs" / "pocket" / name, seed, layers=8)
     trained: dict[str, object] = {"base": "runs/pocket/base"}
     names = {name for path in EXPERTS for name in read_experts_file(path).experts} - {"base"}

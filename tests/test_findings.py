@@ -74,7 +74,7 @@ MATH, BLEU = "pocket_math_sw", "pocket_translate_en_sw"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
-ZONES = ("task=math_lr_x3.*", "task=math_1-3.*", "task=math_lr_tenth.*")
+ZONES = (FAR, SWAP, NEAR)
 
 ROWS = {
     "Does a swap beat both experts and the soup on a real model?": lambda: real_model(
@@ -115,9 +115,9 @@ ROWS = {
         for each in ZONES
     ],
     "Does a swap break when experts move far?": lambda: [
-        comparison("expert_divergence", MATH, "task expert", FAR),
-        comparison("expert_divergence", MATH, "soup", FAR),
-        comparison("expert_divergence", MATH, "task expert", NEAR),
+        comparison("expert_divergence", MATH, "task expert .*", FAR),
+        comparison("expert_divergence", MATH, "soup .*", FAR),
+        comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
     "Are swaps of LoRA experts": lambda: [
         comparison("peft", MATH, SWAP, "layer swap task=math_lora.*")

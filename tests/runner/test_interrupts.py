@@ -109,7 +109,7 @@ def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
     command: list[str], tmp_path: Path
 ) -> None:
     with terminal(*command) as run:
-        wait_until(lambda: re.search(r"task expert +\d+\.\d", run.text) or run.has_ended())
+        wait_until(lambda: re.search(r"task expert[^\n]*: \d+\.\d", run.text) or run.has_ended())
         run.press_ctrl_c()
         wait_until(run.has_ended)
         assert run.code == 130, run.text

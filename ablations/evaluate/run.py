@@ -54,7 +54,7 @@ class SuiteResult:
     """Task name -> its evaluation, without samples."""
 
     skipped: Mapping[str, str]
-    """Task name -> why it was not asked."""
+    """Task name -> why it was skipped."""
 
     earlier: tuple[str, ...]
     """Other tasks that the folder has scores of, from calls before."""
@@ -66,7 +66,7 @@ class SuiteResult:
     """What is wrong with the evaluation itself; see `ablations.runner.problems`."""
 
     notes: tuple[str, ...] = ()
-    """How the model was asked, where that is not as the tasks say."""
+    """How the model was prompted, where that is not as the tasks say."""
 
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""

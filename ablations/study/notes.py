@@ -59,7 +59,8 @@ def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
     if study.evaluate.is_chat:
         if base is not None and "base" in study.baseline:
             yield (
-                f"{base} is the base and is asked with a chat template: unless it was trained on "
+                f"{base} is the base and is prompted with a chat template: unless it was "
+                "trained on "
                 "chats, its scores say little about what it knows"
             )
     elif chatty := [n for n, each in experts.items() if n != base and has_template(each.folder)]:

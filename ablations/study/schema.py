@@ -1,7 +1,7 @@
 """What a study file may say.
 
 A study is a grid of merges, each to be evaluated: ``recipe × vary × experts`` plus ``baseline``
-models of the same experts, all asked the same tasks. `vary` can choose the experts, too.
+models of the same experts, all on the same tasks. `vary` can choose the experts, too.
 
 The text below each field is what `ablations/studies/README.md` says of it; after a change run
 ``python -m tools.study_page``.
@@ -82,7 +82,7 @@ BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
 class Pools(Described):
     """The experts by role. Every task expert is paired with every language expert.
 
-    An expert is a name of the experts file, or says by itself where it is: a path with a slash
+    An expert is a name of the experts file, or gives its own location: a path with a slash
     (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. What the recipe
     names by place need not be repeated here; see `recipe`.
     """
@@ -118,14 +118,14 @@ class Pools(Described):
 
 
 class Evaluate(Protocol):
-    """What every model is asked, and how the engine runs it."""
+    """The tasks of every model, and how the engine runs them."""
 
     tasks: tuple[StrictStr, ...] = ()
-    """Names of lm-eval tasks, groups or tags that every model is asked."""
+    """Names of lm-eval tasks, groups or tags for every model."""
 
     languages: dict[str, _Names] = Field(default_factory=dict)
-    """Tasks for each language code. A model with a language expert is asked the tasks of that
-    expert's language; a model without one is asked all of them."""
+    """Tasks for each language code. A model with a language expert gets the tasks of that
+    expert's language; a model without one gets all of them."""
 
     benchmarks: tuple[StrictStr, ...] = ()
     """Benchmarks of the paper (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``). Their tasks
@@ -210,7 +210,7 @@ class ReportBlock(Described):
 
 
 class Study(Described):
-    """A study: merges and unmerged models of the same experts, all asked the same tasks."""
+    """A study: merges and unmerged models of the same experts, all on the same tasks."""
 
     name: StrictStr = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
     """Lower-case letters, digits, ``_`` and ``-``. The run folder is ``runs/NAME``."""
@@ -252,10 +252,10 @@ class Study(Described):
 
     experts_file: StrictStr | None = None
     """The experts file that is used without ``--experts``, from the folder of the study file. It is
-    not needed if every expert says by itself where it is."""
+    not needed if every expert gives its own location."""
 
     evaluate: Evaluate
-    """What every model is asked; see below."""
+    """The tasks of every model; see below."""
 
     report: ReportBlock = ReportBlock()
     """What the report shows; see below."""

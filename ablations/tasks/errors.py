@@ -1,4 +1,4 @@
-"""What can be wrong with a task before it is asked.
+"""What can be wrong with a task before it runs.
 
 LayerSwapError
 ├── DataAway        a task's data is on a hub that cannot be asked now
@@ -16,4 +16,4 @@ class DataAway(LayerSwapError):
 
 
 class TaskFault(InputError):
-    """No model can be asked by this task until its file, or the place of its data, is mended."""
+    """No model can run this task until its file, or the place of its data, is mended."""

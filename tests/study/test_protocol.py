@@ -92,7 +92,7 @@ def test_who_is_asked_against_the_grain_is_said(models: Path, tmp_path: Path) ->
     (templated / "plain" / "chat_template.jinja").write_text(TEMPLATE)
     with_template = _plan(templated, tmp_path, apply_chat_template=True).notes
     assert any(
-        note.startswith("plain is the base and is asked with a chat template")
+        note.startswith("plain is the base and is prompted with a chat template")
         for note in with_template
     )
     assert not any("no prompt is written" in note for note in with_template)

@@ -1,8 +1,7 @@
 """Builds a pocket testbed: pretrains a base, trains experts on it, writes its tasks.
 
-The base is pretrained by `pretraining`, or comes with the package. Its experts are trained as
-`layerswap train pocket/math` and `pocket/swahili` train them: by the same code and training files.
-docs/testbeds.md says what the testbed shows and what it does not.
+The base comes with the package, or from `pretraining`; experts are those of `layerswap train
+pocket/NAME`. docs/testbeds.md says what the testbed shows and what it does not.
 """
 
 from __future__ import annotations
@@ -59,8 +58,7 @@ EXPERTS_OF_A_SEED = {
     "task_disjoint": "math_disjoint",
     "language_disjoint": "swahili_disjoint",
 }
-"""Stage -> training file: each expert once in all layers, and once in those that a swap takes."""
-
+"""Stage -> training file: each expert in all layers, and in those only that a swap takes."""
 Fill = Callable[[Path], Mapping[str, Any] | None]
 """Writes the files of a stage into an empty folder; returns what the manifest records."""
 

@@ -55,6 +55,17 @@ def real_model(folder: str, *seconds: str) -> list[str]:
     return [comparison(folder, "smol_math_twins_es", second, "layer swap") for second in seconds]
 
 
+def task_arithmetic(weight: str) -> str:
+    """Return the swap minus task arithmetic, two runs on the same items."""
+    weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
+    second = " ".join([f"{RESULTS}/real_model_sum:task arithmetic", *weights])
+    models = [f"{RESULTS}/real_model:layer swap", second]
+    out = CliRunner().invoke(main, ["compare", *models, "--tasks", "smol_math_twins_es"])
+    assert out.exit_code == 0, out.output
+    (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", out.output)
+    return difference
+
+
 def over_bases(other: str) -> str:
     claim = json.loads((RESULTS / "pocket_claim" / "claim.json").read_text())
     scores = [base["scores"] for base in claim["bases"] if base["takes_part"]]
@@ -80,6 +91,10 @@ ROWS = {
     "Does a swap beat both experts and the soup on a real model?": lambda: real_model(
         "real_model", "task expert", "language expert", "soup"
     ),
+    "And other merges on the same pairs?": lambda: real_model(
+        "real_model", "weighted soup", "TIES"
+    ),
+    "And task arithmetic": lambda: [task_arithmetic("1.0"), task_arithmetic("0.75")],
     "And if the experts were trained in different layers?": lambda: real_model(
         "real_model_disjoint", "task expert", "language expert", "soup"
     ),

@@ -99,10 +99,14 @@ ROWS = {
         *real_model("real_model", "weighted soup", "TIES"),
         *(task_arithmetic("1.0"), task_arithmetic("0.75")),
     ],
-    "And if the experts were trained in different layers?": lambda: real_model(
-        "real_model_disjoint", "task expert", "language expert", "soup"
-    ),
-    "Is it the language expert that helps?": lambda: real_model("real_model_base", "task expert"),
+    "And if the language expert was trained in the swapped layers alone?": lambda: [
+        *real_model("real_model_outer", "task expert", "soup"),
+        *real_model("real_model_disjoint", "task expert", "soup"),
+    ],
+    "Is it the language expert that helps?": lambda: [
+        *real_model("real_model_base", "task expert"),
+        *real_model("real_model_other_language", "task expert"),
+    ],
     "Does the language expert's translation come along?": lambda: [
         bleu(model) for model in ("language expert", "soup", "layer swap")
     ],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import os
 import socket
@@ -19,18 +18,14 @@ from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.5
-_ANSWER_S = 10.0
-_GRACE_S = 60.0
-"""How long idle workers may take to end, when everything is done."""
+_POLL_S, _ANSWER_S, _GRACE_S = 0.5, 10.0, 60.0
+"""Between two looks; for an address to answer; for idle workers to end after the last task."""
 
 
 def _work(job: Job) -> None:
     if not (job.out / RUN_FILE).is_file():
-        raise InputError(
-            f"{job.out}: is not there on {socket.gethostname()}; choose an --out that all nodes "
-            "of the cluster share"
-        )
+        fault = f"{job.out}: is not there on {socket.gethostname()}"
+        raise InputError(f"{fault}; choose an --out that all nodes of the cluster share")
     take_descendants_along()
     work(job)
 
@@ -51,11 +46,11 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
     ray = _connected(address)
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     room = sum(int(node.get("GPU", 0)) // gpus for node in nodes)
-    needs = {"num_cpus": 0, "num_gpus": gpus} if room else {"num_cpus": 1}
+    spread = {"num_cpus": 1, "scheduling_strategy": "SPREAD"}
+    needs = {"num_cpus": 0, "num_gpus": gpus} if room else spread
     count = jobs or room or sum(node.get("CPU", 0) >= 1 for node in nodes) or 1
-    spread = {} if room else {"scheduling_strategy": "SPREAD"}
     # A process per worker: an engine leaves nothing behind for the next one.
-    remote = ray.remote(max_calls=1, max_retries=0)(_work).options(**needs, **spread)
+    remote = ray.remote(max_calls=1, max_retries=0)(_work).options(**needs)
     workers = {remote.remote(job) for _ in range(count)}
     tell(Step("starting engines on the cluster"))
     try:
@@ -81,13 +76,15 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
 
 def _connected(address: str) -> Any:
     """Return ray, connected; it would try an address where nobody listens for minutes."""
-    if importlib.util.find_spec("ray") is None:
-        raise InputError("ray is not installed; install it with: pip install 'layerswap[ray]'")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    import ray
-    from ray._private.services import get_ray_address_from_environment
-
+    try:
+        import ray
+        from ray._private.services import get_ray_address_from_environment
+    except ImportError as error:
+        hint = "install it with: pip install 'layerswap[ray]'"
+        raise InputError(f"ray is not installed; {hint}") from error
     path = [p for p in sys.path if p and not p.startswith((sys.prefix, sys.base_prefix))]
+    env = {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}
     place = address
     try:
         if address == "auto":  # may be a file of Ray's that names a cluster of the past
@@ -95,15 +92,9 @@ def _connected(address: str) -> Any:
         host, _, port = place.rpartition(":")
         if host and port.isdigit() and "/" not in place:
             socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_S).close()
-        ray.init(
-            address=address,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-            runtime_env={"env_vars": {"PYTHONPATH": os.pathsep.join(path)}},
-        )
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR, runtime_env=env)
     except (OSError, OverflowError, ValueError) as error:
-        raise InputError(
-            f"no Ray cluster at {place!r} ({first_line(error)}); start one with ray start --head, "
-            "or say where: --address HOST:6379"
-        ) from error
+        advice = "start one with ray start --head, or say where: --address HOST:6379"
+        why = first_line(error)
+        raise InputError(f"no Ray cluster at {place!r} ({why}); {advice}") from error
     return ray

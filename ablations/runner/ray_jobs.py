@@ -81,8 +81,7 @@ def _connected(address: str) -> Any:
         import ray
         from ray._private.services import get_ray_address_from_environment
     except ImportError as error:
-        hint = "install it with: pip install 'layerswap[ray]'"
-        raise InputError(f"ray is not installed; {hint}") from error
+        raise InputError("ray is not installed: pip install 'layerswap[ray]'") from error
     path = [p for p in sys.path if p and not p.startswith((sys.prefix, sys.base_prefix))]
     env = {"env_vars": {"PYTHONPATH": os.pathsep.join(path)}}
     place = address

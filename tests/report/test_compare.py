@@ -12,15 +12,10 @@ import sacrebleu
 from scipy import stats
 
 from ablations.report.compare import (
-    BETTER,
     NO_RESULT,
     ONE_MODEL,
-    SAME,
-    UNCLEAR,
-    WORSE,
     comparisons,
     pairs_above,
-    with_verdicts,
 )
 from ablations.report.compare import matrix_of as matrix
 from ablations.report.observations import read_scores, shown_scores
@@ -320,43 +315,6 @@ def test_a_primary_comparison_without_a_result_stays(tmp_path: Path) -> None:
     run = write_run(tmp_path, study, level, items=20, unrun=frozenset(labels))
     row = one(compared(run), second="soup", task=TASK)
     assert (row["family"], row["verdict"]) == ("primary", NO_RESULT)
-
-
-@pytest.mark.parametrize(
-    ("difference", "p", "p_margin", "higher", "verdict"),
-    [
-        (0.05, 0.01, 0.9, True, BETTER),
-        (0.05, 0.01, 0.9, False, WORSE),
-        (-0.05, 0.01, 0.9, True, WORSE),
-        (0.001, 0.6, 0.01, True, SAME),
-        (0.001, 0.6, 0.2, True, UNCLEAR),
-        (0.001, 0.01, 0.001, True, BETTER),
-        (0.0, np.nan, np.nan, True, ONE_MODEL),
-        (np.nan, np.nan, np.nan, True, NO_RESULT),
-    ],
-)
-def test_verdicts(difference: float, p: float, p_margin: float, higher: bool, verdict: str) -> None:
-    row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
-    for family in ("primary", ""):
-        frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))
-        assert frame["verdict"].tolist() == [verdict]
-
-
-def test_a_correction_turns_evidence_into_none() -> None:
-    rows = [{"p": 0.03, "p_margin": 0.03, "difference": 0.1, "higher_is_better": True}] * 2
-    primary = with_verdicts(pd.DataFrame(rows).assign(family="primary"))
-    assert primary["verdict"].tolist() == [UNCLEAR, UNCLEAR]
-    assert with_verdicts(pd.DataFrame(rows).assign(family=""))["verdict"].tolist() == [BETTER] * 2
-
-
-def test_the_margin_is_the_studys(tmp_path: Path) -> None:
-    def alike(point: Point, task: str) -> float:
-        return 4.5
-
-    for margin, verdict in ((30.0, SAME), (0.1, UNCLEAR)):
-        study = study_of(baseline=["soup"], report={"margin": margin})
-        run = write_run(tmp_path / str(margin), study, alike, items=60)
-        assert one(compared(run), task=TASK)["verdict"] == verdict
 
 
 def test_pairs_above_both_of_their_own_experts(nine_pairs: Run) -> None:

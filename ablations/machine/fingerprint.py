@@ -45,11 +45,6 @@ def fingerprint_folder(folder: Path) -> str:
     return fingerprint_files(folder, paths)
 
 
-def fingerprint_code(folder: Path) -> str:
-    """Return a hash of the Python files below `folder`: changed code is another computation."""
-    return fingerprint_files(folder, set(folder.rglob("*.py")))
-
-
 def fingerprint_of(**parts: Any) -> str:
     """Return a hash of named parts that JSON can hold; the order of the names does not count."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=False)

@@ -83,16 +83,6 @@ def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
     return claim
 
 
-def remove_unused(folder: Path, name: str) -> None:
-    """Remove a folder that holds nothing but the files of a released claim; else leave it whole."""
-    files = {folder / name, _holder_file(folder, name)}
-    if folder.is_dir() and set(folder.iterdir()) <= files:
-        for file in files:
-            file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-
-
 def holder(folder: Path, name: str) -> str:
     """Return who wrote its name beside the claim last, in words."""
     return _read(_holder_file(folder, name)).partition("\n")[0] or "another runner"

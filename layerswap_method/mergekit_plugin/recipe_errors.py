@@ -79,13 +79,6 @@ def check_form(document: Mapping[str, Any]) -> None:
     InputError.raise_any(f"{name} recipe" if problem is None else "recipe", found)
 
 
-def recipe_keys() -> tuple[str, ...]:
-    """Return the keys that a recipe of any method can have."""
-    from mergekit.config import MergeConfiguration
-
-    return tuple(MergeConfiguration.model_fields)
-
-
 def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield the parameters that a method of mergekit's has not; mergekit ignores them."""
     from mergekit.merge_methods.registry import get

@@ -7,11 +7,16 @@ fault. That has to be said before any score is read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from ablations.engines.task_loading import lm_eval_file
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
-from ablations.scoring.records import TaskScore
+from ablations.scoring.records import EvaluationRequest, TaskScore
 from ablations.statistics.as_text import percent
+from ablations.study.cells import task_folder
+from ablations.study.identity import record_key
+from ablations.tasks.contents import TaskContents
 
 MOST_CUT = 0.5
 """Share of cut prompts from which the scores of a task are not those of the task."""
@@ -20,15 +25,38 @@ MOST_CUT = 0.5
 def evaluation_problems(run: Run) -> tuple[str, ...]:
     """Return what is wrong with the evaluation itself, a text a problem: what, where, what to do.
 
-    Empty where nothing is. Looked for are prompts that did not fit the model, filters that find no
-    answer, empty answers, and tasks on which every model scores 0.
+    Empty where nothing is. Looked for are tasks that have changed since they were scored, prompts
+    that did not fit the model, filters that find no answer, empty answers, and tasks on which every
+    model scores 0.
     """
     tasks = dict.fromkeys(score.task for cell in run.cells for score in cell.scores)
-    found = list[str]()
+    found = list(_changed(run))
     for task in tasks:
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
         found += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
     return tuple(found)
+
+
+def _changed(run: Run) -> Iterator[str]:
+    """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
+    evaluate = run.study.evaluate
+    folder, cells = task_folder(evaluate), {k: c for c in run.cells for k in c.records.items()}
+    if run.is_copy or not cells or not folder.is_dir():
+        return
+    data_dir = None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute()
+    names = tuple(dict.fromkeys(task for task, _ in cells))
+    request = EvaluationRequest(tasks=names, include_path=folder, data_dir=data_dir)
+    contents = TaskContents(request.folders, data_dir, elsewhere=lm_eval_file)
+    changed = dict.fromkeys(
+        task
+        for (task, key), cell in cells.items()
+        if key != record_key(cell.weights_key, run.head.protocol, task, contents, run.head.versions)
+    )
+    for task in changed:
+        yield (
+            f"{task}: its file, its data or how it is scored has changed since. Run the study "
+            "again: it scores the stored answers anew, and the model gets only new prompts."
+        )
 
 
 def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:

@@ -175,7 +175,6 @@ def identified(
         versions: of the packages that can change a score, and of mergekit.
     """
     tasks: dict[Any, TaskContents] = {}
-    scoring = {name: text for name, text in versions.items() if name != "mergekit"}
     found = []
     for cell in cells:
         assert cell.request is not None
@@ -186,17 +185,24 @@ def identified(
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         protocol = protocol_key(cell.request, backend, options)
         keys = {
-            task: fingerprint_of(
-                weights=weights,
-                protocol=protocol,
-                task=[task, tasks[places].fingerprint(task)],
-                versions=scoring,
-                scoring=SCORING_VERSION,
-            )[:_KEY_LENGTH]
+            task: record_key(weights, protocol, task, tasks[places], versions)
             for task in cell.request.tasks
         }
         found.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
     return found
+
+
+def record_key(
+    weights: str, protocol: str, task: str, contents: TaskContents, versions: Mapping[str, str]
+) -> str:
+    """Return the key of the record of a task; `weights` and `protocol` are keys as well."""
+    return fingerprint_of(
+        weights=weights,
+        protocol=protocol,
+        task=[task, contents.fingerprint(task)],
+        versions={n: text for n, text in versions.items() if n not in ("layerswap", "mergekit")},
+        scoring=SCORING_VERSION,
+    )[:_KEY_LENGTH]
 
 
 def _weights_identity(

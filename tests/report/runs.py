@@ -260,8 +260,8 @@ def _translation(doc: int, ability: float, rng: np.random.Generator) -> tuple[st
 
 
 def study_of(**changes: Any) -> Study:
-    """Return a study on the pocket experts with `changes`."""
-    return Study.model_validate(
+    """Return a study on the pocket experts with `changes`; its tasks are in no folder."""
+    study = Study.model_validate(
         {
             "name": "made_up",
             "question": "Does it matter? <b> & 100 % of $x_1$",
@@ -272,6 +272,8 @@ def study_of(**changes: Any) -> Study:
             **changes,
         }
     )
+    evaluate = study.evaluate.model_copy(update={"include_path": "nowhere"})
+    return study.model_copy(update={"evaluate": evaluate})
 
 
 NINE_PAIRS = {

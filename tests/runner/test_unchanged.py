@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from ablations.runner.jobs import run_cells
+from ablations.runner.problems import evaluation_problems
+from ablations.runner.records import load_run
 from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, _write_run_file, dry_run
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
@@ -84,6 +86,23 @@ def test_words_change_nothing_and_a_task_only_itself(
         "cost: 3 evaluations for 4 cells, on hf in float32"
         "  tasks: layerswap_mgsm_sw; items per task: 2"
     )
+
+
+def test_a_report_names_a_task_that_has_changed_since(
+    tmp_path: Path, models: Path, experts: Path
+) -> None:
+    folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
+    setting = yaml.safe_load(experts.read_text()) | {"include_path": str(folder)}
+    asked = {"tasks": ["words", "words_sw"]}
+    study = write_yaml(tmp_path / "study.yml", study_document(evaluate=asked, vary=None))
+    plan = plan_study(read_study(study), write_yaml(tmp_path / "mine.yml", setting), backend="hf")
+    out = tmp_path / "run"
+    _write_run_file(out, plan)
+    run_cells(out, plan.cells, FakeEvaluator(), protocol=plan.protocol, progress=False)
+    assert evaluation_problems(load_run(out)) == ()
+    edit(folder / "words.yaml", "exact_match", "bleu")
+    (text,) = evaluation_problems(load_run(out))
+    assert text.startswith("words: its file, its data or how it is scored has changed since. Run")
 
 
 def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path: Path, experts: Path) -> None:

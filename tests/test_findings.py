@@ -52,7 +52,7 @@ def mean_score(folder: str, kind: str, task: str) -> float:
 
 
 def real_model(folder: str, *seconds: str) -> list[str]:
-    return [comparison(folder, "smol_math_twins_es", second, "layer swap") for second in seconds]
+    return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
 
 
 def task_arithmetic(weight: str) -> str:
@@ -60,7 +60,7 @@ def task_arithmetic(weight: str) -> str:
     weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
     second = " ".join([f"{RESULTS}/real_model_sum:task arithmetic", *weights])
     models = [f"{RESULTS}/real_model:layer swap", second]
-    out = CliRunner().invoke(main, ["compare", *models, "--tasks", "smol_math_twins_es"])
+    out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS])
     assert out.exit_code == 0, out.output
     (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", out.output)
     return difference
@@ -81,7 +81,7 @@ def bleu(model: str) -> str:
     return f"{100 * rows.set_index('model').loc[model, 'value']:.1f}"
 
 
-MATH, BLEU = "pocket_math_sw", "pocket_translate_en_sw"
+MATH, BLEU, TWINS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
@@ -126,11 +126,11 @@ ROWS = {
         comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
     ],
     "Does the number of swapped layers matter?": lambda: [
-        comparison("layer_count", task, "layer swap b=0 u=0", "layer swap b=2 u=1")
-        for task in (MATH, BLEU)
+        comparison("real_model_layers", TWINS, "layer swap b=0 u=0", f"layer swap {counts}")
+        for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
     ],
     "Does it matter which layers": lambda: [
-        comparison("placement", MATH, "layer swap outer b=1 u=1", f"layer swap {other} b=1 u=1")
+        comparison("real_model_placement", TWINS, "layer swap outer", f"layer swap {other}")
         for other in ("middle", "alternating", "random")
     ],
     "Does a transition zone help": lambda: [

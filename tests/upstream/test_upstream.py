@@ -22,13 +22,8 @@ ZONES = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1, "top_trans
 NAMED = {"placement": "layers", "language_layers": "1,3-4"}
 RECIPES = {
     "the paper's": ("tl", {"bottom_layers": 2, "top_layers": 1}, {}),
-    "zones": ("tl", ZONES, {}),
     "weights": ("tltl", {**ZONES, "task_weight": 4.0}, {0: 2.0, 3: 8.0}),
-    "norms, a side of weight 0": (
-        "ttl",
-        {**ZONES, "layer_norms": "average", "language_weight": 0.0},
-        {},
-    ),
+    "norms": ("ttl", {**ZONES, "layer_norms": "average", "language_weight": 0.0}, {}),
     "mlp": ("tl", {**NAMED, "swap_modules": "mlp", "non_layer": "base"}, {}),
     "attention": ("tll", {**NAMED, "swap_modules": "attention", "non_layer": "language"}, {}),
     "odd weights": ("tltl", {**ZONES, "task_weight": 0.3}, {0: 0.7, 1: 1.3}),

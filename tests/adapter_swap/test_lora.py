@@ -6,10 +6,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.adapter_swap.by_peft import LINEAR, logits, merged, run, swapped
+from tests.adapter_swap.by_peft import LINEAR, merged, run, swapped
 from tests.standins.merging import recipe, write
 from tests.standins.oracle import Swap, expected, same_bits, stored
 from tests.standins.tuned import train_adapter
@@ -28,18 +27,16 @@ PAIRS = [
     # swap, configs of both adapters, family
     (SWAP, {}, {}, "llama"),
     (WEIGHTED, {"r": 3, "lora_alpha": 7}, {"r": 5, "lora_alpha": 2}, "llama"),
-    (SWAP, {"use_rslora": True, "r": 3}, {}, "llama"),
     (
-        WEIGHTED,
-        {"rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}},
+        SWAP,
+        {"use_rslora": True, "rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}},
         {"alpha_pattern": {"layers.3.*down_proj": 11}},
         "llama",
     ),
-    (SWAP, {"target_modules": ["q_proj"]}, {"target_modules": ["k_proj", "up_proj"]}, "llama"),
     (
         SWAP,
         {"target_modules": ["embed_tokens", "k_proj"]},
-        {"target_modules": ["lm_head", "embed_tokens"]},
+        {"target_modules": ["lm_head", "embed_tokens", "up_proj"]},
         "llama",
     ),
     (SWAP, {}, {"lora_alpha": 0}, "llama"),
@@ -152,12 +149,11 @@ def test_sixteen_bits_stay_where_they_are_exact(make, tmp_path):
     for folder in given.adapters.values():
         held = load_file(folder / WEIGHTS)
         save_file({name: tensor.bfloat16() for name, tensor in held.items()}, folder / WEIGHTS)
-    both = list(both_merged(given))
     for weight, dtype in ((1.0, torch.bfloat16), (2.0, torch.float32)):
         swap = Swap(LAYERS, w_lang=weight)
         out, _ = swapped(tmp_path / str(weight), given.base, given.adapters, swap.parameters(), 4)
         assert {tensor.dtype for tensor in load_file(out / WEIGHTS).values()} == {dtype}
-        assert_near(merged(given.base, out), expected(swap, *both))
+        assert_near(merged(given.base, out), expected(swap, *both_merged(given)))
 
 
 def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
@@ -180,15 +176,3 @@ def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
         missing, total = missing + best**2, total + float((change**2).sum())
     assert record["relative_error"] == pytest.approx((missing / total) ** 0.5, rel=1e-4)
     assert json.loads((out / "adapter_config.json").read_text())["rank_pattern"] == {}
-
-
-def test_peft_runs_it_unmerged(make, tmp_path):
-    given = make({"r": 3}, {"use_rslora": True})
-    out, _ = swapped(tmp_path, given.base, given.adapters, SWAP.parameters())
-    model = transformers.AutoModelForCausalLM.from_pretrained(given.base, dtype=torch.float32)
-    model.load_state_dict(merged(given.base, out, torch.float32))
-    with torch.no_grad():
-        wanted = model(input_ids=torch.tensor([[3, 11, 12, 13, 40]])).logits
-    found = logits(given.base, out)
-    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-    assert (found - logits(given.base, given.adapters["task"])).abs().max() > 0.01

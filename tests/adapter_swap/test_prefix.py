@@ -80,32 +80,30 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
 
 
 def test_what_is_refused(base, prefixes, experts, tmp_path):
-    def refused(part, folders=prefixes, parameters=None, rank=None):
+    def refused(part, parameters=None, rank=None, **folders):
         with pytest.raises(InputError) as caught:
-            swapped(tmp_path, base, folders, parameters or {"bottom_layers": 1}, rank)
+            swapped(tmp_path, base, prefixes | folders, parameters or {"bottom_layers": 1}, rank)
         assert part in caught.value.message
 
     refused("--rank", rank=2)
     longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
-    refused("3, 5 tokens; train them with one", {**prefixes, "language": longer})
+    refused("3, 5 tokens; train them with one", language=longer)
     refused("weighting: magnitude", parameters={"weighting": "magnitude"})
     document = recipe({"task": f"{base}+{prefixes['task']}", "language": str(base)}, {}, base)
     with pytest.raises(InputError, match=f"{base} has no prefix"):
         run(tmp_path, document)
     other = experts("llama", dtype=torch.float32, num_hidden_layers=4).base
     short = write_prefix(other, tmp_path / "short", 2)
-    refused("short has 4 layers, and the base has 6", {**prefixes, "language": short})
+    refused("short has 4 layers, and the base has 6", language=short)
     # F9: experts without an adapter have no prefix, so the first was blamed for the second's
     models = {"task": str(base), "language": f"{base}+{short}"}
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError, match=f"{base} has no prefix"):
         run(tmp_path, recipe(models, {"bottom_layers": 1}, base))
-    assert f"{base} has 4 layers" not in caught.value.message
     config = tmp_path / "task" / "adapter_config.json"
     document = json.loads(config.read_text())
     for changes, part in (
         ({"num_virtual_tokens": 7, "token_dim": "8"}, "token_dim '8'"),
         ({"num_virtual_tokens": 7}, "prompt_embeddings is [3, 96]"),
-        ({"num_layers": -6}, "num_layers -6"),
     ):
         config.write_text(json.dumps(document | changes))
         refused(part)

@@ -21,7 +21,7 @@ layerswap_method/plan.py @ plan
 range(end, end + bottom_transition) => range(end, end + top_transition)
 (num_layers - top_layers, num_layers)] => (num_layers - top_layers, 0)]
 key=drawn.__getitem__)[:count] => key=drawn.__getitem__)[-count:]
-if part == "norm" and layer_norms => if layer_norms
+if part == "norm" and layer_norms => if layer_norms @ methods
 layerswap_method/average.py @ plan
 total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coefficients))
 in (dtype, result) else torch.float32 => in (dtype, result) else dtype

@@ -20,7 +20,7 @@ from tests.standins.merging import (
     tensors_of,
 )
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import edited, restored, tune, with_head
+from tests.standins.tuned import edited, tune, with_head
 from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
@@ -28,12 +28,6 @@ ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
 
 def quantised(folder):
     edited(make_model("llama", folder, 1), quantization_config={"quant_method": "gptq"})
-
-
-def lacking(folder):
-    less = {"lm_head.weight", "model.layers.3.mlp.up_proj.weight"}
-    whole = make_model("llama", folder.with_name("whole"), 1)
-    restored(whole, folder, lambda held: {n: t for n, t in held.items() if n not in less})
 
 
 @pytest.mark.parametrize(
@@ -46,7 +40,6 @@ def lacking(folder):
         ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
         ({"family": "llama_tied"}, "ties its output embedding"),
         (quantised, "is quantised (gptq)"),
-        (lacking, "lacks 2 tensors"),
     ],
     ids=lambda given: getattr(given, "__name__", str(given)),
 )
@@ -147,25 +140,17 @@ def test_a_fine_tune_is_told_from_a_stranger(tied, tmp_path):
 
 
 NAMES = [
-    ("model.layers.3.self_attn.q_proj.weight", 3, "attention", False),
     ("model.layers.3.self_attn.q_norm.weight", 3, "attention", True),
     ("model.layers.3.post_attention_layernorm.weight", 3, "norm", True),
     ("model.layers.11.mlp.experts.4.down_proj.weight", 11, "mlp", False),
     ("transformer.h.2.ln_1.weight", 2, "norm", True),
-    ("transformer.h.2.attn.c_attn.weight", 2, "attention", False),
-    ("model.decoder.layers.5.fc1.weight", 5, "mlp", False),
     ("model.layers.5.something.weight", 5, "other", False),
     # F4: the module is called norm_attn_norm, and its attention was taken for a norm
     ("transformer.blocks.7.norm_attn_norm.attn.Wqkv.weight", 7, "attention", False),
     ("transformer.blocks.7.norm_attn_norm.norm_1.weight", 7, "norm", True),
-    ("transformer.blocks.7.ffn.experts.mlp.w1", 7, "mlp", False),
     # F7: layers that predict further tokens were layer 0 of the decoder
-    ("mtp.layers.0.self_attn.q_proj.weight", None, None, False),
     ("model.mtp.layers.0.input_layernorm.weight", None, None, True),
     ("model.vision_tower.encoder.layers.3.self_attn.q_proj.weight", None, None, False),
-    ("visual.blocks.3.attn.qkv.weight", None, None, False),
-    ("model.embed_tokens.weight", None, None, False),
-    ("model.norm.weight", None, None, True),
     ("lm_head.weight", None, None, False),
 ]
 

@@ -100,8 +100,7 @@ def with_buffers(tensors):
 
 
 def renamed(tensors):
-    old, new = "vision_tower.", "vision_tower.vision_model."
-    return {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    return {n.replace("tower.", "tower.vision_model."): tensor for n, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize(("family", "edit"), [("gpt_neox", with_buffers), ("gemma3_vl", renamed)])

@@ -112,11 +112,9 @@ def test_a_mistral_is_a_llama_within_its_window_only(models, tmp_path):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """Return two models of one layer that differ in their neurons."""
-    root = tmp_path_factory.mktemp("plain")
-    return [
-        random_model(root / f"m{seed}", seed, num_hidden_layers=1, intermediate_size=neurons)
-        for seed, neurons in enumerate((40, 64))
-    ]
+    root, sizes = tmp_path_factory.mktemp("plain"), {"num_hidden_layers": 1}
+    neurons = enumerate((40, 64))
+    return [random_model(root / f"m{i}", i, intermediate_size=n, **sizes) for i, n in neurons]
 
 
 def test_force_gives_the_first_models_rope_and_says_so(plain, tmp_path):
@@ -167,13 +165,11 @@ GROWN = """
 import resource, sys
 from ablations.cli import main
 
-def harmonize(one, other, out):
-    main(["harmonize", one, other, "--out", out], standalone_mode=False)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-small, wide, large, *outs = sys.argv[1:]
-before = harmonize(small, wide, outs[0])
-print("grown", harmonize(large, wide, outs[1]) - before)
+peaks, (small, wide, large, *outs) = [], sys.argv[1:]
+for one, out in zip((small, large), outs):
+    main(["harmonize", one, wide, "--out", out], standalone_mode=False)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+print("grown", peaks[1] - peaks[0])
 """
 
 

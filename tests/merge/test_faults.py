@@ -85,23 +85,6 @@ def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
     assert_same(stored(tmp_path / "out"), tensors_of(document))
 
 
-def test_no_permission_to_read(own_trio, tmp_path):
-    if os.geteuid() == 0 and shutil.which("setpriv") is None:
-        pytest.skip("permissions do not hold for root, and setpriv is not here to change that")
-    text = yaml.safe_dump(recipe(roles(own_trio), SWAP, own_trio.base))
-    (tmp_path / "recipe.yml").write_text(text)
-    prefix = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
-    (own_trio.task / "model.safetensors").chmod(0)
-    files = [str(tmp_path / "recipe.yml"), str(tmp_path / "out")]
-    command = [*prefix, *LAYERSWAP, "merge", *files]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "model.safetensors" in done.stderr
-    assert "Permission denied" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert not (tmp_path / "out").exists()
-
-
 def begun(document, out, **more):
     """Return the lines of a merge that goes on as they are taken."""
     given, text = read_recipe(document), yaml.safe_dump(document)
@@ -153,16 +136,6 @@ def test_a_disk_that_holds_other_bytes_is_found_by_verify(trio, tmp_path):
     how = {"options": WriteOptions(verify=True), "bar": bar}
     with pytest.raises(LayerSwapError, match="is not what was written"):
         list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **how))
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_interrupt_ends_it_at_once(trio, tmp_path):
-    def interrupt(count):
-        raise KeyboardInterrupt
-
-    bar = {"bar": lambda *_: nullcontext(interrupt)}
-    with pytest.raises(KeyboardInterrupt):
-        list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **bar))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -19,7 +19,7 @@ from tests.standins.merging import (
     write,
 )
 from tests.standins.oracle import Swap, assert_same, expected, merge_parts, same_bits, stored
-from tests.standins.tuned import restored, rewritten, train_adapter, tune, write_adapter
+from tests.standins.tuned import restored, rewritten, tune, write_adapter
 from tests.standins.zoo import LAYERS, make_model
 
 pytestmark = [
@@ -86,21 +86,13 @@ def test_random_recipes_are_the_average_in_float64(dtype, experts, tmp_path):
 
 
 PARAMETERS = {
-    "outer": SWAP,
     "nothing swapped": {"bottom_layers": 0, "top_layers": 0},
     "both transitions": {**SWAP, "bottom_layers": 1, "top_transition": 2},
-    "middle": {**SWAP, "placement": "middle"},
     "random": {"bottom_layers": 2, "top_layers": 1, "placement": "random", "seed": 3},
-    "alternating": {"bottom_layers": 2, "top_layers": 1, "placement": "alternating"},
     "layers": {"placement": "layers", "language_layers": "0,2-3", "top_transition": 1},
-    "language outside": {**SWAP, "non_layer": "language"},
     "base outside, attention": {**SWAP, "non_layer": "base", "swap_modules": "attention"},
-    "mlp": {**SWAP, "swap_modules": "mlp"},
-    "norms": {**SWAP, "layer_norms": "average"},
-    "weights": {**SWAP, "task_weight": 0.7, "language_weight": 0.3},
-    "weight 0": {**SWAP, "task_weight": 0},
-    "magnitude": {**SWAP, "weighting": "magnitude"},
-    "delta_share": {"placement": "delta_share", "delta_threshold": 0.01},
+    "norms, weight 0": {**SWAP, "layer_norms": "average", "task_weight": 0},
+    "magnitude": {**SWAP, "weighting": "magnitude", "language_weight": 0.3},
     "modules": {"placement": "delta_share", "delta_unit": "module", "delta_blend": 0.3},
     "dominance": {"placement": "delta_share", "delta_dominance": 0.15},
 }
@@ -216,53 +208,30 @@ def test_a_mix_survives_the_way_to_another_process(trio):
         assert_same({name: read_mix(mix) for name, mix in mixes.items()}, tensors_of(merged))
 
 
-@pytest.mark.parametrize("kinds", [{}, {"r": 3, "use_rslora": True}], ids=["plain", "rslora"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_adapters_are_merged_as_mergekit_merges_them(kinds, dtype, experts, tmp_path):
-    base = experts("llama", dtype=dtype).base
-    config = {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 7}
-    models = {
-        role: f"{base}+{train_adapter(base, tmp_path / role, seed, **config | kinds)}"
-        for seed, role in enumerate(("task", "language"))
-    }
-    for number, top in enumerate(({}, {"dtype": "float32"})):
-        document = recipe(models, SWAP, base, **top)
-        by_mergekit(document, tmp_path / str(number))
-        assert_same(tensors_of(document), stored(tmp_path / str(number)))
-    merged, plain = tensors_of(recipe(models, SWAP, base)), stored(base)
-    untouched = "model.layers.0.self_attn.k_proj.weight"
-    assert same_bits(merged[untouched], plain[untouched])
+UP = "model.layers.1.mlp.up_proj.weight"
 
 
 def damaged(base, to, name):
-    def edit(tensor_name, tensor):
-        if tensor_name == name:
-            tensor.view(-1)[3] = torch.nan
-        return tensor
+    def edit(held):
+        held[name].view(-1)[3] = torch.nan
+        return held
 
-    return rewritten(base, to, edit)
-
-
-UP = "model.layers.1.mlp.up_proj.weight"
+    return restored(base, to, edit)
 
 
 def cannot_be_merged(trio, root, stranger):
     """Yield recipes that are wrong only beside their models, and what is said of them."""
     adapter = write_adapter(root / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
-    deep = make_model("llama", root / "deep", 1, num_hidden_layers=LAYERS + 1)
-    wide = make_model("llama", root / "wide", 1, hidden_size=32)
     outside = damaged(trio.task, root / "outside", "model.norm.weight")
     inside = damaged(trio.task, root / "inside", UP)
     copy = rewritten(trio.base, root / "copy", lambda name, tensor: tensor)
     still = tune(trio.base, root / "still", 7, lambda name: 1e-2 * ("layers." not in name), None)
     magnitude, share = {"weighting": "magnitude", "placement": "soup"}, {"placement": "delta_share"}
-    both, based = roles(trio), f"{trio.base}+{adapter}"
+    based = f"{trio.base}+{adapter}"
 
     def swap(parameters, base=trio.base, **models):
-        return recipe({**both, **models}, parameters, base)
+        return recipe({**roles(trio), **models}, parameters, base)
 
-    yield swap(SWAP, deep, language=wide), ["shapes", "depths (6 and 7", "compat"]
-    yield swap({"bottom_layers": 5}), ["= 7 is more than", "6 layers"]
     yield swap({"placement": "layers", "language_layers": "0-6"}), ["layer 6 does not exist"]
     yield swap(magnitude, based), ["base has an adapter", "merge it into a folder"]
     yield swap(magnitude, task=stranger), ["is not the base of", "trained"]
@@ -270,11 +239,7 @@ def cannot_be_merged(trio, root, stranger):
     yield swap(share, task=inside), [str(inside), UP, "NaN or infinite"]
     yield swap(magnitude, language=copy), [f"{copy} is equal to {trio.base}"]
     yield swap(share, task=still), [f"the layers of {still} are equal"]
-    for parameters, parts in (
-        ({"bottom_layers": 7}, ["= 7 is more than", "6 layers"]),
-        ({"revert_layers": "6"}, ["layer 6 does not exist"]),
-    ):
-        yield revert_recipe(trio.task, trio.base, parameters), parts
+    yield revert_recipe(trio.task, trio.base, {"bottom_layers": 7}), ["= 7 is more than"]
     for parameters in ({"threshold": 1e-3}, {"keep_fraction": 0.5}):
         yield revert_recipe(stranger, trio.base, parameters), ["is not the base of", "trained"]
         yield revert_recipe(outside, trio.base, parameters), [str(outside), "1 of 16", "NaN"]
@@ -296,10 +261,8 @@ def test_what_cannot_be_merged(trio, experts, tmp_path):
 def test_weights_that_are_no_plain_numbers(dtype, trio, tmp_path):
     """H4f: an int8 norm was averaged as numbers, complex values lost their imaginary part."""
 
-    def edit(name, tensor):
-        return tensor.to(dtype) if tensor.ndim == 1 else tensor
-
-    odd = rewritten(trio.task, tmp_path / "odd", edit)
+    odd = tmp_path / "odd"
+    rewritten(trio.task, odd, lambda _, tensor: tensor.to(dtype) if tensor.ndim == 1 else tensor)
     with pytest.raises(InputError, match=rf"{odd} stores weights as .*unquantised"):
         merge_of(recipe({"task": odd, "language": trio.language}, SWAP, trio.base))
     buffers = {"model.position_ids": torch.arange(8)[None]}  # integers, and no weights

@@ -10,19 +10,10 @@ from hypothesis import strategies as st
 from layerswap_method.methods.delta_revert import keep_threshold
 from layerswap_method.methods.delta_share import (
     choose_source,
-    delta_shares,
     inverse_mav,
     magnitude_weights,
     unit_norm,
 )
-
-NORM = st.floats(1e-6, 10)
-PAIRS = st.integers(1, 40).flatmap(
-    lambda n: st.tuples(*(st.lists(NORM, min_size=n, max_size=n) for _ in range(2)))
-)
-TAU = st.floats(0, 0.2)
-MAVS = st.floats(1e-9, 1e-1)
-WEIGHTS = st.floats(0.01, 100)
 
 
 def test_what_stands_on_the_line():
@@ -36,20 +27,6 @@ def test_what_stands_on_the_line():
     assert choose_source(0.5, 0.5, dominance=0.0) == "base"
     assert unit_norm([0.3, 0.4], "layer") == pytest.approx(0.7)
     assert unit_norm([0.3, 0.4], "module") == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(
-    ("call", "part"),
-    [
-        (lambda: delta_shares([]), "no unit"),
-        (lambda: delta_shares([0.0, 0.0]), "every norm is 0"),
-        (lambda: keep_threshold([], 0.5), "no feature"),
-        (lambda: keep_threshold([(torch.tensor([]), 1)], 0.5), "no feature"),
-    ],
-)
-def test_numbers_that_mean_nothing(call, part):
-    with pytest.raises(ValueError, match=part):
-        call()
 
 
 def test_examples_of_weights():
@@ -91,13 +68,3 @@ def test_at_least_the_fraction_is_kept_and_no_higher_threshold_does(features, fr
     # no feature stands on it, so that its last bit decides nothing
     below = max((mav for mav, _ in flat if mav < threshold), default=None)
     assert threshold == (0.0 if below is None else (lowest + below) / 2)
-
-
-def test_examples_of_thresholds():
-    mavs = torch.arange(10, dtype=torch.float32)
-    found = [keep_threshold([(mavs, 3)], f / 10) for f in range(1, 11)]
-    assert found == [8.5, 7.5, 6.5, 5.5, 4.5, 3.5, 2.5, 1.5, 0.5, 0.0]
-    assert keep_threshold([(torch.tensor([1.0, 1.0, 1.0, 0.5]), 1)], 0.25) == 0.75
-    long, short = (torch.tensor([2.0]), 90), (torch.tensor([3.0, 1.0]), 5)
-    found = [keep_threshold([long, short], f) for f in (0.05, 0.06, 0.95, 0.96)]
-    assert found == [2.5, 1.5, 1.5, 0.0]

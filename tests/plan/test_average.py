@@ -38,9 +38,7 @@ def test_the_cast_is_part_of_the_one_rounding():
     one, other = draw(torch.float32, 0), draw(torch.float32, 1)
     half = [one.bfloat16(), other.bfloat16()]
     wanted = round_once(((one.double() + other.double()) / 2).numpy(), torch.bfloat16)
-    result = weighted_average([one, other], [1.0, 1.0], torch.bfloat16)
-    assert (result != wanted).sum() <= 1
-    assert (weighted_average(half, [1.0, 1.0]) != wanted).sum() > 50
+    assert (weighted_average([one, other], [1.0, 1.0], torch.bfloat16) != wanted).sum() <= 1
     assert weighted_average([one, other.double()], [1, 1]).dtype == torch.float64
     wide = weighted_average(half, [1.0, 1.0], torch.float32)
     assert torch.equal(wide, (half[0].float() + half[1].float()) / 2)

@@ -1,7 +1,6 @@
 """Every fault of a recipe: all problems at once, each with its place, its value and the way out."""
 
 import copy
-import json
 
 import pytest
 
@@ -130,8 +129,3 @@ def test_a_fault_names_its_place_and_the_way_out(document, parts, tmp_path, monk
     assert all(part in caught.value.message for part in parts), caught.value.message
     assert "pydantic" not in caught.value.message
     assert len(caught.value.message) < 800
-
-
-def test_the_recipes_without_a_fault_are_read():
-    for document in (SWAP, REVERT, LINEAR):
-        assert not isinstance(read_recipe(json.loads(json.dumps(document))), str)

@@ -1,7 +1,5 @@
 """Recipes as typed values, without mergekit; what only mergekit can do; references to models."""
 
-import copy
-
 import pytest
 
 from layerswap_method.errors import InputError
@@ -15,27 +13,15 @@ from layerswap_method.methods.read import (
 )
 from layerswap_method.recipe.references import find_model_files, syntax_problem
 from tests.fresh_process import printed
-from tests.recipe.test_faults import LINEAR, REVERT
-
-SWAP = {
-    "merge_method": "layer_swap",
-    "base_model": "base",
-    "models": [
-        {"model": "math", "parameters": {"role": "task"}},
-        {"model": "swahili", "parameters": {"role": "language", "weight": 2}},
-        {"model": "base", "parameters": None},
-    ],
-    "parameters": {"bottom_layers": 3},
-    "tokenizer": {"source": "union", "tokens": {"a": {"source": {"kind": "zero"}, "force": True}}},
-}
+from tests.recipe.test_faults import LINEAR, REVERT, SWAP
 
 
 def test_a_recipe_is_read_as_it_stands():
-    before, recipe = copy.deepcopy(SWAP), read_recipe(SWAP)
-    assert before == SWAP
+    document = SWAP | {"tokenizer": {"source": "union"}, "parameters": {"bottom_layers": 3}}
+    recipe = read_recipe(document)
     found = [(m.model, m.parameters.role, m.parameters.weight) for m in recipe.experts]
-    assert found == [("math", "task", 1.0), ("swahili", "language", 2.0)]
-    assert recipe.references == ("math", "swahili", "base")
+    assert found == [("task", "task", 1.0), ("language", "language", 1.0)]
+    assert recipe.references == ("task", "language", "base")
     assert (recipe.base_model, recipe.parameters.bottom_layers) == ("base", 3)
     assert "tokenizer" in recipe.why_mergekit()
     revert = read_own_recipe(REVERT)
@@ -97,7 +83,6 @@ def test_references_and_where_they_lead(tmp_path, monkeypatch):
         ("./nowhere", ["no such folder", str(tmp_path)]),
         ("/no/where/at/all", ["no such folder"]),
         ("~nobody/task", ["no such folder"]),
-        ("./" + "x" * 300, ["no such folder"]),
         ("owner/name", ["owner/name", "the hub says"]),
         ("m/task+m/task", ["adapter_config.json", "is not a PEFT adapter"]),
         ("m/task+/no/such/adapter", ["/no/such/adapter: no such folder"]),

@@ -4,11 +4,10 @@ Algorithm 1 of arXiv 2410.01335 with *and* in line 5: layers l < b and l > L-1-u
 language expert, b+t_b <= l < L-u-t_u from the task expert, the rest is averaged.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Swap:
+class Swap(NamedTuple):
     """The layers of one `layer_swap` recipe; every layer not named comes from the task expert."""
 
     language: frozenset[int]
@@ -16,8 +15,8 @@ class Swap:
     layers: int = 32
     non_layer: str = "average"
     norms_averaged: bool = False
-    modules: tuple[str, ...] | None = None
-    """Components below a layer that move; None for all."""
+    modules: tuple[str, ...] = ("self_attn", "mlp", "norm")
+    """Components of a layer that move."""
     magnitude: bool = False
     """Whether every expert counts by the inverse of its mean change from the base."""
 
@@ -26,117 +25,96 @@ class Swap:
         parts = tensor.split(".")
         if parts[:2] != ["model", "layers"]:
             return self.non_layer
-        layer, component = int(parts[2]), parts[3]
-        assert layer < self.layers
-        if component in ("input_layernorm", "post_attention_layernorm"):
-            if self.norms_averaged:
-                return "average"
-        elif component not in ("self_attn", "mlp"):
-            raise AssertionError(f"{tensor} is in no Llama")
-        if self.modules is not None and component not in self.modules:
-            return "task"
-        if layer in self.language:
+        layer, part = int(parts[2]), "norm" if "layernorm" in parts[3] else parts[3]
+        if part == "norm" and self.norms_averaged:
+            return "average"
+        if part in self.modules and layer in self.language:
             return "language"
-        return "average" if layer in self.average else "task"
+        return "average" if part in self.modules and layer in self.average else "task"
 
 
-OUTER = frozenset({0, 1, 2, 3, 4, 30, 31})
-QWEN_OUTER = frozenset({0, 1, 2, 3, 4, 5, 34, 35})
-POCKET_OUTER = frozenset({0, 7})
-ALL_36 = frozenset(range(36))
-
-MIDDLE = frozenset(range(13, 23))
-SWAPS = {
-    **{
-        f"recipes/{name}.yml": Swap(OUTER)
-        for name in (
-            *("swahili", "telugu", "bengali", "japanese", "table6_souping", "table6_souping_all"),
-            *("lora_experts", "community/openmath2_swahili", "community/openmath2_bengali"),
-            *("community/openmath2_japanese", "community/metamath_italian"),
-            *("community/metamath_romanian", "community/metamath_german"),
-            *("different_bases/llama2_mistral_german", "different_bases/llama31_llama32_swahili"),
-        )
-    },
-    **{
-        f"recipes/{language}_transition.yml": Swap(OUTER, frozenset({5, 29}))
-        for language in ("swahili", "telugu", "bengali", "japanese")
-    },
-    "recipes/maximum_swap.yml": Swap(OUTER, frozenset({5, 6, 28, 29})),
-    "recipes/minimum_swap.yml": Swap(frozenset({0, 1, 2}), frozenset({3, 31})),
-    "recipes/reversal.yml": Swap(OUTER, non_layer="task"),
-    "recipes/literal_norms.yml": Swap(OUTER, norms_averaged=True),
-    "recipes/modules/attention.yml": Swap(OUTER, modules=("self_attn",)),
-    "recipes/modules/mlp.yml": Swap(OUTER, modules=("mlp",)),
-    "recipes/placements/middle.yml": Swap(frozenset(range(12, 19))),
-    "recipes/placements/random.yml": Swap(frozenset({3, 5, 7, 12, 15, 20, 25})),
-    "recipes/placements/alternating.yml": Swap(frozenset({0, 4, 9, 13, 18, 22, 27})),
-    "recipes/placements/explicit.yml": Swap(frozenset({0, 1, 2, 3, 8, 29, 30, 31})),
-    "recipes/community/qwen3_german.yml": Swap(QWEN_OUTER, layers=36),
-    "recipes/community/qwen3_afrique.yml": Swap(QWEN_OUTER, layers=36),
-    **{
-        f"recipes/{name}.yml": Swap(ALL_36 - MIDDLE, layers=36, non_layer="language")
-        for name in ("community/lighton_sw", "community/lighton_es", "variants/middle_from_task")
-    },
-    "recipes/community/lighton_zh.yml": Swap(
-        ALL_36 - frozenset(range(13, 21)), layers=36, non_layer="language"
-    ),
-    "recipes/variants/bottom_6_top_2.yml": Swap(OUTER | {5}),
-    "recipes/variants/half.yml": Swap(frozenset(range(16))),
-    "recipes/table6_souping_weighted.yml": Swap(OUTER, magnitude=True),
-    "recipes/magnitude_transition.yml": Swap(OUTER, frozenset({5, 29}), magnitude=True),
-    "recipes/baselines/weighted_soup.yml": Swap(frozenset(), frozenset(range(32)), magnitude=True),
-    **{
-        f"recipes/pocket/{name}.yml": Swap(language, layers=8, **more)
-        for name, language, more in (
-            ("layer_swap", POCKET_OUTER, {}),
-            ("layer_swap_transition", POCKET_OUTER, {"average": frozenset({1, 6})}),
-            ("middle", frozenset({3, 4}), {}),
-            ("random", frozenset({3, 7}), {}),
-            ("alternating", frozenset({0, 2, 4, 6}), {}),
-            ("attention", POCKET_OUTER, {"modules": ("self_attn",)}),
-            ("reversal", POCKET_OUTER, {"non_layer": "task"}),
-            ("souping", POCKET_OUTER, {}),
-            (
-                "magnitude_transition",
-                POCKET_OUTER,
-                {"average": frozenset({1, 6}), "magnitude": True},
-            ),
-            ("weighted_soup", frozenset(), {"average": frozenset(range(8)), "magnitude": True}),
-        )
-    },
-}
-
-# What one expert is given as a whole, by who changed it more.
-SHARES = {
-    "recipes/placements/delta_share.yml": "layer",
-    "recipes/modules/delta_share.yml": "module",
-    "recipes/pocket/delta_share.yml": "layer",
-    "recipes/variants/dominance.yml": "layer",
-}
-
-# By how much the larger share must pass the other, else the base has the unit and the rest.
-DOMINANCE = {"recipes/variants/dominance.yml": 0.15}
-
-SOUPS = ("recipes/baselines/soup.yml", "recipes/pocket/soup.yml")
-TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")
-
-
-@dataclass(frozen=True)
-class Revert:
+class Revert(NamedTuple):
     """What one `delta_revert` recipe sends back to the base."""
 
     layers: frozenset[int] = frozenset()
     threshold: float | None = None
-    """MAV of a row from which it stays; None where rows are not compared, or by `keep`."""
+    """MAV of an input feature from which it stays; None where none is compared, or by `keep`."""
     keep: float | None = None
     """Share of the weights that stays."""
 
 
-REVERTS = {
-    "recipes/revert/breakthrough.yml": Revert(OUTER),
-    "recipes/revert/threshold.yml": Revert(threshold=1e-5),
-    "recipes/revert/keep_fraction.yml": Revert(keep=0.7),
-    "recipes/pocket/revert_layers.yml": Revert(POCKET_OUTER),
-    "recipes/pocket/revert_threshold.yml": Revert(threshold=0.005),
-    "recipes/pocket/revert_rows.yml": Revert(keep=0.7),
-}
+OUTER = frozenset({0, 1, 2, 3, 4, 30, 31})
+POCKET = frozenset({0, 7})
+TWO = frozenset({5, 29})
+ALL = frozenset(range(36))
+
+
+def _named(table):
+    return {f"recipes/{name}.yml": each for names, each in table for name in names.split()}
+
+
+SWAPS = _named(
+    [
+        ("swahili telugu bengali japanese table6_souping table6_souping_all", Swap(OUTER)),
+        ("lora_experts community/openmath2_swahili community/openmath2_bengali", Swap(OUTER)),
+        ("community/openmath2_japanese community/metamath_italian", Swap(OUTER)),
+        ("community/metamath_romanian community/metamath_german", Swap(OUTER)),
+        ("different_bases/llama2_mistral_german", Swap(OUTER)),
+        ("different_bases/llama31_llama32_swahili", Swap(OUTER)),
+        ("swahili_transition telugu_transition", Swap(OUTER, TWO)),
+        ("bengali_transition japanese_transition", Swap(OUTER, TWO)),
+        ("maximum_swap", Swap(OUTER, frozenset({5, 6, 28, 29}))),
+        ("minimum_swap", Swap(frozenset({0, 1, 2}), frozenset({3, 31}))),
+        ("reversal", Swap(OUTER, non_layer="task")),
+        ("literal_norms", Swap(OUTER, norms_averaged=True)),
+        ("modules/attention", Swap(OUTER, modules=("self_attn",))),
+        ("modules/mlp", Swap(OUTER, modules=("mlp",))),
+        ("placements/middle", Swap(frozenset(range(12, 19)))),
+        ("placements/random", Swap(frozenset({3, 5, 7, 12, 15, 20, 25}))),
+        ("placements/alternating", Swap(frozenset({0, 4, 9, 13, 18, 22, 27}))),
+        ("placements/explicit", Swap(frozenset({0, 1, 2, 3, 8, 29, 30, 31}))),
+        (
+            "community/qwen3_german community/qwen3_afrique",
+            Swap(frozenset({0, 1, 2, 3, 4, 5, 34, 35}), layers=36),
+        ),
+        (
+            "community/lighton_sw community/lighton_es variants/middle_from_task",
+            Swap(ALL - set(range(13, 23)), layers=36, non_layer="language"),
+        ),
+        ("community/lighton_zh", Swap(ALL - set(range(13, 21)), layers=36, non_layer="language")),
+        ("variants/bottom_6_top_2", Swap(OUTER | {5})),
+        ("variants/half", Swap(frozenset(range(16)))),
+        ("table6_souping_weighted", Swap(OUTER, magnitude=True)),
+        ("magnitude_transition", Swap(OUTER, TWO, magnitude=True)),
+        ("baselines/weighted_soup", Swap(frozenset(), frozenset(range(32)), magnitude=True)),
+        ("pocket/layer_swap pocket/souping", Swap(POCKET, layers=8)),
+        ("pocket/layer_swap_transition", Swap(POCKET, frozenset({1, 6}), 8)),
+        ("pocket/middle", Swap(frozenset({3, 4}), layers=8)),
+        ("pocket/random", Swap(frozenset({3, 7}), layers=8)),
+        ("pocket/alternating", Swap(frozenset({0, 2, 4, 6}), layers=8)),
+        ("pocket/attention", Swap(POCKET, layers=8, modules=("self_attn",))),
+        ("pocket/reversal", Swap(POCKET, layers=8, non_layer="task")),
+        ("pocket/magnitude_transition", Swap(POCKET, frozenset({1, 6}), 8, magnitude=True)),
+        ("pocket/weighted_soup", Swap(frozenset(), frozenset(range(8)), 8, magnitude=True)),
+    ]
+)
+
+SHARES = _named(
+    [
+        ("placements/delta_share pocket/delta_share variants/dominance", "layer"),
+        ("modules/delta_share", "module"),
+    ]
+)
+"""What one expert is given as a whole, by who changed it more."""
+
+SOUPS = ("recipes/baselines/soup.yml", "recipes/pocket/soup.yml")
+TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")
+REVERTS = _named(
+    [
+        ("revert/breakthrough", Revert(OUTER)),
+        ("revert/threshold", Revert(threshold=1e-5)),
+        ("revert/keep_fraction pocket/revert_rows", Revert(keep=0.7)),
+        ("pocket/revert_layers", Revert(POCKET)),
+        ("pocket/revert_threshold", Revert(threshold=0.005)),
+    ]
+)

@@ -3,11 +3,11 @@
 import zlib
 
 import torch
-from safetensors.torch import save_file
 
 from layerswap_method.tensor_names import decoder_layer
 from tests.recipes.documents import is_hub_id
 from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.tuned import train_adapter
 
 HARMONIZED = "./experts/different_bases/"
 """Where recipes expect what `layerswap harmonize` wrote."""
@@ -32,8 +32,6 @@ ORIGINALS = {
     },
 }
 """What models that recipes harmonise have of their own, beside the common stand-in."""
-
-HIDDEN, VOCABULARY, RANK, ALPHA = 16, 64, 2, 4
 
 # Lugha-Llama is stored in float32 (a first-party page seen in part), the others in bfloat16.
 FLOAT32_ON_HUB = ("Lugha-Llama/",)
@@ -71,18 +69,19 @@ def build(references, hub, workspace):
         if not folder.exists():
             build_model(reference.model, folder)
         if reference.adapter is not None:
-            folder = folder_of(reference.adapter, hub, workspace)
-            if not folder.exists():
-                _build_adapter(reference.model, reference.adapter, folder)
+            adapter = folder_of(reference.adapter, hub, workspace)
+            if not adapter.exists():
+                targets = {"target_modules": ["q_proj", "down_proj"], "r": 2, "lora_alpha": 4}
+                train_adapter(folder, adapter, zlib.crc32(reference.adapter.encode()), **targets)
 
 
-def build_model(name, folder, *, vocabulary=VOCABULARY, architecture="Llama", **sizes):
-    """Write a model and its tokenizer; `vocabulary` counts rows and tokens."""
+def build_model(name, folder, architecture="Llama", **sizes):
+    """Write a model and its tokenizer."""
     import transformers
 
     common = {
-        "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
+        "vocab_size": 64,
+        "hidden_size": 16,
         "intermediate_size": 24,
         "num_hidden_layers": layer_count(name),
         "num_attention_heads": 2,
@@ -109,27 +108,4 @@ def build_model(name, folder, *, vocabulary=VOCABULARY, architecture="Llama", **
             pace = paces[-1 if layer is None else layer]
             parameter.copy_(parent + change * moved * pace)
     model.to(stored_dtype(name)).save_pretrained(folder)
-    save_word_tokenizer(folder, words(vocabulary))
-
-
-def _build_adapter(base, name, folder):
-    """Write a LoRA adapter as peft stores it: `q_proj` and `down_proj` of every layer."""
-    from peft import LoraConfig, TaskType
-
-    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-    tensors = {}
-    for layer in range(layer_count(base)):
-        for module, inputs in (("self_attn.q_proj", HIDDEN), ("mlp.down_proj", 24)):
-            prefix = f"base_model.model.model.layers.{layer}.{module}"
-            tensors[f"{prefix}.lora_A.weight"] = torch.randn(RANK, inputs, generator=generator)
-            tensors[f"{prefix}.lora_B.weight"] = torch.randn(HIDDEN, RANK, generator=generator)
-    folder.mkdir(parents=True)
-    save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-    LoraConfig(
-        r=RANK,
-        lora_alpha=ALPHA,
-        target_modules=["q_proj", "down_proj"],
-        task_type=TaskType.CAUSAL_LM,
-        base_model_name_or_path=base,
-        inference_mode=True,
-    ).save_pretrained(str(folder))
+    save_word_tokenizer(folder, words(64))

@@ -25,17 +25,6 @@ def test_no_recipe_escapes():
     assert sorted(each for group in tables.values() for table in group for each in table) == RECIPES
 
 
-@pytest.mark.parametrize("recipe", [r for r in SWAPS if "placement" not in load(r)["parameters"]])
-def test_outer_layers_follow_algorithm_1(recipe):
-    given, expected = load(recipe)["parameters"], SWAPS[recipe]
-    b, u = given["bottom_layers"], given["top_layers"]
-    t_b, t_u, total = given["bottom_transition"], given["top_transition"], expected.layers
-    language = {layer for layer in range(total) if layer < b or layer > total - 1 - u}
-    task = {layer for layer in range(total) if b + t_b <= layer < total - u - t_u}
-    assert expected.language == language
-    assert expected.average == set(range(total)) - language - task
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_run_line_is_a_command_for_this_recipe(recipe):
     words = command(recipe)

@@ -56,7 +56,6 @@ class Workshop:
         given = [f"./originals/{word}" if word in ORIGINALS else word for word in words[1:]]
         run = self.run([sys.executable, "-c", "from ablations.cli import main; main()", *given])
         assert run.returncode == 0, run.stderr[-4000:]
-        return run.stdout
 
     @cached_property
     def errors(self):

@@ -95,15 +95,11 @@ class Environment:
 
     def pip(self, *arguments: str | Path) -> None:
         """Run the outer environment's pip on this one, without any package index."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pip", "--python", str(self.python), "--no-input"]
-            + [str(word) for word in arguments],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        command = [sys.executable, "-m", "pip", "--python", str(self.python), "--no-input"]
+        variables = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        subprocess.run(
+            [*command, *map(str, arguments)], env={**os.environ, **variables}, check=True
         )
-        if done.returncode:
-            raise AssertionError(f"pip {arguments}: {done.stdout}\n{done.stderr}")
 
     def install(self, *what: str | Path) -> None:
         self.pip("install", "--no-deps", "--no-build-isolation", *what)

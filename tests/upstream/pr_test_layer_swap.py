@@ -71,6 +71,8 @@ def check_merge(experts, parameters, layers, non_layer):
     run_and_check_merge(configuration(experts, parameters), validate=validate)
 
 
+ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
+LISTED = {"placement": "layers", "language_layers": "1,3-4"}
 SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
 
 
@@ -78,24 +80,8 @@ SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
     ("parameters", "layers"),
     [
         ({"bottom_layers": 2, "top_layers": 1}, "lltttl"),
-        (
-            {
-                "bottom_layers": 1,
-                "top_layers": 1,
-                "bottom_transition": 1,
-                "top_transition": 1,
-                "non_layer": "base",
-            },
-            "lattal",
-        ),
-        (
-            {
-                "placement": "layers",
-                "language_layers": "1,3-4",
-                "non_layer": "task",
-            },
-            "tltllt",
-        ),
+        ({**ONE_EACH, "top_transition": 1, "non_layer": "base"}, "ltttal"),
+        ({**LISTED, "non_layer": "task"}, "tltllt"),
     ],
 )
 def test_layers_come_from_their_source(experts, parameters, layers):
@@ -136,13 +122,11 @@ def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(ex
     )
 
 
-def state_dict(seed, dtype):
+def state_dict(seed):
     generator = torch.Generator().manual_seed(seed)
     names = [f"model.layers.{i}.{part}" for i in range(LAYERS) for part in PARTS]
-    return {
-        name: torch.randn(4, 6, generator=generator).to(dtype)
-        for name in [*names, "lm_head.weight"]
-    }
+    names.append("lm_head.weight")
+    return {name: torch.randn(4, 6, generator=generator) for name in names}
 
 
 def swap(models, roles, **parameters):
@@ -150,21 +134,8 @@ def swap(models, roles, **parameters):
     return merge_state_dicts(models, "layer_swap", parameters=parameters)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_kept_tensors_are_bit_identical_and_averages_rounded_once(dtype):
-    task, language = state_dict(0, dtype), state_dict(1, dtype)
-    merged = swap([task, language], ["task", "language"], bottom_layers=2, top_layers=0)
-    for name, tensor in merged.items():
-        if name == "lm_head.weight":
-            exact = (task[name].double() + language[name].double()) / 2
-            expected = exact.float().to(dtype)
-        else:
-            expected = (language if name.split(".")[2] in "01" else task)[name]
-        assert torch.equal(tensor, expected), name
-
-
 def test_modules_and_norms():
-    task, language = state_dict(0, torch.float32), state_dict(1, torch.float32)
+    task, language = state_dict(0), state_dict(1)
     merged = swap(
         [task, language],
         ["task", "language"],
@@ -180,7 +151,7 @@ def test_modules_and_norms():
 
 
 def test_unequal_weights_of_both_sides():
-    models = [state_dict(seed, torch.float32) for seed in range(3)]
+    models = [state_dict(seed) for seed in range(3)]
     weights = [0.25, 0.5, 3.0]
     parameters = {"weight": weights, "task_weight": 0.3, "language_weight": 0.7}
     merged = swap(models, ["task", "task", "language"], bottom_layers=1, **parameters)
@@ -199,21 +170,14 @@ def test_unequal_weights_of_both_sides():
         (["task", None], {}, "Every model but the base needs a role"),
         (["task", "langauge"], {}, "Input should be 'task' or 'language'"),
         (["task", "language"], {"weight": [1.0, 0.0]}, "expert of weight > 0"),
-        (["task", "language"], {"weight": [1.0, -1.0]}, "greater than or equal to 0"),
         (["task", "language"], {"bottom_layers": 9}, "do not fit a model of 6 layers"),
-        (["task", "language"], {"num_layers": 3}, "do not fit a model of 3 layers"),
         (["task", "language"], {"num_layers": None}, "give num_layers"),
         (["task", "language"], {"placement": "layers"}, "need each other"),
         (["task", "language"], {"placement": "delta_share"}, "'outer' or 'layers'"),
-        (
-            ["task", "language"],
-            {"placement": "layers", "language_layers": "4-6"},
-            "do not fit a model of 6 layers",
-        ),
     ],
 )
 def test_bad_input_is_refused(roles, parameters, message):
-    models = [state_dict(0, torch.float32), state_dict(1, torch.float32)]
-    parameters = {"bottom_layers": 1, "top_layers": 1, **parameters}
+    models = [state_dict(0), state_dict(1)]
+    parameters = {**ONE_EACH, **parameters}
     with pytest.raises(ValueError, match=message):
         swap(models, roles, **parameters)

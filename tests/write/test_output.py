@@ -196,14 +196,13 @@ def test_folders_that_may_not_be_written(locked, tmp_path):
 
 def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeypatch):
     """H9: `layerswap merge recipe.yml .` replaced README.md and config.json."""
-    own = fill(tmp_path / "project", {"README.md": "mine", "config.json": "mine"})
-    monkeypatch.chdir(own)
-    for path in (".", str(own)):
-        with pytest.raises(InputError, match=r"no merge has written.*README\.md"):
-            check_output(output_folder(path), [])
+    mine = {"README.md": "mine", "config.json": "mine"}
+    monkeypatch.chdir(own := fill(tmp_path / "project", mine))
+    with pytest.raises(InputError, match=r"no merge has written.*README\.md"):
+        check_output(output_folder("."), [])
     with pytest.raises(InputError, match="no merge has written"):
         replace(own)
-    assert texts(own) == {"README.md": "mine", "config.json": "mine"}
+    assert texts(own) == mine
     check_output(fill(tmp_path / "earlier", {"mergekit_config.yml": "x", "README.md": "y"}), [])
     check_output(fill(tmp_path / "empty", {}), [])
 

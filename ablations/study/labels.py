@@ -100,13 +100,13 @@ def _text(value: object) -> str:
 
 
 def cell_names(plan: RunFile) -> dict[str, str]:
-    """Return label of a cell -> its name in a report: its experts, where there are several pairs.
+    """Return label of a cell -> its name in a report: its experts, where a role has several.
 
     Cells that a report leaves out have no name.
     """
     planned = {cell.label: cell for cell in plan.cells}
-    pairs = {(c.experts.get("task"), c.experts.get("language")) for c in planned.values()}
-    is_one = len({pair for pair in pairs if None not in pair}) < 2
+    used = {(role, name) for cell in planned.values() for role, name in cell.experts.items()}
+    is_one = all(sum(role == each for each, _ in used) < 2 for role in ("task", "language"))
     names: dict[str, str] = {}
     for model in models_of(plan):
         for label in model.cells:

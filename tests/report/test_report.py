@@ -202,6 +202,10 @@ def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_p
     report = make_report(write_run(tmp_path, study, level, items=40), draw=False)
     firsts = report.comparisons[report.comparisons["family"] == "primary"]["first"]
     assert list(firsts) == ["task expert fusion_1-2", "task expert prefix_1"]
+    assert set(report.observations["cell"]) == {
+        *("base", "task expert fusion_1", "task expert fusion_2", "task expert prefix_1")
+    }
+    assert not any("was trained once" in sentence for sentence in report.sentences)
 
 
 def test_figures_are_drawn_from_the_frames(grid: Run, languages: Run, tmp_path: Path) -> None:

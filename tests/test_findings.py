@@ -55,15 +55,19 @@ def real_model(folder: str, *seconds: str) -> list[str]:
     return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
 
 
-def task_arithmetic(weight: str) -> str:
-    """Return the swap minus task arithmetic, two runs on the same items."""
-    weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
-    second = " ".join([f"{RESULTS}/real_model_sum:task arithmetic", *weights])
-    models = [f"{RESULTS}/real_model:layer swap", second]
+def compared(first: str, second: str) -> str:
+    """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
+    models = [f"{RESULTS}/{model}" for model in (first, second)]
     out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS])
     assert out.exit_code == 0, out.output
     (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", out.output)
     return difference
+
+
+def task_arithmetic(weight: str) -> str:
+    weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
+    second = " ".join(["real_model_sum:task arithmetic", *weights])
+    return compared("real_model:layer swap", second)
 
 
 def over_bases(other: str) -> str:
@@ -104,6 +108,7 @@ ROWS = {
         *real_model("real_model_disjoint", "task expert", "soup"),
     ],
     "Is it the language expert that helps?": lambda: [
+        compared("real_model_disjoint:layer swap", "real_model_permuted:layer swap"),
         *real_model("real_model_base", "task expert"),
         *real_model("real_model_other_language", "task expert"),
     ],

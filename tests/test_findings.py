@@ -220,7 +220,12 @@ def test_differences_follow_from_the_items(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", sorted(path.parent for path in RESULTS.glob("*/run.json")), ids=lambda p: p.name
+    "folder",
+    [
+        pytest.param(path.parent, id=path.parent.name, marks=marks)
+        for path in sorted(RESULTS.glob("*/run.json"))
+        for marks in [[] if path.parent.name.startswith("real_model") else [pytest.mark.slow]]
+    ],
 )
 def test_a_report_is_made_again_from_a_result(folder: Path, tmp_path: Path) -> None:
     out = CliRunner().invoke(

@@ -46,7 +46,7 @@ from ablations.cli.options import (
     type=Names(),
     metavar="LIST",
     help="Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy. Without "
-    "--languages and --benchmarks only these are asked.",
+    "--languages and --benchmarks, only these are evaluated.",
 )
 @click.option(
     "--include-path",

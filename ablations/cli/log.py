@@ -54,7 +54,7 @@ def watched(what: str = "starting") -> Iterator[None]:
     """Show a status line on a terminal until the block ends; print lines in it by `say`.
 
     Args:
-        what: what is being done until another step is told.
+        what: what is being done until another step is given.
     """
     handler, logger = _Handler(), logging.getLogger("layerswap")
     handler.setLevel(logging.WARNING)
@@ -70,10 +70,10 @@ def watched(what: str = "starting") -> Iterator[None]:
 def show_log(
     level: int = logging.INFO, *, stream: TextIO | None = None, with_seconds: bool = False
 ) -> None:
-    """Write what this package says of its progress, above any bar, and nobody else's chatter.
+    """Write the log messages of this package, and no others, above any progress bar.
 
     Args:
-        level: what is said; pass ``logging.WARNING`` where a status line tells the rest.
+        level: lowest level that is written; ``logging.WARNING`` where a status line shows the rest.
         stream: where to; None for stderr.
         with_seconds: whether each message begins with the seconds since now.
     """

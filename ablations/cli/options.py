@@ -168,7 +168,7 @@ def settings_option(text: str) -> Callable[[Command], Command]:
 
 
 def protocol_options(*, whole: str) -> Callable[[Command], Command]:
-    """Return the options of how tasks are asked, each None unless the user gives it.
+    """Return the options of prompts and generation, each None unless the user gives it.
 
     Args:
         whole: what counts where one is not given, as text; ``""`` names the built-in defaults.
@@ -237,7 +237,7 @@ asking_options = together(
         "[default: 1]",
     ),
 )
-"""lm-eval's options of how models are asked, each None unless the user gives it."""
+"""lm-eval's options of prompts and generation, each None unless the user gives it."""
 
 engine_options = together(
     click.option("--tensor-parallel-size", type=COUNT, help="vLLM: GPUs that share each layer."),

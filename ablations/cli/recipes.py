@@ -47,7 +47,7 @@ def show(name: str) -> None:
 def copy(name: str, out: Path) -> None:
     """Copy the recipe NAME to OUT, a folder or a file ending in .yml.
 
-    The JSON schema, with which editors check it, comes beside it.
+    The JSON schema, with which editors check it, is copied next to it.
     """
     from ablations.gallery.find import copy_recipe
 

@@ -1,10 +1,10 @@
-"""Answers of models on disk: what a model was asked once, no run asks it again.
+"""Answers of models on disk: a prompt that a model has answered is not sent to it again.
 
     ANSWERS/WEIGHTS/TASK.jsonl    one line an answer, appended as it arrives
 
 An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
-sampled, of seed, repeat and item. So a larger limit asks the new items only, and another metric,
-filter or confidence level asks nothing.
+sampled, of seed, repeat and item. So a larger limit sends the new items only, and another metric,
+filter or confidence level sends nothing.
 """
 
 from __future__ import annotations
@@ -158,4 +158,4 @@ class AnswerFile:
                         response = (float(response[0]), bool(response[1]))
                     yield key, Answer(response, Outcome(**content)), line
                 except (ValueError, TypeError, KeyError, AttributeError, IndexError):
-                    logger.warning("%s:%d is damaged; that is asked again", self.path, number)
+                    logger.warning("%s:%d is damaged; its prompt is sent again", self.path, number)

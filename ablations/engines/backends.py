@@ -21,7 +21,7 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
     """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
 
     Args:
-        choice: what was asked.
+        choice: of the user.
         beside: an adapter that is no change of weights; ``auto`` is then HF.
 
     Raises:
@@ -47,7 +47,7 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
 
 
 def check_devices(backend: Backend, options: EngineOptions) -> None:
-    """Check that this machine has the GPUs that the options ask for. Loads no model.
+    """Check that this machine has the GPUs that the options need. Loads no model.
 
     Raises:
         InputError: where it has fewer, or the backend spreads a model in another way.

@@ -1,7 +1,7 @@
 """Chat templates and think tokens of tokenizers, and how they get into lm-eval's model objects.
 
 Reads tokenizers; loads no weights. A live engine serves models that bring templates of their own,
-so the template is set for each model before it is asked.
+so the template is set for each model before it is evaluated.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def has_template(folder: Path) -> bool:
 
 
 def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
-    """Check that the models in `folders` can be asked by `protocol`; no model is loaded.
+    """Check that the models in `folders` can be prompted by `protocol`; no model is loaded.
 
     Raises:
         InputError: with every problem.
@@ -72,11 +72,11 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
 
 
 def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
-    """Have an lm-eval model object ask by `protocol`.
+    """Set the prompts and generation of an lm-eval model object by `protocol`.
 
     Args:
         lm: of transformers or vLLM; others are left as they are if there is nothing to set.
-        protocol: how to ask.
+        protocol: of prompts and generation.
         folder: of the model whose template it is; None for that of the object's own tokenizer.
 
     Raises:

@@ -63,7 +63,7 @@ class LiveEvaluator:
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
     The engine proves itself: at its start the base is loaded over itself, and a probe must be
-    answered as before (`ablations.engines.probe`). `check` puts the base back and asks it again.
+    answered as before (`ablations.engines.probe`). `check` puts the base back and repeats it.
     """
 
     def __init__(self, engine: HfEngine | VllmEngine, base: Merge, options: EngineOptions) -> None:
@@ -119,7 +119,7 @@ class LiveEvaluator:
         return {"start": start_s, "load": time.perf_counter() - started}
 
     def check(self) -> None:
-        """Put the base back and ask the probe again; do nothing where no engine runs.
+        """Put the base back and repeat the probe; do nothing where no engine runs.
 
         Raises:
             SwapFailed: for good, when the probe is not answered as at the start: what was
@@ -140,7 +140,7 @@ class LiveEvaluator:
 
         Args:
             model: the weights.
-            request: what to ask.
+            request: tasks and settings.
             answers: see `run_tasks`.
 
         Raises:

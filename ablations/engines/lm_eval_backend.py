@@ -69,7 +69,7 @@ def start_model(
         options: how the model is run.
         seed: of vLLM's sampling.
         engine_arguments: more arguments for vLLM.
-        adapter: an adapter of peft's, of any kind, that runs beside the weights; HF only.
+        adapter: an adapter of peft's, of any kind, that runs next to the weights; HF only.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -107,13 +107,13 @@ def run_tasks(
 
     Args:
         lm: an ``lm_eval.api.model.LM``.
-        request: what to ask.
+        request: tasks and settings.
         model: name of the model in the result.
         backend: name of the engine in the result.
-        folder: of the model whose chat template is applied, where the request asks for one; None
+        folder: of the model whose chat template is applied, where the request wants one; None
             for that of the tokenizer in `lm`.
         answers: of this model to this task, where answers are stored as they arrive; what is in
-            it is not asked again. None stores nothing.
+            it is not sent again. None stores nothing.
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.

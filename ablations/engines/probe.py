@@ -34,7 +34,7 @@ class ProbeAnswers(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """What an engine answers with the weights that it was started with, asked twice."""
+    """Two answers of an engine to the probe with the weights that it was started with."""
 
     first: ProbeAnswers
     second: ProbeAnswers

@@ -12,7 +12,7 @@ _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_
 
 
 def asked_limit(options: Mapping[str, Any], default: int = 256) -> int:
-    """Return the limit of an answer that a task asks for, in tokens; lm-eval's own by default."""
+    """Return a task's limit of an answer in tokens; lm-eval's own by default."""
     named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
     return int(next(named, default))
 
@@ -21,7 +21,7 @@ def within(asked: int, context: int, longest: int | None = None) -> int:
     """Return the limit of an answer: half of the context, or what the longest prompt leaves.
 
     Args:
-        asked: limit that was asked for, in tokens.
+        asked: the task's limit, in tokens.
         context: of the model, in tokens.
         longest: tokens of the longest prompt, where the user gave the limit.
     """

@@ -30,7 +30,7 @@ def recall(
 
     Args:
         answers: of the model.
-        request: what to ask.
+        request: tasks and settings.
         model: name of the model in the result.
         backend: name of the engine in the result.
         folder: with the model's tokenizer, for chat templates.
@@ -51,7 +51,7 @@ def _recalling(folder: Path, *, is_chat: bool) -> Any:
     from transformers import AutoTokenizer
 
     class Recalling(Watched, LM):  # type: ignore[misc]
-        """Gives stored answers; there is no engine to be asked."""
+        """Gives stored answers; there is no engine."""
 
         chat_template_args: Mapping[str, Any]
         tokenizer_name = str(folder)

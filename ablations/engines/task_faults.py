@@ -35,7 +35,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
 
     Raises:
         TaskFault: where the task's file or its data is wrong.
-        DataAway: where a hub cannot be asked.
+        DataAway: where the hub cannot be reached.
     """
     try:
         yield
@@ -46,7 +46,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
     except Exception as error:  # a task runs code of its own, which may raise anything
         if _is_about_a_hub(error):
             raise DataAway(
-                f"task {name}: its data is not on this machine and the hub cannot be asked "
+                f"task {name}: its data is not on this machine and the hub cannot be reached "
                 f"({describe_error(error)}); run this where there is a network, without "
                 "HF_HUB_OFFLINE and HF_DATASETS_OFFLINE, or leave the task out"
             ) from error
@@ -57,7 +57,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
 
 
 def check_config(config: Mapping[str, Any], file: Path) -> None:
-    """Check what a task's file says of filters, of its floor and of data on this machine.
+    """Check the filters, the floor and the local data that a task's file names.
 
     Args:
         config: the content, with what it includes, its relative files placed.

@@ -36,14 +36,14 @@ class Choice(NamedTuple):
     """Names to hand to lm-eval, each task once, in the order of the request."""
 
     skipped: dict[str, str]
-    """Task -> why it is not asked."""
+    """Task -> why it is skipped."""
 
     runs_code: bool
     """Whether one of `asked` executes what the model writes."""
 
 
 def check_tasks(request: EvaluationRequest) -> Choice:
-    """Return what would be asked and what skipped, before any model or data is loaded.
+    """Return which tasks would be evaluated and which skipped; loads no model and no data.
 
     A group of plain names becomes those names, so that two groups may share a task (lm-eval
     refuses that) and a group survives one task that is skipped.
@@ -72,8 +72,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
 
     Raises:
         InputError: for unknown tasks, a task whose file or data is wrong, one that executes code
-            on a machine that can hold none, or one that cannot be asked by the protocol.
-        DataAway: where the data is on a hub that cannot be asked.
+            on a machine that can hold none, or one that the protocol does not fit.
+        DataAway: where the data is on a hub that cannot be reached.
     """
     manager = task_manager(request)
     choice = _choose(manager.task_index, request)
@@ -103,7 +103,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
 
 
 def check_data(requests: Iterable[EvaluationRequest]) -> None:
-    """Load the data of every request once: what is missing is said before a model is loaded.
+    """Load the data of every request once, so that an error comes before a model is loaded.
 
     Raises:
         InputError: with every problem, where the user can mend one.
@@ -171,7 +171,7 @@ def _manager(
     from lm_eval.tasks._factory import TaskFactory
 
     class Factory(TaskFactory):  # type: ignore[misc]
-        """lm-eval's, which also finds data that is beside a task's file, and checks the file."""
+        """lm-eval's, which also finds data next to a task's file, and checks the file."""
 
         def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
             config: dict[str, Any] = super()._load_full_config(entry, overrides)

@@ -123,7 +123,7 @@ def prepare(options: EngineOptions) -> None:
 def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
-    On CPU the engine runs eagerly unless it is told otherwise: compiling takes a minute and pays
+    On CPU the engine runs eagerly by default: compiling takes a minute and pays
     only for long runs. How many sequences run at once is vLLM's choice unless the user has one.
 
     Args:

@@ -1,15 +1,15 @@
-"""Both engines ask alike: what is stored is not asked, and how each request went is noted.
+"""Both engines work alike: stored answers are reused, and how each request ended is recorded.
 
 These classes stand before lm-eval's model classes (``class Model(WatchedHf, HFLM)``):
 
 - An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`, which
   may be more than a small model has: HF then stops with an assertion, and of vLLM's prompt its cut
-  leaves nothing. A limit that the user asked for may take all that the longest prompt leaves.
+  leaves nothing. A limit that the user sets may take all that the longest prompt leaves.
 - With a `think_end_token`, the task's stop strings count only after the thinking, as with vLLM;
   lm-eval has HF stop at one inside it.
 - A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
   what else is asked. HF draws whole batches, from torch's seed.
-- A prompt that does not fit beside the answer is cut from the left, as lm-eval does: examples go
+- A prompt that does not fit with the answer is cut from the left, as lm-eval does: examples go
   first. For log-likelihoods lm-eval leaves HF two tokens more than vLLM; here both have vLLM's.
 - Special tokens inside an answer stay in its text, as with vLLM, where stop strings must see them;
   the token that ends an answer, and what follows it, does not. (Word-level tokenizers put a space
@@ -46,7 +46,7 @@ from ablations.machine.progress import Step, tell
 from ablations.scoring.outcomes import Outcome
 
 _PART = 1024
-"""Log-likelihoods that vLLM is asked for at once: they are stored when all of them are there."""
+"""Log-likelihoods that vLLM computes at once: they are stored when all of them are there."""
 
 _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
@@ -92,7 +92,7 @@ class Watched:
     """lm-eval's, which is called with every answer."""
 
     _asked: dict[Any, Question]
-    """Those that the engine is asked now, by how lm-eval names them to its hook."""
+    """Requests that the engine works on, by how lm-eval names them to its hook."""
 
     _answered: dict[Any, Answer]
     _ends: deque[End]

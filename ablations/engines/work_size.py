@@ -1,4 +1,4 @@
-"""How much a task asks of an engine, before one is started: items and tokens.
+"""How large a task is, before an engine is started: items and tokens.
 
 Reads the data of tasks where it is on this machine, and a tokenizer; nothing is downloaded and no
 weights are read.
@@ -32,7 +32,7 @@ _AWAY = "its data is not on this machine; a dry run downloads nothing"
 
 @dataclass(frozen=True)
 class TaskSize:
-    """What one model is asked by one task."""
+    """Items and tokens of one task for one model."""
 
     items: int
     """Items; what is generated several times counts every time."""
@@ -55,7 +55,7 @@ def measure_tasks(
         max_model_len: context in tokens; None for the model's own.
 
     Raises:
-        InputError: for tasks that cannot be asked, whose files or data are wrong.
+        InputError: for tasks whose files or data are wrong.
         LayerSwapError: for data that is not here, where the user has switched downloads off.
     """
     from transformers import AutoTokenizer

@@ -1,7 +1,7 @@
 """The paper's benchmarks on one model: a study of one unmerged model, and its Table 5.
 
-The run folder is that of any study (`ablations.runner.records`): what is finished is not asked
-again, and one more language or benchmark asks only that.
+The run folder is that of any study (`ablations.runner.records`): finished tasks are
+not evaluated again, and one more language or benchmark adds only its own.
 """
 
 from __future__ import annotations
@@ -96,14 +96,14 @@ def evaluate_model(
     track: TrackerName | None = None,
     answers: Path | None = None,
 ) -> SuiteResult:
-    """Evaluate one model on the suite; finished tasks with unchanged inputs are not asked again.
+    """Evaluate one model on the suite; finished tasks with unchanged inputs stay.
 
     Args:
         model: a checkpoint folder, a hub id (``org/name`` or ``org/name@revision``), or either
             with a LoRA adapter: ``BASE+ADAPTER``.
-        asked: what to ask, and how. Without benchmarks, those of the paper; other tasks are asked
+        asked: tasks and settings. Without benchmarks, those of the paper; other tasks are asked
             alone unless languages or benchmarks are named too.
-        languages: codes; none asks those of the paper.
+        languages: codes; none means those of the paper.
         backend: what evaluates.
         isolation: what holds generated programs; None skips the tasks that run them.
         out: folder for the records; None for `default_folder`.
@@ -176,7 +176,7 @@ def _chosen(asked: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...]
 
 
 def default_folder(model: str, backend: Backend, asked: Evaluate) -> Path:
-    """Return where the records go unless the user says: a folder of the model's and protocol's.
+    """Return where records go by default: a folder named by model and protocol.
 
     What is no default is in the name, so that `scores.csv` of a quick look with a limit does not
     take the place of the whole run's.

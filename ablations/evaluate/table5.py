@@ -1,6 +1,6 @@
 """One model's scores in the layout of Table 5 of arXiv 2410.01335.
 
-A row per benchmark and language as there, and beside the score what the paper's table does not
+A row per benchmark and language as there, and next to the score what the paper's table does not
 have: the other extraction, the share of answers in the right language, the share cut off.
 """
 
@@ -34,8 +34,8 @@ def render_table5(
         model: name of the column.
         tasks: the rows, in order.
         evaluations: task name -> what it gave.
-        skipped: task name -> why it was not asked.
-        remarks: on how the model was asked.
+        skipped: task name -> why.
+        remarks: on prompts and generation.
     """
     others = [name for name in evaluations if name not in {task.name for task in tasks}]
     rows = [_row(task.label, task.name, evaluations.get(task.name)) for task in tasks]

@@ -51,7 +51,7 @@ def find_recipe(name: str) -> Path:
 
 
 def is_shipped(path: Path) -> bool:
-    """Return whether a file is one of the gallery's: beside the package, or inside it."""
+    """Return whether a file is one of the gallery's: next to the package, or inside it."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots()[1:])
 
 
@@ -146,7 +146,7 @@ def as_table(rows: list[dict[str, str]]) -> str:
 
 
 def copy_recipe(name: str, out: Path) -> list[Path]:
-    """Copy a shipped recipe and the schema that it names beside it.
+    """Copy a shipped recipe, and next to it the schema that it names.
 
     Args:
         name: as `find_recipe` takes it.

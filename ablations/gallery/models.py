@@ -41,7 +41,7 @@ def look_up(reference: str, *, hub: bool) -> Known:
 
     Args:
         reference: as a recipe writes it.
-        hub: whether the hub may be asked for the config.
+        hub: whether the config may be fetched from the hub.
 
     Raises:
         InputError: for a checkpoint that is here and cannot be read.

@@ -55,7 +55,7 @@ def supply_of(name: str, num_layers: int | None = None) -> Supply:
 
     Args:
         name: a recipe's file or a shipped one, or a merged folder with `layer_swap_plan.json`.
-        num_layers: L; None asks the config of a model that is here or on the hub.
+        num_layers: L; None reads the config of a model that is here or on the hub.
 
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.

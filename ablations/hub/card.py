@@ -50,7 +50,7 @@ _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
 class CardOptions(Frozen):
-    """What the user says of a card."""
+    """What the user sets of a card."""
 
     results: Path | None = None
     """A run folder with the model's scores; None for a card without an evaluation."""
@@ -68,7 +68,7 @@ class CardOptions(Frozen):
     """``TASK=OWNER/DATASET[:TASK_ID]``, for `.eval_results`."""
 
     hub: bool = True
-    """Whether the hub may be asked for the licences of models that are not here."""
+    """Whether licences of models that are not here may be fetched from the hub."""
 
 
 def write_card(model: Path, options: CardOptions) -> list[Path]:
@@ -76,7 +76,7 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
 
     Args:
         model: the folder that `mergekit-yaml` or `layerswap merge` wrote.
-        options: what the user says.
+        options: of the user.
 
     Raises:
         InputError: for a folder that is no merge, a card that huggingface_hub cannot read, a run

@@ -13,7 +13,7 @@ def licence_of(reference: str, *, hub: bool) -> str | None:
 
     Args:
         reference: a folder or a hub id, as a recipe writes it; of an adapter its own.
-        hub: whether the hub may be asked.
+        hub: whether the hub may be used.
     """
     from huggingface_hub import ModelCard, ModelInfo, model_info
 

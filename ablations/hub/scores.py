@@ -114,7 +114,7 @@ def notes(cell: CellRecord, run: Run) -> list[str]:
         f"Evaluated by lm-eval on {cell.backend} with {versions}.",
     ]
     if run.study.evaluate.limit is not None:
-        said.append(f"Only the first {run.study.evaluate.limit} items of each task were asked.")
+        said.append(f"Only the first {run.study.evaluate.limit} items of each task were used.")
     return [*said, *dict.fromkeys(cell.notes)]
 
 

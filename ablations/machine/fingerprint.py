@@ -15,11 +15,11 @@ _CHECKPOINT_FILES = (
 )
 
 _LARGE = 50_000_000
-"""Bytes from which on reading them takes long enough to be told."""
+"""Bytes from which on progress is shown while they are read."""
 
 
 def fingerprint_checkpoint(folder: Path) -> str:
-    """Return a hash of the files of a checkpoint that can change what the model says.
+    """Return a hash of the files of a checkpoint that can change the model's answers.
 
     Model cards, logs and manifests are left out, and so is the place of the folder.
     """
@@ -27,7 +27,7 @@ def fingerprint_checkpoint(folder: Path) -> str:
 
 
 def checkpoint_files(folder: Path) -> set[Path]:
-    """Return the files of a checkpoint or adapter that can change what the model says."""
+    """Return the files of a checkpoint or adapter that can change the model's answers."""
     return {path for pattern in _CHECKPOINT_FILES for path in folder.glob(pattern)}
 
 

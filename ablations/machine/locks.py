@@ -2,7 +2,7 @@
 
 A claim is a `filelock`: the kernel gives it up when its holder ends, however that happens, so no
 claim is ever stale. On network file systems it works between machines where the server supports
-it (NFSv4, Lustre mounted with ``flock``); elsewhere nothing is claimed, and one message says so.
+it (NFSv4, Lustre mounted with ``flock``); elsewhere nothing is claimed, and one error explains it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
 
 
 def holder(folder: Path, name: str) -> str:
-    """Return who wrote its name beside the claim last, in words."""
+    """Return in words who holds the claim, or held it last."""
     return _read(_holder_file(folder, name)).partition("\n")[0] or "another runner"
 
 

@@ -1,4 +1,4 @@
-"""What is being done at this moment, told to whoever listens."""
+"""The current step of a command, sent to listeners such as the status line."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to a temporary file beside `path`, then rename it.
+    """Write `content` to a temporary file in the folder of `path`, then rename it.
 
     The file has the mode that the umask gives; one of `tempfile` only its owner could read.
     """
@@ -70,7 +70,7 @@ def told_if_unwritable(path: Path, advice: str = "") -> Iterator[None]:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `path` that takes its place when the body ends.
+    """Yield an empty folder next to `path` that takes its place when the body ends.
 
     When the body raises, the new folder vanishes and what was at `path` stays. A folder cannot
     be exchanged in one step everywhere, so for an instant neither may be there. Its files can be

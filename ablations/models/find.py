@@ -44,7 +44,7 @@ def find_expert(
         name: as the study writes it.
         known: the `experts` of an experts file.
         download: whether a hub id may be downloaded; else it must be in the local cache.
-        folder: of the file that says where the expert is; see `resolve_from`.
+        folder: of the file that names the expert; see `resolve_from`.
 
     Raises:
         InputError: where it is not named or not there; with what to do.

@@ -1,6 +1,6 @@
 """Whether the experts of a study can be merged with each other.
 
-The checks are the merge method's own (`layerswap_method.checkpoint.compatible`), asked here of
+The checks are the merge method's own (`layerswap_method.checkpoint.compatible`), run here on
 all experts at once and before the first cell.
 """
 

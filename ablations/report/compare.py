@@ -71,7 +71,7 @@ def comparisons(
         scores: of the same run.
         study: with the primary comparisons.
         models: of the study.
-        planned: what to compare in place of what the study says.
+        planned: comparisons in place of the study's.
 
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.

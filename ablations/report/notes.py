@@ -1,4 +1,4 @@
-"""What a reader must know beside the numbers: problems, how they were computed, where from."""
+"""Notes to the numbers: problems, how they were computed, where they come from."""
 
 from __future__ import annotations
 

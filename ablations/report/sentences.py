@@ -13,7 +13,7 @@ from ablations.statistics.as_text import p_text, percent, points
 from ablations.study.labels import kind_text, task_name
 
 MOST_SENTENCES = 4
-"""Primary comparisons that are told one by one; more are counted, above a table of all."""
+"""Primary comparisons with a sentence each; more are counted, above a table of all."""
 
 _RIVALS = {
     **{"better_expert": "both experts", "setting": "another setting", "base": "the base"},

@@ -273,7 +273,7 @@ def interval_text(row: Any) -> str:
 
 
 def verdict_text(row: Any) -> str:
-    """Return the verdict; of what cannot be told, the difference that could have been missed."""
+    """Return the verdict; where it is open, the difference that could have been missed."""
     if row["verdict"] != UNCLEAR:
         return str(row["verdict"])
     return f"cannot tell: up to {largest_text(row)} points possible"

@@ -1,1 +1,1 @@
-"""Running a study: records, claims and the workers that ask models."""
+"""Running a study: records, claims and the workers that evaluate models."""

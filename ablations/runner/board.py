@@ -1,4 +1,4 @@
-"""What has become of the cells of a call: read from the run folder, said as it comes."""
+"""Progress and results of a call's cells, read from the run folder and logged as they end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Board:
                     self._show(weights_key)
 
     def summary(self) -> Summary:
-        """Return what became of every cell, as the run folder says it now."""
+        """Return the outcome of every cell, read from the run folder."""
         errors = {key: error for key in self._items if (error := self._error(key)) is not None}
         for key in self._items:
             if key not in errors and not records.is_finished(self._job.out, key):

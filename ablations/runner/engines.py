@@ -140,7 +140,7 @@ class EngineSetup:
 
 @dataclasses.dataclass(frozen=True)
 class _Model:
-    """A model in an engine, ready to be asked."""
+    """A model in an engine, ready to answer."""
 
     weights_key: str
     ask: _Ask
@@ -171,7 +171,7 @@ class StudyEngine:
         self._wrong = dict[str, str]()
 
     def check(self) -> Mapping[str, str]:
-        """Check the live engine; return score key of what it was asked -> why it was not right."""
+        """Check the live engine; return score key of a suspect record -> why."""
         from ablations.engines.in_place import SwapFailed
 
         streamed, self._streamed = self._streamed, {}
@@ -355,5 +355,5 @@ class StudyEngine:
         ask = functools.partial(
             run_tasks, engine, model=str(adapter), backend=backend, folder=folder
         )
-        how = {"weights": "of the base, with an adapter beside them"}
+        how = {"weights": "of the base, with an adapter next to them"}
         return ask, how, {"merge": 0.0, "start": time.monotonic() - started}

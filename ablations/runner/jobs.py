@@ -1,4 +1,4 @@
-"""How the workers of a command are started: in its own process, or several beside it.
+"""How the workers of a command are started: in its own process, or in several.
 
 A worker that dies (killed for memory, a crash in native code) costs the model that it held; another
 one is started in its place. A worker ends with its parent, however that ended, and whatever it has

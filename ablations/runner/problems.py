@@ -1,7 +1,7 @@
 """Evaluations that went wrong without an error.
 
 A task on which every model scores 0 compares nothing, and often its prompt or its filter is at
-fault. That has to be said before any score is read.
+fault. Reports say so before any score.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class TaskRecord(Frozen):
-    """One task asked of one model."""
+    """The scores of one model on one task."""
 
     key: str
     """Hash of everything that can change the scores; names the file."""
@@ -54,7 +54,7 @@ class TaskRecord(Frozen):
     """Hash of the weights."""
 
     protocol: str
-    """Hash of how the task was asked (limit, seed, engine and its options)."""
+    """Hash of the protocol: limit, seed, engine and its options."""
 
     task: str
 
@@ -177,10 +177,10 @@ class RunFile(Frozen):
     """Decoder layers of the model."""
 
     protocol: str
-    """Hash of how tasks are asked; see `TaskRecord`."""
+    """Hash of the protocol; see `TaskRecord`."""
 
     notes: tuple[str, ...] = ()
-    """What the plan had to say aloud: scaled layer counts, cells that share weights."""
+    """Notes of the plan: scaled layer counts, cells that share weights."""
 
     created: str
     """UTC, ISO 8601."""

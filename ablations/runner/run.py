@@ -44,7 +44,7 @@ FINGERPRINTS = ".fingerprints.json"
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line says besides the study."""
+    """Options of the command line, besides the study."""
 
     experts: Path | str | ExpertsFile | None = None
     """The experts file (a path, or a shipped one by its name), or its content; None takes the
@@ -135,7 +135,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
     Nothing is written, downloaded or run. Tokens are counted in data that is on this machine, of
-    the tasks that ship with this package or lm-eval, and of others where `read_tasks` says so.
+    the tasks that ship with this package or lm-eval, and of others with `read_tasks`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -267,7 +267,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
 def default_out(
     name: str, experts: Path | None = None, settings: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return the run folder of the study `name` where none is asked for.
+    """Return the default run folder of the study `name`.
 
     Args:
         name: of the study.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def default_answers(out: Path) -> Path:
-    """Return the folder of answers for the run folder `out` where none is asked for."""
+    """Return the default folder of answers for the run folder `out`."""
     runs = Path("runs").absolute()
     return (runs if runs in out.parents else out.parent) / "answers"
 

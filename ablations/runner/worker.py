@@ -1,4 +1,4 @@
-"""A worker: claims a model that is free, asks what is missing of it, and writes the records.
+"""A worker: claims a model that is free, evaluates its missing tasks, and writes the records.
 
 Workers of one command, of several commands (an array job) and of a cluster are the same; they
 share a run folder and nothing else. What was under way when a worker was killed is done again.
@@ -30,7 +30,7 @@ _WAIT_S = 0.3
 
 
 def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
-    """Ask every model of `job` what is missing of it, as far as no other worker does.
+    """Evaluate the missing tasks of every model of `job` that no other worker holds.
 
     Models that others work on are waited for. What fails is noted with its reason, and the rest
     goes on.

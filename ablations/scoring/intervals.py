@@ -45,7 +45,7 @@ def bootstrap(
 ) -> tuple[Interval, float]:
     """Return the percentile interval and the standard error of one model's score.
 
-    Equal seeds draw equal items: two models that were asked the same n items can be compared
+    Equal seeds draw equal items: two models with the same n items can be compared
     resample by resample.
 
     Args:

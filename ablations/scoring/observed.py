@@ -47,7 +47,7 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
 def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -> list[str]:
     """Return what a reader must know of the tasks.
 
-    Which answers cannot be judged by language and why, which tasks ask in another language than
+    Which answers cannot be judged by language and why, which tasks are in another language than
     the one they are about, and how generated code was held, if any ran.
     """
     languages, prompts = [], []

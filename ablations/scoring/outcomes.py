@@ -29,10 +29,10 @@ class Outcome:
     """The limit of the answer; None where nothing was generated."""
 
     asked_tokens: int | None = None
-    """The limit that the task asked for."""
+    """The task's limit."""
 
     item: int | None = field(default=None, compare=False)
-    """The ``doc_id`` of the first item that asked this, for readers of stored answers."""
+    """The ``doc_id`` of the first item with this prompt, for readers of stored answers."""
 
 
 def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:

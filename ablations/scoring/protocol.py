@@ -1,4 +1,4 @@
-"""How models are asked beyond the task, by lm-eval's names: chat template, sampling, repeats."""
+"""Prompts and generation beyond the task, by lm-eval's names: chat template, sampling, repeats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_REPEATS = 1000
 
 
 class GenKwargs(Described):
-    """How answers are generated, in place of what the task says."""
+    """How answers are generated, in place of the task's own settings."""
 
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Temperature of sampling. Above 0 answers are sampled, at 0 the likeliest token is taken.
@@ -76,7 +76,7 @@ class GenKwargs(Described):
 
 
 class Protocol(Described):
-    """How every model is asked. What is left out is as the task says it."""
+    """Prompts and generation for every model. What is left out is as in the task."""
 
     apply_chat_template: StrictBool | StrictStr = False
     """Whether prompts are written with the chat template of the model's tokenizer; or the name of a
@@ -142,7 +142,7 @@ class Protocol(Described):
         return self.is_chat if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
 
     def asked(self) -> dict[str, Any]:
-        """Return what differs from asking as the task says: part of what identifies a score.
+        """Return the settings that differ from the task's own: part of what identifies a score.
 
         Two ways of writing the same give the same, and nothing gives an empty dict.
         """

@@ -26,7 +26,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
 
 class TaskScore(Frozen):
-    """One metric of one task, over all items that were asked."""
+    """One metric of one task, over all items of the request."""
 
     task: str
     metric: str
@@ -62,7 +62,7 @@ class TaskScore(Frozen):
 
 
 class Sample(Frozen):
-    """What the model said to one item, after one filter."""
+    """The model's answer to one item, after one filter."""
 
     task: str
     filter: str
@@ -87,7 +87,7 @@ class Sample(Frozen):
 
     doc_hash: str
     prompt_hash: str
-    """lm-eval's hash of the first prompt: equal prompts were asked where it is equal."""
+    """lm-eval's hash of the first prompt: equal where the prompts are equal."""
 
     target_hash: str
     program: ProgramVerdict | None = None
@@ -98,7 +98,7 @@ class Sample(Frozen):
 
 
 class EvaluationRequest(Frozen):
-    """What is asked of a model: everything but the model and the engine."""
+    """What to evaluate and how: everything but the model and the engine."""
 
     tasks: tuple[str, ...] = Field(min_length=1)
     """lm-eval's names of tasks, groups or tags."""
@@ -110,7 +110,7 @@ class EvaluationRequest(Frozen):
     """Folder with the tasks' data, for tasks that can read files in place of the hub."""
 
     allow_code_execution: bool = False
-    """Whether tasks that execute generated code are asked; they are skipped otherwise."""
+    """Whether tasks that execute generated code are evaluated; else they are skipped."""
 
     code_isolation: Isolation = "bwrap"
     """What holds generated code: bwrap, or nothing where the container is the sandbox."""
@@ -155,7 +155,7 @@ class Evaluation(Frozen):
     """Answers that were stored before; `elapsed_s` is without the time they took."""
 
     skipped: dict[str, str] = Field(default_factory=dict)
-    """Task of the request that was not asked -> why."""
+    """Task of the request that was skipped -> why."""
 
     notes: tuple[str, ...] = ()
     """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""

@@ -90,7 +90,7 @@ class Cell(Frozen):
         return {task: self.request.model_copy(update={"tasks": (task,)}) for task in self.records}
 
     def facts(self) -> dict[str, str]:
-        """Return what ``--only`` can ask of the cell, as text."""
+        """Return the cell's properties for ``--only``, as text."""
         return {
             **{name: _text(value) for name, value in self.values.items()},
             **self.experts,
@@ -135,7 +135,7 @@ def expand(
     """Return the cells of `study`.
 
     Args:
-        study: with what its experts file says.
+        study: with the settings of its experts file.
         experts: every expert by its name in the study.
         num_layers: decoder layers of the model; None checks and scales no layer counts.
         isolation: what holds generated programs; None skips the tasks that run them.
@@ -252,7 +252,7 @@ def _text(value: Value) -> str:
 def _request(
     evaluate: Evaluate, language: str | None, isolation: Isolation | None
 ) -> EvaluationRequest | None:
-    """Return the request of a cell: a model without a language is asked about all of them.
+    """Return the request of a cell: a model without a language gets the tasks of all.
 
     None where no task is named, which `ablations.study.checks` says.
     """

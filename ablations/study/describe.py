@@ -35,7 +35,7 @@ def describe_plan(
         materialize: whether every merge is written to disk.
         selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
-        sizes: task -> what it asks of a model; None says nothing of items and tokens.
+        sizes: task -> its size; with None, items and tokens are left out.
     """
     study = plan.study
     lines = [f"study {study.name}: {study.question}"]

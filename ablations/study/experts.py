@@ -126,7 +126,7 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
 
 
 def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
-    """Return the study with what the experts file says of its models.
+    """Return the study with the settings of the experts file.
 
     Args:
         study: as read.

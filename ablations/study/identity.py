@@ -56,7 +56,7 @@ _DONATED = (
 
 
 class Fingerprints:
-    """Fingerprints of expert folders, kept in a file while sizes and dates stay the same."""
+    """Fingerprints of expert folders, cached in a file while sizes and dates stay the same."""
 
     def __init__(self, cache: Path | None, *, dry: bool = False):
         """Read the file `cache`; None keeps nothing.
@@ -141,7 +141,7 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 
 
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
-    """Return a hash of how tasks are asked: what all scores of a study have in common.
+    """Return a hash of prompts, generation and engine: what all scores of a study share.
 
     Options that are left as they were before they existed are no part of it, so that scores of
     before keep their keys.

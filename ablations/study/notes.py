@@ -1,4 +1,4 @@
-"""What a plan says aloud of its merges and models, and which models need a tokenizer."""
+"""Notes of a plan on its merges and models, and which models lack a tokenizer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> li
 
 
 def tokenizer_problems(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models have no tokenizer and need one: the base, and those asked as they are."""
+    """Yield which models have no tokenizer and need one: the base, and unmerged ones."""
     base = next(iter(experts.values())).folder
     for folder in dict.fromkeys([base, *template_folders(cells, experts)]):
         if not has_tokenizer(folder):
@@ -54,7 +54,7 @@ def equal_weights(groups: Iterable[Sequence[Cell]]) -> Iterator[str]:
 
 
 def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models may be asked otherwise than they were trained to be."""
+    """Yield which models may get other prompts than they were trained on."""
     base = study.experts.base if len(experts) > 1 else None
     if study.evaluate.is_chat:
         if base is not None and "base" in study.baseline:
@@ -76,7 +76,7 @@ def rounded(experts: Mapping[str, Expert], dtype: str) -> Iterator[str]:
 
     Args:
         experts: by name, the base first.
-        dtype: of the base, in which everything runs because nothing else was asked for.
+        dtype: of the base, in which everything runs by default.
     """
     if dtype not in ("bfloat16", "float16"):
         return

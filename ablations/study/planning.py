@@ -1,7 +1,7 @@
 """From a study file to cells with keys: every check, in one pass. Runs nothing.
 
-All problems are collected; only what cannot be asked because of an earlier one stays unasked
-(layer counts without a model, tasks without a folder).
+All problems are collected. Checks that an earlier problem makes impossible are left out (layer
+counts without a model, tasks without a folder).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def plan_study(
         experts_file: names to folders, or the file with them; None takes the study's own
             `experts_file`.
         backend: what is to evaluate.
-        cache: file in which fingerprints of experts are kept.
+        cache: file of the experts' fingerprints.
         dry: whether to download no expert, read no weights or data and write nothing.
         here: whether this machine will run the engine, so that it must have the GPUs.
         isolation: what holds generated programs; None skips the tasks that run them.
@@ -122,7 +122,7 @@ def plan_study(
 
     Raises:
         InputError: listing every problem.
-        LayerSwapError: for data on a hub that cannot be asked.
+        LayerSwapError: for data on a hub that cannot be reached.
     """
     problems: list[str] = []
     study, named, folder = _with_experts(file, experts_file, problems)

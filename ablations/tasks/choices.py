@@ -30,7 +30,7 @@ def write_mmlu(item: Mapping[str, Any]) -> str:
 
 
 def mmlu_test_items(items: Any) -> Any:
-    """Return the items that are asked."""
+    """Return the test items."""
     return _of_split(items, "test")
 
 
@@ -44,7 +44,7 @@ def _of_split(items: Any, split: str) -> Any:
 
 
 class FirstOfSubject(ContextSampler):  # type: ignore[misc]
-    """lm-eval's `first_n`, within the subject of the item that is asked."""
+    """lm-eval's `first_n`, within the subject of the test item."""
 
     def sample(
         self, n: int, eval_doc: dict[str, Any] | None = None, df: Any = None, **options: Any

@@ -2,7 +2,7 @@
 
 Comments, the order of keys and the place of files do not count, nor do the other files of the
 folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`); functions that
-stand beside a task's file are a part of the task.
+stand next to a task's file are a part of the task.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class TaskContents:
                 self._known.setdefault(name, (path, content))
 
     def fingerprint(self, name: str) -> str:
-        """Return a hash of all that can change what the task asks and how it is scored.
+        """Return a hash of all that can change the task's prompts or scores.
 
         Of a task that no file names plainly (a class, say) it is that of the whole folder.
         """

@@ -1,7 +1,7 @@
 """What can be wrong with a task before it runs.
 
 LayerSwapError
-├── DataAway        a task's data is on a hub that cannot be asked now
+├── DataAway        a task's data is on a hub that cannot be reached
 └── InputError
     └── TaskFault   a task's file, or data that it names, is wrong
 """

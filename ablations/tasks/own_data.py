@@ -18,7 +18,7 @@ _PATTERN = frozenset("*?[")
 
 
 def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the content of a task's file with the data beside it named by its whole path.
+    """Return the content of a task's file with the data next to it named by its whole path.
 
     Args:
         config: the content.

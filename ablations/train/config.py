@@ -1,4 +1,4 @@
-"""What a training file says: a dozen fields of ours, and options of transformers and of peft."""
+"""A training file: a dozen fields of ours, and options of transformers and of peft."""
 
 from __future__ import annotations
 

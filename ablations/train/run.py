@@ -60,7 +60,7 @@ _WITHOUT_EFFECT = (
 def train_expert(
     config: TrainConfig, out: Path, *, code_isolation: str | None = None
 ) -> dict[str, Any]:
-    """Train an expert and return what its `training.json` says.
+    """Train an expert and return its `training.json`.
 
     A run that was stopped goes on from its last checkpoint and gives the same weights. A finished
     one is left as it is.

@@ -92,6 +92,7 @@ def test_layers_modules_and_features_go_back():
         (swapped, {"role": "tsak"}, "Input should be 'task' or 'language'"),
         (swapped, {"weighting": "magnitude"}, "measured on whole checkpoints"),
         (swapped, {"placement": "delta_share"}, "measured"),
+        (swapped, {"placement": "layers"}, "go together"),
         (swapped, {"weight": -1.0}, "0 or more"),
         (swapped, {"non_layer": "base", "base": None}, "base"),
         (reverted, {"keep_fraction": 0.0}, "measured on whole checkpoints"),

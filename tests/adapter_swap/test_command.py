@@ -101,6 +101,7 @@ def other(base, root):
 
 
 REFUSED = {
+    "dora": (config_with(use_dora=True), ["use_dora", "merge_and_unload"]),
     "kind": (config_with(peft_type="IA3"), ["peft_type is IA3", "LORA and PREFIX_TUNING"]),
     "kinds": (config_with(peft_type="PREFIX_TUNING"), ["must be of one kind", "LORA"]),
     "saved": (config_with(modules_to_save=["lm_head"]), ["modules_to_save", "merge_and_unload"]),
@@ -132,8 +133,9 @@ def test_what_is_refused(fault, document, base, tmp_path):
 
 def test_an_input_is_no_output(document, tmp_path):
     before = content(tmp_path / "task")
-    result = call(document, tmp_path, out="task")
-    assert (result.exit_code, "one of the merge's inputs" in result.output) == (2, True)
+    for out, part in (("task", "one of the merge's inputs"), ("recipe.yml", "is a file")):
+        result = call(document, tmp_path, out=out)
+        assert (result.exit_code, part in result.output) == (2, True)
     assert content(tmp_path / "task") == before
 
 

@@ -1,8 +1,4 @@
-"""Fixed merges: inputs made of whole numbers, a recipe for each kind of arithmetic of the methods.
-
-Values are whole multiples of 1/64, so sums are exact and only the methods' own rounding is seen:
-the bytes do not depend on the order in which a machine adds.
-"""
+"""Fixed merges of whole multiples of 1/64, whose sums are exact: bytes depend on no machine."""
 
 import hashlib
 import json

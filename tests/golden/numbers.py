@@ -42,10 +42,7 @@ def stored():
 
 
 def problem(name, known, now):
-    """Return what is wrong with the numbers of the code beside those of the file, and what to do.
-
-    `known` is what the file holds of the version `name`, `now` what the code makes.
-    """
+    """Return what is wrong with the numbers of the code (`now`) or of the file (`known`)."""
     numbers, made = known["numbers"], now["numbers"]
     changed = [each for each in numbers if each not in made or made[each] != numbers[each]]
     if known["version"] == now["version"] and changed:

@@ -22,10 +22,7 @@ SIZES = {
 
 
 def random_model(folder, seed=0, family="Llama", **sizes):
-    """Save a random Llama, Mistral, Qwen2 or Qwen3 in float64 and return its folder.
-
-    Norms and biases are random, too; `sizes` are what differs from `SIZES`.
-    """
+    """Save a random model in float64; `sizes` are what differs from `SIZES`."""
     config = getattr(transformers, f"{family}Config")(**{**SIZES, **sizes})
     torch.manual_seed(seed)
     model = getattr(transformers, f"{family}ForCausalLM")(config).double()

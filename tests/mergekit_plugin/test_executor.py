@@ -1,7 +1,4 @@
-"""Recipes in mergekit's executor: `tokenizer:`, `chat_template:`, adapters that are no LoRA.
-
-That its tensors are those of a merge from file to file is shown in tests/methods.
-"""
+"""Recipes in mergekit's executor: `tokenizer:`, `chat_template:`, adapters that are no LoRA."""
 
 import json
 import logging

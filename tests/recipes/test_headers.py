@@ -1,7 +1,4 @@
-"""What a recipe's header says beyond its form (which tests/gallery checks), and the expected table.
-
-The form of headers and what a recipe says against its models: `layerswap check recipes`.
-"""
+"""What a recipe's header says beyond its form (which tests/gallery checks)."""
 
 import re
 

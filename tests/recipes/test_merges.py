@@ -1,9 +1,4 @@
-"""Every recipe's own command, run by the real `mergekit-yaml`, and every tensor of the result.
-
-The models are tiny stand-ins with the real layer counts under the recipes' own names: hub ids lie
-in a hub's cache, local paths in the working folder. What averages and measured rules must give to
-the last bit is in tests/methods.
-"""
+"""Every recipe's own command, run by `mergekit-yaml` on tiny models of the real layer counts."""
 
 import json
 

@@ -1,7 +1,4 @@
-"""What mergekit's own tests import as `tests.common`, which its releases leave out.
-
-Written anew with the names and results that those tests rely on; runs in a copy of mergekit.
-"""
+"""What mergekit's own tests import as `tests.common`, which its releases leave out: anew."""
 
 import tempfile
 from pathlib import Path

@@ -135,8 +135,11 @@ ROWS = {
         for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
     ],
     "Does it matter which layers": lambda: [
-        comparison("real_model_placement", TWINS, "layer swap outer", f"layer swap {other}")
-        for other in ("middle", "alternating", "random")
+        *(
+            comparison("real_model_placement", TWINS, "layer swap outer", f"layer swap {other}")
+            for other in ("middle", "alternating", "random")
+        ),
+        compared("real_model_disjoint:layer swap", "real_model_middle:layer swap"),
     ],
     "Does a transition zone help": lambda: [
         comparison("transition_divergence", MATH, f"{each} t_b=0 t_u=0", f"{each} t_b=1 t_u=1")

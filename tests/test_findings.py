@@ -79,12 +79,6 @@ def over_bases(other: str) -> str:
     return students_t([a - b for a, b in zip(swap, second, strict=True)])
 
 
-def bleu(model: str) -> str:
-    frame = pd.read_csv(RESULTS / "real_model_translation" / "scores.csv")
-    rows = frame[(frame["metric"] == "bleu") & (frame["task"] == "smol_translate_twins_en_es")]
-    return f"{100 * rows.set_index('model').loc[model, 'value']:.1f}"
-
-
 MATH, BLEU, TWINS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
@@ -92,18 +86,19 @@ FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
 ZONES = (FAR, SWAP, NEAR)
 
 ROWS = {
-    "Does a swap beat both experts and the soup on a real model?": lambda: real_model(
+    "Does a swap beat both experts and the soup?": lambda: real_model(
         "real_model", "task expert", "language expert", "soup"
     ),
     "And in French?": lambda: [
         comparison("real_model_french", "smol_math_twins_fr", second, "layer swap")
         for second in ("task expert", "language expert", "soup")
     ],
-    "And against other merges, in Spanish?": lambda: [
+    "And other merges?": lambda: [
         *real_model("real_model", "weighted soup", "TIES"),
         *(task_arithmetic("1.0"), task_arithmetic("0.75")),
     ],
     "And if the language expert was trained in the swapped layers alone?": lambda: [
+        compared("real_model_outer:layer swap", "real_model_layers:layer swap b=5 u=2"),
         *real_model("real_model_outer", "task expert", "soup"),
         *real_model("real_model_disjoint", "task expert", "soup"),
     ],
@@ -112,8 +107,9 @@ ROWS = {
         *real_model("real_model_base", "task expert"),
         *real_model("real_model_other_language", "task expert"),
     ],
-    "Does the language expert's translation come along?": lambda: [
-        bleu(model) for model in ("language expert", "soup", "layer swap")
+    "Can the swap translate like the language expert?": lambda: [
+        comparison("real_model_translation", "smol_translate_twins_en_es", second, "layer swap")
+        for second in ("language expert", "soup")
     ],
     "Does a swap beat the math expert on five pocket bases?": lambda: [
         *(over_bases("task_expert"), over_bases("soup"))
@@ -125,7 +121,7 @@ ROWS = {
             for second in ("task expert", "language expert", "soup")
         ),
     ],
-    "Is a swap better than the soup, TIES": lambda: [
+    "Does it beat the soup, TIES, joint training?": lambda: [
         comparison("table_2", MATH, "soup .*", SWAP),
         comparison("table_2", MATH, "TIES .*", SWAP),
         comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
@@ -134,18 +130,18 @@ ROWS = {
         comparison("real_model_layers", TWINS, "layer swap b=0 u=0", f"layer swap {counts}")
         for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
     ],
-    "Does it matter which layers": lambda: [
+    "Does it matter which layers?": lambda: [
         *(
             comparison("real_model_placement", TWINS, "layer swap outer", f"layer swap {other}")
             for other in ("middle", "alternating", "random")
         ),
         compared("real_model_disjoint:layer swap", "real_model_middle:layer swap"),
     ],
-    "Does a transition zone help": lambda: [
+    "Does averaging a layer at each end": lambda: [
         comparison("transition_divergence", MATH, f"{each} t_b=0 t_u=0", f"{each} t_b=1 t_u=1")
         for each in ZONES
     ],
-    "Does a swap break when experts move far?": lambda: [
+    "Does a swap break when experts moved far?": lambda: [
         comparison("expert_divergence", MATH, "task expert .*", FAR),
         comparison("expert_divergence", MATH, "soup .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),

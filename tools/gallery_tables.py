@@ -90,7 +90,8 @@ def with_schema_line(path: Path, root: Path) -> str:
 def _row(name: str, text: str) -> str:
     """Return a row; `what` without the layers, which are in the settings."""
     what = re.split(r"[:,] (?:middle )?layers \d|; ", read_header(text).get("What", ""))[0]
-    cells = (f"[`{name}`]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
+    short = name.removesuffix(".yml")
+    cells = (f"[`{short}`]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -91,7 +91,7 @@ def _row(name: str, text: str) -> str:
     """Return a row; `what` without the layers, which are in the settings."""
     what = re.split(r"[:,] (?:middle )?layers \d|; ", read_header(text).get("What", ""))[0]
     short = name.removesuffix(".yml")
-    cells = (f"[`{short}`]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
+    cells = (f"[{short}]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

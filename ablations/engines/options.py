@@ -33,14 +33,14 @@ class EngineOptions(Described):
     """How a model is run. Nothing here should change a score beyond rounding, but it may."""
 
     batch_size: int = Field(default=64, ge=1)
-    """HF: how many sequences run in one forward pass. vLLM has `max_num_seqs` in its place."""
+    """transformers: sequences in one forward pass. vLLM has `max_num_seqs` in its place."""
 
     max_model_len: int | None = Field(default=None, ge=1)
     """Context length in tokens, prompt and answer together. Without it, the model's own."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the weights in memory. A study runs all models in one type: ``auto`` is
-    that in which the base is stored."""
+    """Number type of the weights in memory, one for all models of a study. ``auto`` is that in
+    which the base is stored."""
 
     kv_cache_gib: int = Field(default=4, ge=1)
     """vLLM on CPU: GiB for the key-value cache, unless ``VLLM_CPU_KVCACHE_SPACE`` is set."""
@@ -59,12 +59,12 @@ class EngineOptions(Described):
     """vLLM: how many sequences run at once, at most. Without it, vLLM's own choice."""
 
     enforce_eager: bool | None = None
-    """vLLM: run without compiling the model and without CUDA graphs: it starts sooner and answers
-    slower. Without it, true on CPU and false on a GPU."""
+    """vLLM: run without compiling the model and without CUDA graphs, so it starts sooner and
+    answers slower. Without it, true on CPU and false on a GPU."""
 
     device_map: Literal["auto"] | None = None
-    """HF: ``auto`` spreads the layers of a model over all GPUs. Without it, one GPU (or the CPU)
-    holds the model."""
+    """transformers: ``auto`` spreads the layers of a model over all GPUs. Without it, one GPU (or
+    the CPU) holds the model."""
 
     @property
     def gpus(self) -> int:

@@ -30,8 +30,8 @@ class GenKwargs(Described):
     """Sample from this many of the likeliest tokens. Without it, or at 0, from all tokens."""
 
     max_gen_toks: int | None = Field(default=None, ge=1)
-    """Tokens that an answer may have, thinking included. Without it, what the task says. An answer
-    never takes more than the context leaves beside the longest prompt."""
+    """Tokens that an answer may have, thinking included, within what the longest prompt leaves of
+    the context. Without it, what the task says, and half of the context at most."""
 
     do_sample: StrictBool | None = None
     """Accepted as lm-eval writes it. It follows from `temperature` and must agree with it."""
@@ -101,8 +101,8 @@ class Protocol(Described):
     """How answers are generated, in place of what the task says; see below."""
 
     repeats: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Samples of every item, each with a seed of its own. A score is their mean, and its interval
-    counts items and repeats as two levels. More than one needs a temperature above 0."""
+    """Samples of every item, each with a seed of its own. A score is their mean; its interval is
+    over items, each averaged over its samples. More than one needs a temperature above 0."""
 
     @model_validator(mode="after")
     def _agree(self) -> Protocol:

@@ -34,9 +34,9 @@ class ExpertEntry(Described):
     """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
-    """Numbers that you know of it, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`.
-    What `layerswap train` measured (`relative_norm`, `drift`) is read from the
-    expert's folder; facts written here win."""
+    """Numbers of the expert, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`. What
+    `layerswap train` measured (`relative_norm`, `drift`) is read from the expert's folder; facts
+    written here win."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,8 +54,8 @@ class ExpertsFile(Described):
     """Folder with lm-eval task files, in place of the study's."""
 
     tasks: tuple[StrictStr, ...] | dict[StrictStr, StrictStr] = ()
-    """Tasks in place of `evaluate.tasks` of the study; or, as ``{pocket_math_sw:
-    layerswap_mgsm_sw}``, in place of those that it names, in the whole study."""
+    """Tasks in place of `evaluate.tasks` of the study. As ``{pocket_math_sw: layerswap_mgsm_sw}``
+    it replaces single tasks, in the whole study."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first, where the study does not say `evaluate.limit`."""

@@ -83,8 +83,7 @@ class Pools(Described):
     """The experts by role. Every task expert is paired with every language expert.
 
     An expert is a name of the experts file, or gives its own location: a path with a slash
-    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. What the recipe
-    names by place need not be repeated here; see `recipe`.
+    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter.
     """
 
     base: StrictStr = "base"
@@ -100,8 +99,8 @@ class Pools(Described):
     ``{sw: [swahili]}``. `benchmarks` and `languages` need the codes."""
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
-    """Numbers that you know of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts`
-    of `report`. Facts of the experts file are added, and win."""
+    """Numbers of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts` of `report`.
+    Those of the experts file are added, and win."""
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""
@@ -133,14 +132,13 @@ class Evaluate(Protocol):
 
     include_path: StrictStr | None = None
     """Folder with your own lm-eval task files, which are programs: read them before you run them.
-    The benchmarks are known beside them. The experts file wins if it has an `include_path` as
-    well."""
+    That of the experts file wins. The benchmarks are known as well."""
 
     data_dir: StrictStr | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; null asks all. Without it, what the experts file says, or
+    """Items per task, from the first; null for all. Without it, what the experts file says, or
     all."""
 
     seed: Seed = 0
@@ -159,15 +157,14 @@ class PrimaryBlock(Described):
     against: tuple[Rival, ...] = ()
     """What the swap is compared with: a baseline of the study, ``better_expert`` (the task and the
     language expert, both of which must be beaten), or ``first_setting`` (every setting of `vary`
-    against the first one). Without `against`: the soup and the better expert if they are baselines
-    of the study, else ``first_setting``, else every baseline."""
+    against the first one). Without it: soup and better expert if they are baselines of the study,
+    else ``first_setting``, else every baseline."""
 
     tasks: tuple[StrictStr, ...] = ()
     """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
-    """The setting of `vary` that is compared with the models of `against`. Without it all of them
-    are, corrected together."""
+    """The setting of `vary` that is compared with `against`. Without it, every setting."""
 
     parameters: tuple[StrictStr, ...] = ()
     """Of `first_setting`: only what differs in one of these parameters of `vary` is primary, such
@@ -175,8 +172,7 @@ class PrimaryBlock(Described):
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
     """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. The answer begins with them. Where they are given, `against` has no
-    default."""
+    ``[[2, 1], [3, 2]]``. The answer begins with them. With them `against` has no default."""
 
 
 class ReportBlock(Described):
@@ -194,8 +190,7 @@ class ReportBlock(Described):
 
     floors: dict[str, Floor] = Field(default_factory=dict)
     """Task -> what a rule that does not read would score (`name`, `score`), in place of the
-    ``floor`` in the task's own metadata. A score below it is marked, and the report says so
-    first."""
+    ``floor`` in the task's metadata. The report marks scores below it."""
 
     tasks: tuple[StrictStr, ...] = ()
     """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary
@@ -205,8 +200,8 @@ class ReportBlock(Described):
     """The lm-eval metric to show. Without it, the first one of each task."""
 
     facts: tuple[StrictStr, ...] = ()
-    """Facts of varied experts, such as ``experts.task.divergence``: each gives a figure of the
-    scores over it. The fact of several experts is their mean."""
+    """Facts of experts that vary, such as ``experts.task.divergence``: each gives a figure of the
+    scores over it. Several experts count by their mean."""
 
 
 class Study(Described):
@@ -222,10 +217,9 @@ class Study(Described):
     """Where the question comes from, such as a section of a paper."""
 
     recipe: dict[str, Any] | None = None
-    """A mergekit recipe, or the path of one. A working recipe is taken as it is: its `base_model`
-    is the base, and its models with ``role: task`` and ``role: language`` are the experts. In place
-    of a model, ``task``, ``language`` and ``base`` stand for the expert of that role in
-    `experts`."""
+    """A mergekit recipe, or the path of one. In place of a model, ``task``, ``language`` and
+    ``base`` stand for the experts of that role. In a recipe with real models, `base_model` is the
+    base, and the models with a ``role`` are the experts."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
@@ -243,16 +237,16 @@ class Study(Described):
     """
 
     reference_layers: int | None = Field(default=None, ge=1)
-    """The number of layers for which layer counts and `revert_layers` are written, such as 32. They
-    are scaled to the model; where rounding makes their sum too large, the count that was rounded up
-    the most loses a layer. Without it they are the model's own."""
+    """Depth for which layer counts and `revert_layers` are written, such as 32: they are scaled to
+    the model. If rounding makes their sum too large, the count that was rounded up most loses a
+    layer. Without it they are not scaled."""
 
     experts: Pools
-    """The experts by role; see below. It may be left out if the recipe names them by place."""
+    """The experts by role; see below. Leave it out if the recipe has real models."""
 
     experts_file: StrictStr | None = None
-    """The experts file that is used without ``--experts``, from the folder of the study file. It is
-    not needed if every expert gives its own location."""
+    """The experts file that is used without ``--experts``, from the folder of the study file. Not
+    needed if every expert gives its own location."""
 
     evaluate: Evaluate
     """The tasks of every model; see below."""

@@ -218,8 +218,8 @@ class Study(Described):
 
     recipe: dict[str, Any] | None = None
     """A mergekit recipe, or the path of one. In place of a model, ``task``, ``language`` and
-    ``base`` stand for the experts of that role. In a recipe with real models, `base_model` is the
-    base, and the models with a ``role`` are the experts."""
+    ``base`` stand for the experts of that role. If it names real models, `base_model` is the base,
+    and the models with a ``role`` are the experts."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
@@ -242,7 +242,7 @@ class Study(Described):
     layer. Without it they are not scaled."""
 
     experts: Pools
-    """The experts by role; see below. Leave it out if the recipe has real models."""
+    """The experts by role; see below. Leave it out if the recipe names real models."""
 
     experts_file: StrictStr | None = None
     """The experts file that is used without ``--experts``, from the folder of the study file. Not

@@ -1,5 +1,6 @@
-"""AdapterFusion against its formulas in NumPy, against single experts, and through generation."""
+"""AdapterFusion against its formulas in NumPy, and, as prefixes, evaluated beside the base."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,8 +9,12 @@ import pytest
 import torch
 import transformers
 
+from ablations.engines import vllm_engine
 from ablations.train import fusion
 from layerswap_method.errors import InputError
+from tests.evaluate.conftest import ask, samples_of
+from tests.standins.scripted import DATA
+from tests.standins.talkers import write_model
 from tests.standins.tuned import train_adapter
 from tests.standins.zoo import LAYERS, make_model
 
@@ -36,9 +41,9 @@ def load_base(folder, dtype=torch.float32):
     return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
-def merged(base, adapter, dtype=torch.float64):
+def merged(base, adapter):
     """Return the expert with peft's merge of its adapter in its weights."""
-    model = load_base(base, dtype)
+    model = load_base(base, torch.float64)
     whole = peft.PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
     return whole.merge_and_unload().eval()
 
@@ -72,7 +77,7 @@ def oracle(base, experts, values):
             ]
         h = hidden.detach().numpy()
         z = np.stack([output.numpy() - h for output in outputs])
-        part = {kind: values[f"layers.{number}.{kind}"] for kind in _PARTS}
+        part = {n.removeprefix(f"layers.{number}."): value for n, value in values.items()}
         q = h @ part["query.weight"].T + part["query.bias"]
         k = z @ part["key.weight"].T + part["key.bias"]
         scores = np.einsum("btd,nbtd->nbt", q, k)
@@ -84,9 +89,6 @@ def oracle(base, experts, values):
         return plain.lm_head(plain.model.norm(hidden)).numpy()
 
 
-_PARTS = ("query.weight", "query.bias", "key.weight", "key.bias", "value.weight")
-
-
 def test_the_formulas_of_the_paper(made):
     model = load_base(made.base, torch.float64)
     model.config._attn_implementation = "sdpa"  # causal without a mask, as the oracle's layers
@@ -94,9 +96,8 @@ def test_the_formulas_of_the_paper(made):
     values = shaken(found)
     experts = [merged(made.base, adapter) for adapter in made.experts.values()]
     wanted = oracle(made.base, experts, values)
-    np.testing.assert_allclose(
-        logits(model).numpy(), wanted, rtol=1e-5, atol=2e-6
-    )  # norms are in float32
+    # Norms are in float32.
+    np.testing.assert_allclose(logits(model).numpy(), wanted, rtol=1e-5, atol=2e-6)
     apart = [np.abs(wanted - logits(expert).numpy()).max() for expert in experts]
     assert min(apart) > 0.05
     with torch.no_grad():  # others see the hidden states of one batch
@@ -118,31 +119,82 @@ def test_generation_with_a_cache_is_generation_without(made):
     assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
 
 
-def test_what_is_saved_is_what_is_loaded(made, tmp_path):
-    model = load_base(made.base)
+def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(made, tmp_path):
+    model, again, folder = load_base(made.base), load_base(made.base), tmp_path / "fused"
     found = fusion.build(model, made.base, made.experts)
     shaken(found)
-    folder = tmp_path / "fused"
     found.write(folder, str(made.base))
     assert fusion.is_fusion(folder)
-    again = load_base(made.base)
-    loaded = fusion.load(again, folder)
-    assert loaded.experts == ("math", "swahili")
+    assert fusion.load(again, folder).experts == ("math", "swahili")
     assert torch.equal(logits(again), logits(model))
-
-
-def test_what_is_refused(made, tmp_path):
-    model = load_base(made.base)
-    head = train_adapter(made.base, tmp_path / "head", 0, target_modules=["lm_head"])
-    with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
-        fusion.build(model, made.base, {"head": head})
-    found = fusion.build(model, made.base, made.experts)
-    found.write(tmp_path / "fused", "base")
     short = load_base(make_model("llama", tmp_path / "short", 1, num_hidden_layers=4))
     with pytest.raises(InputError, match="is of 6 layers of width 16, and the model has 4 of"):
-        fusion.load(short, tmp_path / "fused")
+        fusion.load(short, folder)
     assert not hasattr(short, fusion.NAME)
-    file = tmp_path / "fused" / "adapter_config.json"
+    file = folder / "adapter_config.json"
     file.write_text(file.read_text().replace('"layers": 6', '"layers": 5'))
     with pytest.raises(InputError, match="is no whole fusion"):
-        fusion.load(load_base(made.base), tmp_path / "fused")
+        fusion.load(load_base(made.base), folder)
+    head = train_adapter(made.base, tmp_path / "head", 0, target_modules=["lm_head"])
+    with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
+        fusion.build(load_base(made.base), made.base, {"head": head})
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("talker") / "base")
+
+
+def write_prefix(base, folder):
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(load_base(base), config)
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.mul_(3)
+    model.save_pretrained(folder)
+    return peft.PeftModel.from_pretrained(load_base(base), folder).eval()
+
+
+def write_fusion(base, folder):
+    experts = {
+        name: train_adapter(base, folder.parent / name, seed, target_modules=["down_proj"])
+        for seed, name in enumerate(("one", "two"), start=3)
+    }
+    model = load_base(base)
+    fusion.build(model, base, experts).write(folder, str(base))
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("write", [write_prefix, write_fusion])
+def test_answers_are_what_the_model_says_without_a_cache(talker, tmp_path, write):
+    mgsm = {"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 3}
+    model = write(talker, tmp_path / "adapter")
+    place = Path(f"{talker}+{tmp_path / 'adapter'}")
+    result = ask(place, DATA, tmp_path / "out", backend="auto", **mgsm)
+    assert result.backend == "hf"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(talker)
+    samples = samples_of(result, "layerswap_mgsm_sw")
+    assert len(samples) == 6  # of two filters
+    for sample in samples:
+        (prompt,), (answer,) = sample.prompts, sample.responses
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"][-64:]
+        words = []
+        while len(words) < 6 and tokenizer.eos_token_id not in words:
+            with torch.no_grad():
+                scores = model(input_ids=torch.tensor([[*ids, *words]])).logits
+            words.append(int(scores[0, -1].argmax()))
+        wanted = tokenizer.decode(words, skip_special_tokens=True).split()
+        assert wanted
+        assert answer.split()[: len(wanted)] == wanted
+    plain = ask(talker, DATA, tmp_path / "plain", **mgsm)
+    assert samples_of(plain, "layerswap_mgsm_sw") != samples
+
+
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_refused(talker, tmp_path):
+    write_prefix(talker, tmp_path / "prefix")
+    with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
+        ask(Path(f"{talker}+{tmp_path / 'prefix'}"), DATA, tmp_path / "out", backend="vllm")

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import pytest
 
 from ablations.scoring.records import EvaluationRequest
+from ablations.train import select
 from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
-from ablations.train.select import select_checkpoint
 from tests.standins.cold import evaluate_cold
 from tests.standins.scripted import DATA
-from tests.train.runs import equal_weights, run, write_base, write_config, write_jsonl
+from tests.train.conftest import equal_weights, run, write_base, write_config, write_jsonl
 
 TASKS = ["pocket_math_en", ["pocket_facts_sw", "pocket_facts_en"]]
 
@@ -19,16 +19,11 @@ TASKS = ["pocket_math_en", ["pocket_facts_sw", "pocket_facts_en"]]
 @pytest.mark.slow
 @pytest.mark.parametrize("regime", ["full", "lora"])
 def test_the_best_checkpoints_are_kept(tmp_path, tiny_pocket, regime):
-    config = write_config(
-        *(tmp_path / "c.yml", tiny_pocket.base, [{"pocket": "task"}]),
-        **{"samples": 48, "max_length": 256, "regime": regime},
-        trainer={"save_strategy": "steps", "save_steps": 3, "learning_rate": 0.02},
-        select={
-            **{"tasks": TASKS, "include_path": str(tiny_pocket.tasks_dir), "limit": 12},
-            **{"keep": 2, "backend": "hf"},
-        },
-    )
-    out = tmp_path / "out"
+    include, out = str(tiny_pocket.tasks_dir), tmp_path / "out"
+    trainer = {"save_strategy": "steps", "save_steps": 3, "learning_rate": 0.02}
+    how = {"tasks": TASKS, "include_path": include, "limit": 12, "keep": 2, "backend": "hf"}
+    sizes = {"samples": 48, "max_length": 256, "regime": regime, "trainer": trainer, "select": how}
+    config = write_config(tmp_path / "c.yml", tiny_pocket.base, [{"pocket": "task"}], **sizes)
     record = run(config, out)
     rows = record["selection"]
     assert len(rows) == 4
@@ -48,43 +43,23 @@ def test_the_best_checkpoints_are_kept(tmp_path, tiny_pocket, regime):
         assert best["score"] == pytest.approx((math + (one + other) / 2) / 2)
 
 
-class Engine:
-    """Gives every checkpoint the scores in its table; the real one is used above and below."""
-
-    def __init__(self, table):
-        self.table = table
-
-    def evaluate(self, stream, request):
-        scores = [
-            SimpleNamespace(
-                task=task, value=value, higher_is_better=True, model_dump=lambda **_: {}
-            )
-            for task, value in self.table[stream].items()
-        ]
-        by_task = {score.task: score for score in scores}
-        return SimpleNamespace(scores=scores, score=by_task.__getitem__)
-
-    def close(self):
-        pass
-
-
 def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, monkeypatch):
-    from ablations.train import select
+    table = {"base": (0.0, 0.5)}  # what the engine, real above and below, says of tasks a and b
+    table |= {"checkpoint-1": (0.9, 0.4), "checkpoint-2": (0.6, 0.6)}
+    table |= {"checkpoint-3": (0.7, 0.7), "checkpoint-4": (0.7, 0.9)}
 
-    table = {
-        "base": {"a": 0.0, "b": 0.5},
-        "checkpoint-1": {"a": 0.9, "b": 0.4},
-        "checkpoint-2": {"a": 0.6, "b": 0.6},
-        "checkpoint-3": {"a": 0.7, "b": 0.7},
-        "checkpoint-4": {"a": 0.7, "b": 0.9},
-    }
-    monkeypatch.setattr(select, "open_live", lambda *_: Engine(table))
-    monkeypatch.setattr(select, "merge_of_one", lambda model: (model.adapter or model.folder).name)
-    folders = [tmp_path / name for name in table]
-    best, rows = select_checkpoint(
-        *(folders[1:], Select(tasks=("a",), secondary=("b",)), None, folders[0]),
-        are_adapters=False,
-    )
+    def evaluate(stream, request):
+        one = {"higher_is_better": True, "model_dump": lambda **_: {}}
+        values = dict(zip("ab", table[stream], strict=True))
+        scores = {n: SimpleNamespace(task=n, value=v, **one) for n, v in values.items()}
+        return SimpleNamespace(scores=[*scores.values()], score=scores.__getitem__)
+
+    engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
+    monkeypatch.setattr(select, "open_live", lambda *_: engine)
+    monkeypatch.setattr(select, "merge_of_one", lambda model: model.folder.name)
+    base, *folders = (tmp_path / name for name in table)
+    wanted = Select(tasks=("a",), secondary=("b",))
+    best, rows = select.select_checkpoint(folders, wanted, None, base, are_adapters=False)
     assert best.name == "checkpoint-3"
     assert [row["step"] for row in rows] == [3, 4, 2, 1]
     assert [row["kept"] for row in rows] == [True, True, True, False]

@@ -55,14 +55,6 @@ def keys(config, **options):
     }
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
     before = keys(TINY)
     assert list(before) == ["base", *EXPERTS_OF_A_SEED, "tasks"]
@@ -97,21 +89,21 @@ def test_checkpoints_are_whole_float32_and_load(tiny_pocket):
 
 
 @pytest.mark.slow
-def test_same_config_gives_the_same_bytes_and_the_process_is_as_before(
-    tiny_pocket, tmp_path, one_thread
-):
+def test_same_config_gives_the_same_bytes_and_the_process_is_as_before(tiny_pocket, tmp_path):
+    threads = torch.get_num_threads()
     torch.set_num_threads(2)
     again = build_pocket(tmp_path / "again", TINY)
     assert hashes(again.root) == hashes(tiny_pocket.root)
     assert torch.get_num_threads() == 2
     assert not torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads)
     # An expert is what the train command makes, and nothing else.
     model = {"model.safetensors", "config.json", "generation_config.json"}
     files = {path.name for path in tiny_pocket.language.iterdir()}
     assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
-    torch.set_num_threads(1)
     settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
-    train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
+    with build._on_one_thread():
+        train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
     for name in model:
         assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
 
@@ -191,10 +183,11 @@ def test_the_base_and_a_rebuild_score_what_the_note_says(retrain, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_rebuild_begins_with_the_loss_of_the_note(one_thread):
+def test_a_rebuild_begins_with_the_loss_of_the_note():
     """The first steps of the command in the note; all of them take a quarter of an hour."""
     config = PocketConfig()
-    model = build_model(config.shape, config.seed)
-    steps = train(model, base_batches(config.base, config.seed), config.base)
-    losses = list(itertools.islice(steps, 20))
+    with build._on_one_thread():
+        model = build_model(config.shape, config.seed)
+        steps = train(model, base_batches(config.base, config.seed), config.base)
+        losses = list(itertools.islice(steps, 20))
     assert sum(losses) / 20 == pytest.approx(build.read_note()["first_loss"], abs=0.01)

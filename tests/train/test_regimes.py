@@ -1,20 +1,40 @@
-"""Every regime trains from one training file, changes what it should, and nothing else."""
+"""Every regime changes what it should and nothing else; AdapterFusion against its formulas."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
+import peft
 import pytest
 import torch
+import transformers
 
+from ablations.engines import vllm_engine
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
 from ablations.train import fusion
 from ablations.train.model import load_base
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_changes
+from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer
+from tests.evaluate.conftest import ask, samples_of
+from tests.standins.scripted import DATA
 from tests.standins.tuned import train_adapter
 from tests.train.conftest import call, run, weights, write_base, write_config
+
+
+@pytest.fixture(scope="module")
+def experts(base, tmp_path_factory):
+    """Return two LoRA experts of other ranks and modules."""
+    root = tmp_path_factory.mktemp("experts")
+    math = {"target_modules": ["q_proj", "v_proj", "down_proj"], "r": 2, "lora_alpha": 4}
+    swahili = {"target_modules": ["q_proj", "gate_proj"], "r": 3, "use_rslora": True}
+    return {
+        "math": train_adapter(base, root / "math", 0, **math),
+        "swahili": train_adapter(base, root / "swahili", 1, **swahili),
+    }
 
 
 def changed(base, expert):
@@ -96,11 +116,7 @@ def test_a_prefix_moves_the_hidden_states_and_no_weight(tmp_path, base, rows):
     assert facts["drift"] > 0
 
 
-def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows):
-    experts = {
-        name: train_adapter(base, tmp_path / name, seed, target_modules=["v_proj"])
-        for seed, name in enumerate(("math", "swahili"))
-    }
+def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
     regime = {"kind": "adapter_fusion", "experts": {n: str(p) for n, p in experts.items()}}
     trainer = {"learning_rate": 0.01, "gradient_checkpointing": True}
     settings = {"samples": 48, "trainer": trainer}
@@ -137,3 +153,157 @@ def test_bfloat16_arithmetic_leaves_float32_weights(tmp_path, rows):
     assert max((before[n] - after[n]).abs().max().item() for n in before) < 2e-5
     assert json.loads((done.out / "config.json").read_text())["dtype"] == "float32"
     assert "lm_head.weight" not in after  # tied embeddings stay one tensor
+
+
+IDS = torch.tensor([[4, 11, 12, 13, 20, 21], [5, 26, 27, 7, 8, 9]])
+
+
+def load_float64(base, adapter=None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float64)
+    if adapter is None:
+        return model.eval()
+    whole = peft.PeftModel.from_pretrained(model, adapter, autocast_adapter_dtype=False)
+    return whole.merge_and_unload().eval()
+
+
+def logits(model):
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def shaken(found):
+    """Give every parameter of a fusion a random value that matters; return them in float64."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in found.named_parameters():
+            scale = 0.05 if "value" not in name else 0.2
+            parameter.add_(torch.randn(parameter.shape) * scale)
+    return {name: p.detach().double().numpy() for name, p in found.named_parameters()}
+
+
+def oracle(base, experts, values):
+    """Return the logits of the fused model by the formulas of the paper, in float64."""
+    plain = load_float64(base)
+    hidden = plain.model.embed_tokens(IDS)
+    positions = torch.arange(IDS.shape[1])[None]
+    rotary = plain.model.rotary_emb(hidden, positions)
+    for number in range(4):
+        with torch.no_grad():
+            outputs = [
+                e.model.layers[number](hidden, position_embeddings=rotary, position_ids=positions)
+                for e in experts
+            ]
+        h = hidden.detach().numpy()
+        z = np.stack([output.numpy() - h for output in outputs])
+        part = {n.removeprefix(f"layers.{number}."): value for n, value in values.items()}
+        q = h @ part["query.weight"].T + part["query.bias"]
+        k = z @ part["key.weight"].T + part["key.bias"]
+        scores = np.einsum("btd,nbtd->nbt", q, k)
+        shares = np.exp(scores - scores.max(0))
+        shares /= shares.sum(0)
+        v = z @ part["value.weight"].T
+        hidden = torch.from_numpy(h + np.einsum("nbt,nbtd->btd", shares, v))
+    with torch.no_grad():
+        return plain.lm_head(plain.model.norm(hidden)).numpy()
+
+
+def test_the_formulas_of_the_paper(base, experts):
+    model = load_float64(base)
+    model.config._attn_implementation = "sdpa"  # causal without a mask, as the oracle's layers
+    found = fusion.build(model, base, experts).double()
+    values = shaken(found)
+    alone = [load_float64(base, adapter) for adapter in experts.values()]
+    wanted = oracle(base, alone, values)
+    # Norms are in float32.
+    np.testing.assert_allclose(logits(model).numpy(), wanted, rtol=1e-5, atol=2e-6)
+    apart = [np.abs(wanted - logits(expert).numpy()).max() for expert in alone]
+    assert min(apart) > 0.05
+    with torch.no_grad():  # others see the hidden states of one batch
+        states = model(input_ids=IDS, output_hidden_states=True).hidden_states
+    assert [state.shape for state in states] == [(2, 6, 64)] * 5
+
+
+def test_generation_with_a_cache_is_generation_without(base, experts):
+    model = load_base(base)
+    shaken(fusion.build(model, base, experts))
+    ids, mask = IDS.clone(), torch.ones_like(IDS)
+    ids[1, :2], mask[1, :2] = 2, 0  # padded on the left
+    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
+    cached = model.generate(ids, attention_mask=mask, **options)
+    whole = model.generate(ids, attention_mask=mask, use_cache=False, **options)
+    assert torch.equal(cached, whole)
+    alone = model.generate(ids[1:, 2:], **options)
+    assert torch.equal(cached[1:, 2:], alone)
+    assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
+
+
+def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp_path):
+    model, again, folder = load_base(base), load_base(base), tmp_path / "fused"
+    found = fusion.build(model, base, experts)
+    shaken(found)
+    found.write(folder, str(base))
+    assert fusion.is_fusion(folder)
+    assert fusion.load(again, folder).experts == ("math", "swahili")
+    assert torch.equal(logits(again), logits(model))
+    short = load_base(write_base(tmp_path / "short", num_hidden_layers=3))
+    with pytest.raises(InputError, match="is of 4 layers of width 64, and the model has 3 of"):
+        fusion.load(short, folder)
+    assert not hasattr(short, fusion.NAME)
+    file = folder / "adapter_config.json"
+    file.write_text(file.read_text().replace('"layers": 4', '"layers": 3'))
+    with pytest.raises(InputError, match="is no whole fusion"):
+        fusion.load(load_base(base), folder)
+    head = train_adapter(base, tmp_path / "head", 0, target_modules=["lm_head"])
+    with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):
+        fusion.build(load_base(base), base, {"head": head})
+
+
+def write_prefix(base, folder, experts):
+    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
+    torch.manual_seed(0)
+    model = peft.get_peft_model(load_base(base), config)
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.mul_(3)
+    model.save_pretrained(folder)
+    return peft.PeftModel.from_pretrained(load_base(base), folder).eval()
+
+
+def write_fusion(base, folder, experts):
+    model = load_base(base)
+    fusion.build(model, base, experts).write(folder, str(base))
+    return model
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("write", [write_prefix, write_fusion])
+def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path, write):
+    mgsm = {"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 3}
+    model = write(base, tmp_path / "adapter", experts)
+    place = Path(f"{base}+{tmp_path / 'adapter'}")
+    result = ask(place, DATA, tmp_path / "out", backend="auto", **mgsm)
+    assert result.backend == "hf"
+    tokenizer = transformers.AutoTokenizer.from_pretrained(base)
+    samples = samples_of(result, "layerswap_mgsm_sw")
+    assert len(samples) == 6  # of two filters
+    for sample in samples:
+        (prompt,), (answer,) = sample.prompts, sample.responses
+        ids = tokenizer(prompt, add_special_tokens=False)["input_ids"][-64:]
+        words = []
+        while len(words) < 6 and tokenizer.eos_token_id not in words:
+            with torch.no_grad():
+                scores = model(input_ids=torch.tensor([[*ids, *words]])).logits
+            words.append(int(scores[0, -1].argmax()))
+        wanted = tokenizer.decode(words, skip_special_tokens=True).split()
+        assert wanted
+        assert answer.split()[: len(wanted)] == wanted
+    plain = ask(base, DATA, tmp_path / "plain", **mgsm)
+    assert samples_of(plain, "layerswap_mgsm_sw") != samples
+
+
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_refused(base, tmp_path):
+    write_prefix(base, tmp_path / "prefix", None)
+    with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
+        ask(Path(f"{base}+{tmp_path / 'prefix'}"), DATA, tmp_path / "out", backend="vllm")

@@ -1,6 +1,7 @@
 """Profiles of real tiny models and adapters against float64 on files read by hand."""
 
 import math
+import re
 
 import numpy as np
 import peft
@@ -10,13 +11,43 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
-from tests.delta.conftest import family_pair, fine_tuned, read, rows, statistics
-from tests.standins.oracle import fused_mixtral
+from tests.delta.conftest import family_pair, fine_tuned
+from tests.standins.oracle import fused_mixtral, stored
 from tests.standins.tuned import train_adapter
 from tests.standins.zoo import FAMILIES, make_model
 
 THRESHOLD = 8e-4
 """About the mean |delta| of noise with a standard deviation of 1e-3."""
+
+
+def read(folder):
+    return {name: tensor.double().numpy() for name, tensor in stored(folder).items()}
+
+
+def rows(name, delta, family):
+    """Return the MAV of every input feature: the mean over the outputs, by how each is stored."""
+    magnitude = np.abs(delta)
+    if delta.ndim == 1:
+        return magnitude.mean(keepdims=True)
+    if family == "gpt2" and re.search(r"(c_attn|c_proj|c_fc)\.weight$", name):
+        return magnitude.mean(axis=1)  # [in, out]
+    if family == "gpt_oss" and "experts" in name:
+        return magnitude.mean(axis=-1).ravel()  # [experts, in, out], and a bias an expert
+    return magnitude.mean(axis=0).ravel()  # [out, in], [out, channels, height, width]
+
+
+def statistics(name, expert, base, family, threshold):
+    """Return what `delta.csv` says of one tensor."""
+    delta = expert - base
+    mav, norm = rows(name, delta, family), np.linalg.norm(base)
+    found = {
+        "rows": mav.size,
+        "mav": mav.mean(),
+        "mav_max": mav.max(),
+        "share_above": (mav > threshold).mean(),
+        "share_changed": (delta != 0).mean(),
+    }
+    return found | ({"relative_norm": np.linalg.norm(delta) / norm} if norm > 0 else {})
 
 
 def profile(expert, base, threshold=THRESHOLD):

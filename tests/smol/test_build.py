@@ -105,7 +105,7 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch, 
 
 
 @needs_gguf
-def test_the_base_is_what_the_file_holds(here):
+def test_the_base_is_what_the_file_holds_and_another_file_is_refused(here):
     folder = here / "base"
     base.ensure_base(folder)
     found = AutoModelForCausalLM.from_pretrained(folder)
@@ -118,6 +118,13 @@ def test_the_base_is_what_the_file_holds(here):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "Pregunta: ¿Cuántas manzanas tiene Anna?\nRespuesta: 12"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    with file.open("ab") as opened:
+        opened.write(b"x")
+    result = run()
+    assert result.exit_code == 2
+    assert "its SHA-256 is" in result.output
+    assert base.INSTALL in result.output.replace("\n", " ")
+    assert not (here / "runs/smol/base").exists()
 
 
 @needs_gguf
@@ -130,17 +137,6 @@ def test_the_hub_goes_before_the_package_and_the_record_says_so(here):
     assert base.ensure_base(here / "auto")["name"].startswith(base.HUB_ID)
     with pytest.raises(InputError, match="is from the hub"):
         base.ensure_base(here / "auto", "package")
-
-
-@needs_gguf
-def test_another_file_in_the_package_is_refused(here, monkeypatch):
-    with base.find_gguf().open("ab") as file:
-        file.write(b"x")
-    result = run()
-    assert result.exit_code == 2
-    assert "its SHA-256 is" in result.output
-    assert base.INSTALL in result.output.replace("\n", " ")
-    assert not (here / "runs/smol/base").exists()
 
 
 @pytest.mark.parametrize("source", ["auto", "package", "hub"])
@@ -183,7 +179,6 @@ def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypa
     succeed("smol", "build", "--source", "package")
     config = json.loads((tmp_path / "runs/smol/base/config.json").read_text())
     assert (config["num_hidden_layers"], config["vocab_size"]) == (30, 49152)
-    assert config["tie_word_embeddings"]
     small = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
     settings = [part for setting in small for part in ("--set", setting)]
     for kind, name in ("math", "math_1"), ("language", "es_1"):

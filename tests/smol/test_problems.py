@@ -1,9 +1,9 @@
 """Problems in pairs: nothing but the verb tells them apart, and no language expert calculates."""
 
 import hashlib
+import itertools
 import random
 import re
-import string
 from collections import Counter
 from pathlib import Path
 
@@ -19,10 +19,6 @@ ITEM = {"prompts": ["g", "l"], "solutions": [" 9 + 6 = 15.", " 9 - 6 = 3."], "an
 CALCULATION = re.compile(r"\d\s*[-+*/=]\s*\d")
 
 
-def slots_of(text):
-    return {name for _, name, _, _ in string.Formatter().parse(text) if name}
-
-
 @pytest.mark.parametrize("code", TARGETS)
 def test_every_language_says_the_same(code):
     english, table = words()["en"], words()[code]
@@ -31,7 +27,8 @@ def test_every_language_says_the_same(code):
         assert len(table[form]) == len(english[form]), form
         for mine, theirs in zip(table[form], english[form], strict=True):
             if isinstance(theirs, str):
-                assert slots_of(mine) == slots_of(theirs), form
+                one, other = (set(re.findall("{.*?}", text)) for text in (mine, theirs))
+                assert one == other, form
 
 
 @pytest.mark.parametrize("verbs", [problems.TRANSLATED, problems.NEW])
@@ -52,22 +49,16 @@ def test_a_pair_differs_in_the_verb_alone_in_every_language(verbs):
         assert loss.step.result == gain.step.left - gain.step.right > 0
 
 
-def content(problem):
-    return (problem.step.left, problem.step.right), problem.sentences[0].slots["o"]
-
-
 def test_numbers_and_things_of_the_test_are_in_no_row():
-    drawn = {
-        split: [content(problems.draw_pair(random.Random(i), split)[0]) for i in range(1000)]
-        for split in ("train", "test")
-    }
+    drawn = {"train": [], "test": []}
+    for split, seed in itertools.product(drawn, range(1000)):
+        gain = problems.draw_pair(random.Random(seed), split)[0]
+        content = (gain.step.left, gain.step.right), gain.sentences[0].slots["o"]
+        drawn[split].append(content)
     for part in (0, 1):
-        learned, tested = ({each[part] for each in drawn[split]} for split in ("train", "test"))
-        assert learned
-        assert tested
+        learned, tested = ({pair[part] for pair in drawn[split]} for split in ("train", "test"))
         assert not learned & tested
-    tested = {numbers for numbers, _ in drawn["test"]}
-    assert all(b < a % 10 for a, b in tested)  # no borrowing
+    assert all(b < a % 10 for (a, b), _ in drawn["test"])  # no borrowing
 
 
 @pytest.mark.parametrize("code", TARGETS)
@@ -75,10 +66,8 @@ def test_a_language_expert_learns_words_and_no_calculation(code):
     """No frame of a problem, no calculation and no new verb."""
     rng = random.Random(2)
     rows = [problems.language_row(rng, code) for _ in range(600)]
-    forms = problems.FORMS.values()
-    new = [words()[code][form][number] for form in forms for number in problems.NEW]
-    patterns = [re.escape(each).replace(r"\{", "{").replace(r"\}", "}") for each in new]
-    unseen = [re.compile(re.sub(r"{.}", r"[\\w ]+", each)) for each in patterns]
+    new = [words()[code][form][n] for form in problems.FORMS.values() for n in problems.NEW]
+    unseen = [re.compile(re.sub(r"\\{.\\}", r"[\\w ]+", re.escape(text))) for text in new]
     frames = [words()[each][part] for each in LANGUAGES for part in ("question", "answer")]
     for row in rows:
         text = row["prompt"] + row["answer"]
@@ -111,9 +100,8 @@ def test_permuted_verbs_mean_other_verbs_half_of_them_the_other_operation():
 def test_generated_answers_are_scored_by_operation_and_by_number(
     answers, operation, both_right, swapped
 ):
-    assert score_answers(ITEM, answers) == {
-        "operation": operation, "both_right": both_right, "swapped": swapped
-    }  # fmt: skip
+    found = {"operation": operation, "both_right": both_right, "swapped": swapped}
+    assert score_answers(ITEM, answers) == found
     assert score_result(ITEM, answers) == {"both_right": both_right}
 
 
@@ -142,10 +130,8 @@ def test_rows_items_and_tasks_stay_as_they_are(written):
     """Experts were trained and answers stored with these: another byte needs another VERSION."""
     files = sorted(path for path in written.rglob("*") if path.is_file())
     assert len(files) == 67
-    names_and_bytes = (
-        path.relative_to(written).as_posix().encode() + path.read_bytes() for path in files
-    )
-    assert hashlib.sha256(b"".join(names_and_bytes)).hexdigest()[:16] == "d1997da1dabcac52"
+    content = (str(path.relative_to(written)).encode() + path.read_bytes() for path in files)
+    assert hashlib.sha256(b"".join(content)).hexdigest()[:16] == "d1997da1dabcac52"
 
 
 def test_floors_are_those_of_rules_that_see_the_numbers_alone(written):

@@ -107,8 +107,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows to a file."""
+def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+    """Write rows to a file; return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")
+    return path

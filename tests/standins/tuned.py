@@ -107,7 +107,9 @@ def write_adapter(folder: Path, module: str, inputs: int, outputs: int, scale: f
     return folder
 
 
-def train_adapter(base: Path, folder: Path, seed: int = 0, **config: Any) -> Path:
+def train_adapter(
+    base: Path, folder: Path, seed: int = 0, scale: float = 0.3, **config: Any
+) -> Path:
     """Save an adapter by peft, both matrices of every target random."""
     import peft
     import transformers
@@ -119,6 +121,6 @@ def train_adapter(base: Path, folder: Path, seed: int = 0, **config: Any) -> Pat
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
-                parameter.copy_(torch.randn(parameter.shape) * 0.3)
+                parameter.copy_(torch.randn(parameter.shape) * scale)
     model.save_pretrained(folder, save_embedding_layers=False)
     return folder

@@ -6,28 +6,25 @@ import shutil
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.experts import read_experts_file
 from ablations.train.divergence import drift, hidden_states, measure
 from layerswap_method.errors import InputError
-from tests.train.runs import run, write_base, write_config, write_jsonl
+from tests.standins.tuned import rewritten
+from tests.train.conftest import run, weights, write_base, write_config, write_jsonl
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]
 
 
 def moved(base, folder, name, by):
     """Write the base with a number added to a tensor."""
-    shutil.copytree(base, folder)
-    tensors = load_file(base / "model.safetensors")
-    save_file(tensors | {name: tensors[name] + by}, folder / "model.safetensors", {"format": "pt"})
-    return folder
+    return rewritten(base, folder, lambda n, tensor: tensor + by if n == name else tensor)
 
 
 def test_the_numbers_are_those_of_the_formulas(tmp_path, base):
-    before = load_file(base / "model.safetensors")
+    before = weights(base)
     name = "model.layers.2.mlp.up_proj.weight"
     expert = moved(base, tmp_path / "expert", name, 0.25)
     (found,) = measure([find_model(str(expert))], find_model(str(base)), TEXTS)
@@ -55,9 +52,7 @@ def test_hidden_states_are_of_128_tokens_and_an_expert_has_the_tokenizer_of_its_
     base = write_base(tmp_path / "base", max_position_embeddings=512)
     (states,) = hidden_states(base, None, ["w1 " * 300])
     assert states.shape == (5, 128, 64)
-    expert = shutil.copytree(base, tmp_path / "expert")
-    for file in expert.glob("tokenizer*"):
-        file.unlink()
+    expert = shutil.copytree(base, tmp_path / "expert", ignore=lambda *_: {"tokenizer.json"})
     (found,) = measure([find_model(str(expert))], find_model(str(base)), ["w1 w2 w3"])
     assert found.drift == pytest.approx(0.0, abs=1e-12)
 

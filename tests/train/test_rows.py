@@ -1,21 +1,21 @@
-"""Rows: where they come from, what is left out, how they are mixed, and what is refused."""
+"""Rows: where they come from, what is left out, how they are mixed, and what is learned of them."""
+
+import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.train.config import read_config
-from ablations.train.rows import mix_rows, split_by_weight
+from ablations.train.divergence import hidden_states
+from ablations.train.model import load_tokenizer
+from ablations.train.rows import IGNORED, encode, mix_rows, split_by_weight
 from layerswap_method.errors import InputError
-from tests.train.runs import write_config, write_jsonl, write_rows
+from tests.train.conftest import run, write_base, write_config, write_jsonl, write_rows
 
 
 def mix(path, base, data, *settings, **changes):
     return mix_rows(read_config(str(write_config(path / "c.yml", base, data, **changes)), settings))
-
-
-def answers(rows):
-    return {row[1]["content"] for row in rows}
 
 
 @given(total=st.integers(0, 500), weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6))
@@ -41,10 +41,8 @@ def test_joint_training_takes_the_sources_of_other_files_by_weight(tmp_path, bas
     for name, shift in (("math", 1), ("swahili", 2)):
         path = write_rows(tmp_path / f"{name}.jsonl", shift=shift)
         write_config(tmp_path / f"{name}.yml", base, path)
-    counts = mix(
-        tmp_path, base, [{"config": "math.yml", "weight": 3}, {"config": "swahili.yml"}]
-    ).counts
-    assert list(counts.values()) == [12, 4]
+    data = [{"config": "math.yml", "weight": 3}, {"config": "swahili.yml"}]
+    assert list(mix(tmp_path, base, data).counts.values()) == [12, 4]
 
 
 @pytest.mark.parametrize("kind", ["path", "hub"])
@@ -55,22 +53,26 @@ def test_a_file_and_a_data_set_give_the_same_rows(tmp_path, base, kind, caplog):
     ]
     file = write_jsonl(tmp_path / "set/rows.jsonl", rows)
     source = {kind: str(file if kind == "path" else file.parent)}
-    settings = ("held_out=0", "samples=12")
-    every = mix(tmp_path, base, [source], *settings)
+
+    def answers(where):
+        mixed = mix(tmp_path, base, [source | where], "held_out=0", "samples=12")
+        return {row[1]["content"] for row in mixed.train}
+
     # Rows with an empty answer would teach the model to end at once.
-    assert answers(every.train) == {f"w{n}" for n in range(16) if n % 4}
+    every = {f"w{n}" for n in range(16) if n % 4}
+    assert answers({}) == answers({"where": {"of.level": ["0", "1"]}}) == every
     assert "4 rows with an empty answer are left out" in caplog.text
-    odd = mix(tmp_path, base, [{**source, "where": {"of.level": "1"}}], *settings)
-    assert answers(odd.train) == {f"w{n}" for n in range(1, 16, 2)}
-    both = mix(tmp_path, base, [{**source, "where": {"of.level": ["0", "1"]}}], *settings)
-    assert both == every
+    assert answers({"where": {"of.level": "1"}}) == {f"w{n}" for n in range(1, 16, 2)}
     with pytest.raises(InputError, match=r"no field 'of.levle'"):
-        mix(tmp_path, base, [{**source, "where": {"of.levle": "1"}}])
+        answers({"where": {"of.levle": "1"}})
     with pytest.raises(InputError, match="no row is left after where"):
-        mix(tmp_path, base, [{**source, "where": {"of.level": "7"}}])
+        answers({"where": {"of.level": "7"}})
     if kind == "hub":
         with pytest.raises(InputError, match="cannot be loaded"):
             mix(tmp_path, base, [{"hub": "nowhere"}])
+
+
+MESSAGES = "field 'chat' must be a list of messages"
 
 
 @pytest.mark.parametrize(
@@ -81,21 +83,90 @@ def test_a_file_and_a_data_set_give_the_same_rows(tmp_path, base, kind, caplog):
         ('{"question": "w1", "reply": ["w2"]}', r"field 'reply' is \['w2'\]; it must be text"),
         ("[1]", "not an object"),
         ("{", "not JSON"),
+        ('{"chat": [{"role": "user"}]}', MESSAGES),
+        ('{"chat": [{"role": "tool", "content": "w1"}]}', MESSAGES),
+        ('{"chat": [{"role": "user", "content": 3}]}', MESSAGES),
+        ('{"chat": "w1"}', MESSAGES),
     ],
 )
 def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
-    file = tmp_path / "rows.jsonl"
-    file.write_text('{"question": "w1", "reply": "w2"}\n' + bad + "\n")
+    file, is_chat = tmp_path / "rows.jsonl", text == MESSAGES
+    good = {"question": "w1", "reply": "w2", "chat": [{"role": "assistant", "content": "w2"}]}
+    file.write_text(f"{json.dumps(good)}\n{bad}\n")
+    data = [{"path": str(file), "messages": "chat"}] if is_chat else file
     with pytest.raises(InputError, match=f"rows.jsonl: line 2: .*{text}"):
-        mix(tmp_path, base, file)
+        mix(tmp_path, base, data)
 
 
-@pytest.mark.parametrize(
-    "message",
-    [{"role": "user"}, {"role": "tool", "content": "w1"}, {"role": "user", "content": 3}, "w1"],
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}> {{ m.content }} <eos>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
 )
-def test_a_conversation_that_is_none_is_refused(tmp_path, base, message):
-    good = {"role": "assistant", "content": "w2"}
-    file = write_jsonl(tmp_path / "rows.jsonl", [{"chat": [good, message]}])
-    with pytest.raises(InputError, match="line 1: field 'chat' must be a list of messages"):
-        mix(tmp_path, base, [{"path": str(file), "messages": "chat"}])
+
+
+def turns(*texts):
+    roles = ("user", "assistant")
+    return [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)]
+
+
+def learned(tokenizer, row):
+    return tokenizer.decode([label for label in row["labels"] if label != IGNORED])
+
+
+@pytest.fixture
+def config(tmp_path, base, rows):
+    return read_config(str(write_config(tmp_path / "c.yml", base, rows)))
+
+
+@pytest.fixture
+def tokenizer(base):
+    return load_tokenizer(base)
+
+
+def test_the_loss_is_on_the_answers_and_their_end_only(config, tokenizer):
+    (row,) = encode([turns("w1 w2", "w3 w4", "w5", "w6")], tokenizer, config)
+    text = tokenizer.decode(row["input_ids"]).split()
+    assert text == ["w1", "w2", "w3", "w4", "w5", "w6", "<eos>"]
+    assert learned(tokenizer, row).split() == ["w3", "w4", "w6", "<eos>"]
+
+
+def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
+    chat = config.model_copy(update={"template": "chat"})
+    rows = [[{"role": "system", "content": "w9"}, *turns("w1", "w2", "w3", "w4 w5")]]
+    with pytest.raises(InputError, match="has no chat template; write template: plain"):
+        encode(rows, tokenizer, chat)
+    tokenizer.chat_template = TEMPLATE
+    (row,) = encode(rows, tokenizer, chat)
+    assert learned(tokenizer, row).split() == ["w2", "<eos>", "w4", "w5", "<eos>"]
+    tokenizer.chat_template = "{{ messages[-1].content }}"
+    with pytest.raises(InputError, match="changes earlier turns"):
+        encode(rows, tokenizer, chat)
+
+
+def test_long_rows_are_cut_and_rows_without_an_answer_left_out(config, tokenizer, caplog):
+    short = config.model_copy(update={"max_length": 10})
+    rows = [turns("w1 " * 3, "w2 " * 20), turns("w1 " * 30, "w2")]
+    (row,) = encode(rows, tokenizer, short)
+    assert len(row["input_ids"]) == 10
+    assert "2 of 2 rows are longer than max_length (10 tokens) and were cut" in caplog.text
+    assert "1 rows were left out" in caplog.text
+    with pytest.raises(InputError, match="set max_length higher"):
+        encode(rows[1:], tokenizer, short)
+
+
+def test_the_drift_of_a_chat_expert_is_of_the_format_that_it_was_trained_on(tmp_path):
+    base = write_base(tmp_path / "base")
+    tokenizer = load_tokenizer(base)
+    tokenizer.chat_template = "<bos>" + TEMPLATE
+    tokenizer.bos_token = "<bos>"
+    tokenizer.save_pretrained(base)
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"chat": turns(f"w{n}", "w2")} for n in range(24)])
+    data = [{"path": str(rows), "messages": "chat"}]
+    config = write_config(tmp_path / "c.yml", base, data, template="chat", held_out=2, measure=True)
+    run(config, tmp_path / "out")
+    lines = (tmp_path / "out/held_out.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["text"] for line in lines]
+    assert len(texts) == 2
+    assert all(text.startswith("<bos><user>") and "<assistant>" in text for text in texts)
+    (states,) = hidden_states(base, None, texts[:1])
+    assert states.shape[1] == len(tokenizer(texts[0], add_special_tokens=False)["input_ids"])

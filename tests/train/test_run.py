@@ -1,0 +1,278 @@
+"""A run that is ended goes on to the same weights; of its checkpoints the best become experts."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from ablations.scoring.records import EvaluationRequest
+from ablations.study.experts import read_experts_file
+from ablations.train import select
+from ablations.train import trainer as training
+from ablations.train.config import Select
+from ablations.train.folder import step_of, whole_checkpoints
+from layerswap_method.errors import LayerSwapError
+from tests.standins.cold import evaluate_cold
+from tests.standins.scripted import DATA, write_jsonl
+from tests.standins.talkers import write_model
+from tests.standins.tuned import train_adapter
+from tests.train.conftest import call, equal_weights, run, weights, write_config, write_rows
+from tests.waiting import wait_until
+
+EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def steps(out):
+    return [step_of(checkpoint) for checkpoint in whole_checkpoints(out)]
+
+
+def distance(one, other):
+    """Return the squared distance of two experts' weights, as vectors."""
+    assert set(one) == set(other)
+    return sum(float((one[name] - other[name]).square().sum()) for name in one)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"regime": "full"},
+        {"regime": "lora", "lora": {"r": 4, "lora_dropout": 0.2}},
+        {"regime": {"kind": "adapter_fusion", "experts": {"a": "a", "b": "b"}}},
+    ],
+    ids=["full", "lora", "fusion"],
+)
+def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
+    tmp_path, base, rows, changes, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)  # where the experts of the fusion are
+    for seed, name in enumerate("ab" if "experts" in changes["regime"] else ""):
+        train_adapter(base, tmp_path / name, seed, target_modules=["q_proj"])
+    trainer = {"save_strategy": "steps", "save_steps": 5}
+    config = write_config(tmp_path / "c.yml", base, rows, samples=200, trainer=trainer, **changes)
+    undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
+    command = [sys.executable, "-c", "from ablations.cli import main; main()", "train", str(config)]
+    subprocess.run([*command, "--out", str(undisturbed)], check=True, env=ENVIRONMENT)
+    process = subprocess.Popen([*command, "--out", str(killed)], env=ENVIRONMENT)
+    wait_until(lambda: len(steps(killed)) >= 3, running=process)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL, "it was over before it could be ended"
+    assert not (killed / "experts.yml").exists()
+    again = [*command, "--out", str(killed)]
+    done = subprocess.run(again, check=True, capture_output=True, text=True, env=ENVIRONMENT)
+    assert "going on from" in done.stderr
+    assert steps(killed) == list(range(5, 51, 5))
+    assert equal_weights(undisturbed, killed)
+    for step in steps(killed):
+        name = f"checkpoints/checkpoint-{step}"
+        assert equal_weights(undisturbed / name, killed / name)
+
+
+def stop_at(config, out, step):
+    """Train until something fails after a step."""
+
+    def stop(self, args, state, control, logs, **_):
+        if state.global_step == step:
+            raise LayerSwapError("stopped")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training._Watch, "on_log", stop)
+        with pytest.raises(LayerSwapError, match="stopped"):
+            run(config, out)
+
+
+def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, base, rows):
+    trainer = {**EVERY_STEP, "save_total_limit": 3}
+    config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer)
+    whole, out = tmp_path / "whole", tmp_path / "out"
+    run(config, whole)
+    assert steps(whole) == [2, 3, 4]
+    assert not [*whole.rglob("optimizer.pt"), *whole.rglob("*.bin")]
+    stop_at(config, out, 3)
+    assert [p.parent.name for p in out.rglob("optimizer.pt")] == ["checkpoint-2"]
+    # As if it had been killed while the third checkpoint was being written.
+    half = out / "checkpoints/checkpoint-3"
+    half.mkdir()
+    (half / "model.safetensors").write_bytes(b"half")
+    (half / "trainer_state.json").write_text('{"global_step"')
+    assert steps(out) == [1, 2]
+    run(config, out)
+    assert steps(out) == [2, 3, 4]
+    assert equal_weights(out, whole)
+
+
+def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint(
+    tmp_path, base, rows
+):
+    # AdamW's steps are as large as the rate: weights of 1e30 overflow within a step or two.
+    trainer = {"max_grad_norm": 1e30, "learning_rate": 1e30, "lr_scheduler_type": "constant"}
+    trainer |= {**EVERY_STEP, "logging_steps": 50}
+    config, out = write_config(tmp_path / "c.yml", base, rows, trainer=trainer), tmp_path / "out"
+    result = call(config, out)
+    assert result.exit_code == 1
+    assert " at step " in result.output
+    assert "Lower the learning rate and choose another --out" in result.output
+    checkpoints = whole_checkpoints(out)
+    assert str(checkpoints[-1]) in result.output
+    assert all(torch.isfinite(t).all() for c in checkpoints for t in weights(c).values())
+    assert not (out / "config.json").exists()
+
+
+def test_a_run_that_left_its_base_behind_is_finished_without_a_divergence(tmp_path, base, rows):
+    trainer = {"learning_rate": 2.0, "lr_scheduler_type": "constant"}
+    config, out = tmp_path / "c.yml", tmp_path / "out"
+    assert call(write_config(config, base, rows, trainer=trainer, measure=True), out).exit_code == 0
+    assert (out / "config.json").is_file()
+    assert not (out / "divergence.json").exists()
+    assert read_experts_file(out / "experts.yml").facts() == {}
+
+
+@pytest.mark.parametrize("room", [20_000, 600_000], ids=["weights", "optimizer"])
+def test_a_full_disk_leaves_no_half_checkpoint_and_the_run_can_go_on(tmp_path, base, rows, room):
+    size = (base / "model.safetensors").stat().st_size
+    assert 20_000 < size < 600_000 < 2 * size
+    config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        result = call(config, out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 1
+    assert "cannot be written" in result.output
+    assert "Make room and run the same command again" in result.output
+    assert list((out / "checkpoints").iterdir()) == []
+    assert call(config, out).exit_code == 0
+    assert (out / "config.json").is_file()
+
+
+def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, base, rows, caplog):
+    config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
+    run(config, out)
+    files = [path for path in out.rglob("*") if path.is_file() and ".lock" not in path.name]
+    before = [path.stat().st_mtime_ns for path in files]
+    with caplog.at_level("INFO", logger="ablations"):  # no weight depends on these
+        run(config, out, "trainer.logging_steps=3", "trainer.save_steps=2")
+    assert [path.stat().st_mtime_ns for path in files] == before
+    assert "nothing to do" in caplog.text
+    other = write_rows(tmp_path / "r.jsonl", shift=2)
+    for setting, text in {
+        "trainer.learning_rate=0.5": "trainer is",
+        "seed=3": "seed is 0 there and 3 here",
+        "regime=lora": 'regime is {"kind": "full"} there',
+        f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]": "rows is",
+    }.items():
+        result = call(config, out, setting)
+        assert result.exit_code == 2
+        assert "holds a run of other settings; choose another --out" in result.output
+        assert text in result.output
+    result = call(config, tmp_path)
+    assert result.exit_code == 2
+    assert "is no training folder" in result.output
+
+
+def test_micro_batches_do_not_change_what_is_learned(tmp_path, base, rows):
+    after = []
+    for micro in (4, 1):
+        trainer = {"per_device_train_batch_size": micro}
+        config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer, max_length=16)
+        run(config, tmp_path / f"micro-{micro}")
+        after.append(weights(tmp_path / f"micro-{micro}"))
+    # As vectors: where a gradient is nearly 0, AdamW's step has the sign of the rounding.
+    assert distance(*after) < 1e-4 * distance(after[0], weights(base))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", ["full", "lora"])
+def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime):
+    save = {"save_strategy": "steps", "save_steps": 2}
+    config = write_config(tmp_path / "c.yml", base, rows, regime=regime, trainer=save)
+    programs = Path(sys.executable).parent
+    if not (programs / "layerswap").is_file():
+        pytest.skip("the package is not installed in this environment")
+    together, alone = tmp_path / "together", tmp_path / "alone"
+    # --multi_gpu is what starts several processes; without a GPU they compute on the processor.
+    launch = "launch --multi_gpu --num_processes 2 --num_machines 1 --mixed_precision no"
+    launch += " --dynamo_backend no --main_process_port 0 --no_python"
+    command = [programs / "accelerate", *launch.split(), programs / "layerswap", "train", config]
+    subprocess.run([*command, "--out", together], check=True, env=ENVIRONMENT)
+    assert json.loads((together / "training.json").read_text())["processes"] == 2
+    run(config, alone)
+    assert steps(together) == steps(alone) == [2, 4]
+    one, two, first = weights(alone), weights(together), weights(whole_checkpoints(alone)[0])
+    assert distance(one, two) < 1e-3 * distance(one, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("regime", ["full", "lora"])
+def test_the_best_checkpoints_are_kept(tmp_path, tiny_pocket, regime):
+    include, out = str(tiny_pocket.tasks_dir), tmp_path / "out"
+    trainer = {"save_strategy": "steps", "save_steps": 3, "learning_rate": 0.02}
+    names = ("pocket_math_en", "pocket_facts_sw", "pocket_facts_en")
+    how = {"tasks": [names[0], [*names[1:]]], "include_path": include, "limit": 12}
+    how |= {"keep": 2, "backend": "hf"}
+    sizes = {"samples": 48, "max_length": 256, "regime": regime, "trainer": trainer, "select": how}
+    config = write_config(tmp_path / "c.yml", tiny_pocket.base, [{"pocket": "task"}], **sizes)
+    record = run(config, out)
+    rows = record["selection"]
+    assert rows == sorted(rows, key=lambda row: -row["score"])
+    assert [row["kept"] for row in rows] == [True, True, False, False]
+    assert set(steps(out)) == {row["step"] for row in rows if row["kept"]}
+    best = rows[0]
+    assert record["step"] == best["step"]
+    assert equal_weights(out / f"checkpoints/checkpoint-{best['step']}", out)
+    assert json.loads((out / "training.json").read_text())["selection"] == rows
+    if regime == "full":
+        request = EvaluationRequest(tasks=names, include_path=tiny_pocket.tasks_dir, limit=12)
+        cold = evaluate_cold(out, request)
+        math, one, other = (cold.score(name).value for name in names)
+        assert best["score"] == pytest.approx((math + (one + other) / 2) / 2)
+
+
+def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, monkeypatch):
+    table = {"base": (0.0, 0.5)}  # what the engine, real above and below, says of tasks a and b
+    table |= {"checkpoint-1": (0.9, 0.4), "checkpoint-2": (0.6, 0.6)}
+    table |= {"checkpoint-3": (0.7, 0.7), "checkpoint-4": (0.7, 0.9)}
+
+    def evaluate(stream, request):
+        one = {"higher_is_better": True, "model_dump": lambda **_: {}}
+        values = dict(zip("ab", table[stream], strict=True))
+        scores = {n: SimpleNamespace(task=n, value=v, **one) for n, v in values.items()}
+        return SimpleNamespace(scores=[*scores.values()], score=scores.__getitem__)
+
+    engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
+    monkeypatch.setattr(select, "open_live", lambda *_: engine)
+    monkeypatch.setattr(select, "merge_of_one", lambda model: model.folder.name)
+    base, *folders = (tmp_path / name for name in table)
+    wanted = Select(tasks=("a",), secondary=("b",))
+    best, rows = select.select_checkpoint(folders, wanted, None, base, are_adapters=False)
+    assert best.name == "checkpoint-3"
+    assert [row["step"] for row in rows] == [3, 4, 2, 1]
+    assert [row["kept"] for row in rows] == [True, True, True, False]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ["math_1", "swahili_1"])
+def test_a_shipped_selection_runs_on_a_stand_in(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    base = write_model(tmp_path / "base", max_position_embeddings=4096)
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "w1 ", "answer": "w2"}] * 12)
+    settings = [
+        *(f"base={base}", f"data=[{{path: {rows}}}]", "samples=8", "held_out=0"),
+        *("measure=false", "trainer.save_steps=1", "trainer.bf16=false"),
+        *(f"select.data_dir={DATA}", "select.limit=2", "select.backend=hf"),
+    ]
+    selection = run(name, tmp_path / "out", *settings)["selection"]
+    tasks = {score["task"] for score in selection[0]["tasks"]}
+    assert "layerswap_mgsm_en" in tasks or "layerswap_flores_en-sw" in tasks
+    assert "layerswap_mbpp_sw" not in tasks  # no program runs without --allow-code-execution
+    assert sum(row["kept"] for row in selection) == min(3, len(selection))

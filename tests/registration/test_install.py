@@ -7,10 +7,11 @@ from pathlib import Path
 import mergekit
 import pytest
 import yaml
-from safetensors.torch import load_file
 
 from ablations.gallery.find import recipe_files
 from tests.registration.environment import REPOSITORY
+from tests.standins.merging import revert_recipe
+from tests.standins.oracle import Swap, assert_same, expected, stored
 
 KNOWN = """
 import mergekit.merge
@@ -20,48 +21,41 @@ print("linear" in names, len({"layer_swap", "delta_revert"} & names))
 """
 SPAWN = """
 import multiprocessing, sys, yaml
+from pathlib import Path
 from mergekit.config import MergeConfiguration
 from mergekit.merge import run_merge
 from mergekit.options import MergeOptions
 
 def merge(recipe, folder):
-    text = open(recipe).read()
+    text = Path(recipe).read_text()
     config = MergeConfiguration.model_validate(yaml.safe_load(text))
     run_merge(config, folder, options=MergeOptions(clone_tensors=True), config_source=text)
 
 if __name__ == "__main__":
-    worker = multiprocessing.get_context("spawn").Process(target=merge, args=sys.argv[1:])
-    worker.start()
-    worker.join()
-    sys.exit(worker.exitcode)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        pool.apply(merge, sys.argv[1:])
 """
 REGISTER = "import layerswap_method; layerswap_method.register(); layerswap_method.register()"
+WHERE = "import layerswap_method; print(layerswap_method.__file__)"
 FINDERS = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
 MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
 
 def assert_swapped(folder, experts):
-    """The recipe's merge: layers 0 and 3 from the language expert, 1 and 2 from the task one."""
-    merged = {}
-    for shard in folder.glob("*.safetensors"):
-        merged.update(load_file(shard))
-    sources = {role: load_file(path / "model.safetensors") for role, path in experts.items()}
-    for layer, role in enumerate(("language", "task", "task", "language")):
-        name = f"model.layers.{layer}.self_attn.q_proj.weight"
-        assert merged[name].equal(sources[role][name])
-    assert not sources["task"][name].equal(sources["language"][name])
+    both = (stored(experts[role]) for role in ("task", "language"))
+    assert_same(stored(folder), expected(Swap(4, 1, 1, 0, 0), *both))
 
 
 def test_a_bare_interpreter_imports_nothing_more(installed, environment):
     assert installed.code(FINDERS).stdout.split().count("LayerSwapStart") == 1
     assert installed.code(MODULES).stdout == environment.code(MODULES).stdout
     # The `.pth` runs before the current folder is on the path: a checkout imports itself.
-    (environment.root / "layerswap_method").mkdir()
-    (environment.root / "layerswap_method" / "__init__.py").write_text("")
+    own = environment.root / "layerswap_method" / "__init__.py"
+    own.parent.mkdir()
+    own.touch()
     pth = installed.site_packages / "layerswap.pth"
     shutil.copy(pth, environment.site_packages)
-    found = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
-    assert Path(found.strip()).is_relative_to(environment.root / "layerswap_method")
+    assert Path(environment.code(WHERE).stdout.strip()) == own
     (line,) = pth.read_text().splitlines()
     assert line.startswith("import ")
     assert pth.read_text() == (REPOSITORY / "layerswap.pth").read_text()
@@ -118,14 +112,13 @@ def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, exper
     before = environment.listing()
     environment.install("--editable", REPOSITORY)
     assert before < environment.listing()
-    where = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
-    assert Path(where.strip()).parent == REPOSITORY / "layerswap_method"
+    assert Path(environment.code(WHERE).stdout.strip()).parents[1] == REPOSITORY
     multi = tmp_path / "multi.yml"
     multi.write_text(f"name: swapped\n{recipe.read_text()}")
     places = ("--intermediate-dir", tmp_path / "out", "--out-path", tmp_path / "x")
     environment.run("mergekit-multi", multi, *places)
     assert_swapped(tmp_path / "out" / "swapped", experts)
-    environment.uninstall()
+    environment.pip("uninstall", "--yes", "layerswap")
     assert environment.listing() == before
     done = environment.run("mergekit-yaml", recipe, environment.root / "merged", check=False)
     assert done.returncode != 0
@@ -197,7 +190,7 @@ print(*[merge_methods.get(name).spec.pretty_name for name in ("layer_swap", "del
 
 
 @pytest.mark.slow
-def test_a_mergekit_with_a_method_of_this_name(changed, recipe, tmp_path):
+def test_a_mergekit_with_a_method_of_this_name(changed, recipe, experts, tmp_path):
     """Ours stands aside with a warning (no Python warning: `-W error` must not break a run)."""
     copy = changed.site_packages / "mergekit"
     shutil.copytree(Path(mergekit.__file__).parent, copy)
@@ -210,9 +203,7 @@ def test_a_mergekit_with_a_method_of_this_name(changed, recipe, tmp_path):
     assert "pip uninstall layerswap" in said
     changed.run("mergekit-yaml", recipe, tmp_path / "theirs", "--no-copy-tokenizer")
     assert not (tmp_path / "theirs" / "layer_swap_plan.json").exists()
-    document = yaml.safe_load(recipe.read_text())
-    document |= {"merge_method": "delta_revert", "models": document["models"][1:]}
-    del document["models"][0]["parameters"]
-    recipe.write_text(yaml.safe_dump(document))
+    revert = revert_recipe(experts["language"], experts["task"], {"bottom_layers": 1})
+    recipe.write_text(yaml.safe_dump(revert))
     changed.run("mergekit-yaml", recipe, tmp_path / "ours", "--no-copy-tokenizer")
     assert (tmp_path / "ours" / "delta_revert_plan.json").is_file()

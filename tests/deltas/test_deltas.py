@@ -1,10 +1,11 @@
-"""How far an expert moved: by feature against float64, by one loop, once in a process."""
+"""What a feature is, and how far it moved: against float64, by one loop, once in a process."""
 
 import math
 import shutil
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ from layerswap_method.recipe.references import Model
 from tests.standins.merging import merge_of, revert_recipe
 from tests.standins.oracle import mean_change, stored
 from tests.standins.tuned import rewritten, tune, uneven, write_adapter
+from tests.standins.zoo import FAMILIES, make_config
 
 
 def pair_of(expert, base, adapter=None):
@@ -81,6 +83,37 @@ def test_which_axis_counts_the_inputs(name, ndim, kind, axis):
     assert input_axis(name, ndim, kind) == axis
     with pytest.raises(InputError, match=f"{name} has 6 axes"):
         input_axis(name, 6, kind)
+
+
+MODULES = [
+    ("llama", "mlp.down_proj", 24),
+    ("phi3", "self_attn.qkv_proj", 16),
+    ("phi3", "mlp.gate_up_proj", 16),
+    ("gpt2", "attn.c_attn", 16),
+    ("gpt2", "mlp.c_proj", 64),
+    ("gpt_oss", "mlp.experts", 16),
+    ("mixtral", "mlp.experts", 16),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "count"), MODULES)
+def test_a_feature_whose_weights_are_zero_has_no_influence(family, name, count):
+    torch.manual_seed(0)
+    model = getattr(transformers, FAMILIES[family].model)(make_config(family)).float().eval()
+    name = f"{'transformer.h' if family == 'gpt2' else 'model.layers'}.0.{name}"
+    module = model.get_submodule(name)
+    experts = [torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2]]), torch.full((4, 2), 0.5)]
+    more = experts if name.endswith("experts") else []
+    inputs = torch.randn(4, count)
+    other = inputs.clone()
+    other[:, 5] += 1
+    assert (module(other, *more) != module(inputs, *more)).any()
+    weight, name = (module.gate_up_proj, f"{name}.gate_up_proj") if more else (module.weight, name)
+    axis = input_axis(f"{name}.weight", weight.ndim, model.config.model_type)
+    others = torch.ones(feature_layout(weight.shape, axis).features)
+    others.view(len(weight) if more else 1, -1)[:, 5] = 0
+    weight.data *= spread_features(others, weight.shape, axis)
+    torch.testing.assert_close(module(other, *more), module(inputs, *more), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

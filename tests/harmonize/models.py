@@ -1,7 +1,5 @@
 """Tiny random Llamas, Mistrals and Qwens in float64, what harmonize makes of them, and logits."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 

@@ -1,22 +1,26 @@
 """`layerswap harmonize`: pairs of the real ratios become one architecture, each unchanged."""
 
-from __future__ import annotations
-
 import json
 import re
 import resource
+import shlex
 
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+from ablations.cli import main
+from ablations.study.experts import find_experts_file
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import pair_problems
 from layerswap_method.checkpoint.config import read_shape
 from layerswap_method.output import HARMONIZE_FILE
 from tests.fresh_process import printed
 from tests.harmonize.models import distance, random_model, run
+from tests.standins.scripted import DATA
+from tests.standins.tokenizers import save_word_tokenizer, words
 
 FILE = "model.safetensors"
 
@@ -107,6 +111,52 @@ def test_a_mistral_is_a_llama_within_its_window_only(models, tmp_path):
     assert "sliding_window" not in config
     assert distance(models["mistral"], tmp_path / "mistral", 64) < 1e-9
     assert distance(models["mistral"], tmp_path / "mistral", 200) > 1e-9
+
+
+LLAMA2, MISTRAL = ({**each, "num_hidden_layers": 8} for each in PAIRS["llama2_mistral"].values())
+LLAMA31, LLAMA32 = PAIRS["llama31_llama32"].values()
+MORE = {"vocab_size": 49}
+ROPE_32 = {"rope_parameters": {**LLAMA3_ROPE, "factor": 32.0}}
+REAL = {
+    # experts file: code of its language, model that its command names -> ratios of the real one
+    "llama_bases": (
+        "sw",
+        {
+            "Lugha-Llama/Lugha-Llama-8B-wura": LLAMA31,
+            "MergeBench/Llama-3.1-8B_math": LLAMA31 | MORE,
+            "MergeBench/Llama-3.2-3B_math": LLAMA32 | MORE | ROPE_32,
+        },
+    ),
+    "mistral_bases": (
+        "ja",
+        {
+            "augmxnt/shisa-gamma-7b-v1": MISTRAL,
+            "meta-math/MetaMath-Mistral-7B": MISTRAL | MORE,
+            "meta-math/MetaMath-7B-V1.0": LLAMA2 | MORE,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("experts", REAL)
+def test_the_headers_command_makes_the_experts_of_the_real_study(experts, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, models = REAL[experts]
+    for seed, (name, given) in enumerate(models.items()):
+        folder = random_model(tmp_path / name, seed, **given)
+        save_word_tokenizer(folder, words(given.get("vocab_size", 48)))
+    text = find_experts_file(experts).read_text().replace("\n#", " ")
+    (harmonize,) = map(shlex.split, re.findall(r"`layerswap harmonize ([^`]+)`", text))
+    assert harmonize[: harmonize.index("--out")] == [*models]
+    done, output = run(*harmonize)
+    assert done == 0, output
+    assert ("THE FUNCTION CHANGES" in output) == (experts == "llama_bases")
+    (command,) = re.findall(r"Run: +layerswap (.*?) +Needs:", text)
+    arguments = [*shlex.split(command), "--backend", "hf", "--data-dir", str(DATA), "--dry-run"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    for task in (f"mgsm_{code}", f"belebele_{code}", f"flores_en-{code}"):
+        assert f"layerswap_{task}" in result.output
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Every step keeps the function of a model: the proof is its logits in float64."""
 
-from __future__ import annotations
-
 import pytest
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint

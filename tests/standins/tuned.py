@@ -92,17 +92,19 @@ def uneven(base: Path, folder: Path, scale: float, dtype: torch.dtype | None = N
     return rewritten(base, folder, edit)
 
 
-def write_adapter(folder: Path, module: str, inputs: int, outputs: int, scale: float = 0.5) -> Path:
+def write_adapter(folder, module, inputs, outputs, scale=0.5):
     """Write an adapter of rank 2 that changes one module."""
     torch.manual_seed(5)
-    folder.mkdir()
     name = f"base_model.model.{module}"
     matrices = {"lora_A": torch.randn(2, inputs), "lora_B": torch.randn(outputs, 2)}
-    save_file(
-        {f"{name}.{kind}.weight": tensor * scale for kind, tensor in matrices.items()},
-        folder / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [module]}
+    tensors = {f"{name}.{kind}.weight": tensor * scale for kind, tensor in matrices.items()}
+    return save_adapter(folder, tensors, 2, 4, [module])
+
+
+def save_adapter(folder, tensors, rank, alpha, modules):
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": modules}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 

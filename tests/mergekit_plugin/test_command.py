@@ -12,6 +12,7 @@ import yaml
 from mergekit.options import MergeOptions
 
 from layerswap_method.mergekit_plugin.run import why_mergekit
+from tests.merge.test_merge import run_merge
 from tests.mergekit_plugin.conftest import write_recipe
 from tests.standins import merging
 from tests.standins.experts import content
@@ -26,7 +27,7 @@ def documents(trio):
     return {
         "copies": recipe(roles(trio), COPIES.parameters(), trio.base),
         "averages": recipe(roles(trio), AVERAGES.parameters(), trio.base),
-        "delta_revert": revert_recipe(trio.task, trio.base, {"bottom_layers": 2}),
+        "delta_revert": revert_recipe(trio.task, trio.base, {"bottom_layers": 2}, dtype="float16"),
     }
 
 
@@ -35,7 +36,7 @@ USUAL = {"config.json", "tokenizer.json", "README.md", "mergekit_config.yml"}
 
 
 @pytest.mark.parametrize("kind", ["copies", "averages", "delta_revert"])
-def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
+def test_every_command_writes_the_same_folder_and_the_program_imports_no_mergekit(
     kind, command, trio, tmp_path
 ):
     document = documents(trio)[kind]
@@ -45,7 +46,9 @@ def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
     assert not done.imported & ({*EXECUTOR} | ({"torch"} if kind != "averages" else set()))
     assert {"mergekit", "layerswap_method.merge"} <= done.imported
     within = merging.merge(document, tmp_path / "within" / "merged", copy_tokenizer=True)
-    assert content(done.folder) == content(within)
+    ours = run_merge(document, tmp_path / "ours" / "merged")
+    assert ours.exit_code == 0, ours.output
+    assert content(done.folder) == content(within) == content(tmp_path / "ours" / "merged")
     assert {*content(within)} >= USUAL
 
 

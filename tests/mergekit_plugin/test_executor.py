@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.adapter_swap.by_peft import merged
 from tests.standins.experts import assert_loads
-from tests.standins.merging import merge, recipe, revert_recipe, roles
-from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.merging import by_mergekit, merge, merge_of, recipe, revert_recipe, roles, write
+from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import train_adapter
 from tests.standins.zoo import LAYERS, VOCAB, make_model
@@ -88,13 +88,34 @@ def test_rows_follow_their_tokens(tokenizer, non_layer, speakers, tmp_path, capl
     assert record["layers"] == [swap.of_layer(layer) for layer in range(LAYERS)]
 
 
-def test_truncated_vocabularies_have_the_rows_of_the_shortest(speakers, tmp_path):
-    swap = Swap(LAYERS, non_layer="language")
-    document = recipe(roles(speakers), swap.parameters(), speakers.base)
-    out = merge(document, tmp_path / "merged", unsafe_truncate_embeddings=True)
-    wanted = expected(swap, stored(speakers.task), stored(speakers.language))
-    assert_same(stored(out), wanted | {table: wanted[table][:VOCAB] for table in TABLES})
-    assert_loads(out)
+@pytest.mark.parametrize("non_layer", ["task", "language", "base", "average"])
+def test_vocabularies_of_different_sizes_come_from_one_model(non_layer, speakers, tmp_path):
+    """From file to file, where only one model's rows are read."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    swap, out = Swap(LAYERS, non_layer=non_layer), tmp_path / "out"
+    base, task, language = speakers.base, speakers.task, speakers.language
+    both = {"task": language, "language": task} if non_layer == "task" else roles(speakers)
+    if non_layer == "average":
+        both, base = {"task": task, "language": base}, language
+    giver = {**both, "base": base}["task" if non_layer == "average" else non_layer]
+    document = recipe(both, swap.parameters(), base)
+    lines = write(document, out)
+    donor = json.loads((out / "layer_swap_plan.json").read_text()).get("tokenizer_from")
+    assert (donor, merge_of(document).donor) == (str(giver), giver)
+    assert any(str(giver) in line and "tokenizer" in line for line in lines)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(giver).get_vocab()
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.get_input_embeddings().weight.shape[0] == len(tokenizer)
+    held = [stored(each) for each in (*both.values(), base)]
+    tables = {name: stored(giver)[name] for name in TABLES}
+    if non_layer == "average":
+        tables = {name: average(held[0][name], held[1][name], swap) for name in TABLES}
+    plain = [{n: t for n, t in each.items() if n not in TABLES} for each in held]
+    assert_same(stored(out), expected(swap, *plain) | tables)
+    with pytest.raises(InputError, match=r"different vocabularies.*tokenizer: "):
+        by_mergekit(document, tmp_path / "theirs")  # which reads every model's rows
 
 
 @pytest.mark.parametrize("template", ["auto", "chatml", TEMPLATE])

@@ -37,6 +37,16 @@ def restored(
     return to
 
 
+def with_value(folder, to, name, value):
+    """Copy a checkpoint to `to` with another value in one place of a tensor."""
+
+    def edit(tensors):
+        tensors[name].view(-1)[3] = value
+        return tensors
+
+    return restored(folder, to, edit)
+
+
 def with_head(folder: Path, to: Path) -> Path:
     """Copy a checkpoint that ties its embeddings, and store the output embedding as well."""
     head = "lm_head.weight"

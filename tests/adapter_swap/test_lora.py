@@ -55,7 +55,8 @@ def make(experts, tmp_path):
             role: train_adapter(base, tmp_path / role, seed, **PLAIN | config)
             for seed, (role, config) in enumerate((("task", task), ("language", language)))
         }
-        return SimpleNamespace(base=base, adapters=folders)
+        models = {role: f"{base}+{adapter}" for role, adapter in folders.items()}
+        return SimpleNamespace(base=base, adapters=folders, models=models)
 
     return pair
 
@@ -93,8 +94,7 @@ def test_the_merge_of_the_swap_is_the_swap_of_the_merges(
 )
 def test_it_is_the_merge_of_the_same_recipe(parameters, make, tmp_path):
     given = make({"r": 4, "lora_alpha": 1}, {"lora_alpha": 0.5})
-    models = {role: f"{given.base}+{adapter}" for role, adapter in given.adapters.items()}
-    document = recipe(models, parameters, given.base)
+    document = recipe(given.models, parameters, given.base)
     out, _ = run(tmp_path / "adapters", document)
     write(document, tmp_path / "merged")
     wanted, found = stored(tmp_path / "merged"), merged(given.base, out, torch.float32)
@@ -129,8 +129,7 @@ def test_swapped_layers_keep_the_matrices(make, tmp_path):
 def test_soups_of_several_experts_and_a_plain_base(make, tmp_path):
     given = make({"r": 3}, {})
     third = train_adapter(given.base, tmp_path / "third", 9, **PLAIN)
-    models = {role: f"{given.base}+{adapter}" for role, adapter in given.adapters.items()}
-    document = recipe(models, SWAP.parameters(), given.base)
+    document = recipe(given.models, SWAP.parameters(), given.base)
     more = {"model": f"{given.base}+{third}", "parameters": {"role": "language", "weight": 2.0}}
     document["models"].append(more)
     out, _ = run(tmp_path / "soup", document)

@@ -1,6 +1,7 @@
 """The swapped prefix is cached by peft layer by layer as the plan says."""
 
 import json
+import shutil
 
 import peft
 import pytest
@@ -80,31 +81,29 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
 
 
 def test_what_is_refused(base, prefixes, experts, tmp_path):
-    def refused(part, parameters=None, rank=None, **folders):
-        with pytest.raises(InputError) as caught:
-            swapped(tmp_path, base, prefixes | folders, parameters or {"bottom_layers": 1}, rank)
-        assert part in caught.value.message
-
-    refused("--rank", rank=2)
     longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
-    refused("3, 5 tokens; train them with one", language=longer)
-    refused("weighting: magnitude", parameters={"weighting": "magnitude"})
-    document = recipe({"task": f"{base}+{prefixes['task']}", "language": str(base)}, {}, base)
-    with pytest.raises(InputError, match=f"{base} has no prefix"):
-        run(tmp_path, document)
     other = experts("llama", dtype=torch.float32, num_hidden_layers=4).base
     short = write_prefix(other, tmp_path / "short", 2)
-    refused("short has 4 layers, and the base has 6", language=short)
-    # F9: experts without an adapter have no prefix, so the first was blamed for the second's
-    models = {"task": str(base), "language": f"{base}+{short}"}
-    with pytest.raises(InputError, match=f"{base} has no prefix"):
-        run(tmp_path, recipe(models, {"bottom_layers": 1}, base))
-    config = tmp_path / "task" / "adapter_config.json"
-    document = json.loads(config.read_text())
-    for changes, part in (
-        ({"num_virtual_tokens": 7, "token_dim": "8"}, "token_dim '8'"),
-        ({"num_virtual_tokens": 7}, "prompt_embeddings is [3, 96]"),
+    config = json.loads((prefixes["task"] / "adapter_config.json").read_text())
+    changed = {}
+    for name, more in (("dim", {"token_dim": "8"}), ("tokens", {"num_virtual_tokens": 7})):
+        changed[name] = shutil.copytree(prefixes["task"], tmp_path / name)
+        (changed[name] / "adapter_config.json").write_text(json.dumps(config | more))
+    task, language = (f"{base}+{prefixes[role]}" for role in ("task", "language"))
+    count, nothing = {"bottom_layers": 1}, f"{base} has no prefix"
+    for parameters, models, rank, part in (
+        (count, (task, language), 2, "--rank"),
+        (count, (task, f"{base}+{longer}"), None, "3, 5 tokens; train them with one"),
+        ({"weighting": "magnitude"}, (task, language), None, "weighting: magnitude"),
+        (count, (task, f"{base}+{short}"), None, "short has 4 layers, and the base has 6"),
+        (count, (task, base), None, nothing),
+        # F9: experts without an adapter have no prefix, so the first was blamed for the second's
+        (count, (base, f"{base}+{short}"), None, nothing),
+        (count, (f"{base}+{changed['dim']}", language), None, "token_dim '8'"),
+        (count, (f"{base}+{changed['tokens']}", language), None, "prompt_embeddings is [3, 96]"),
     ):
-        config.write_text(json.dumps(document | changes))
-        refused(part)
+        both = dict(zip(("task", "language"), map(str, models), strict=True))
+        with pytest.raises(InputError) as caught:
+            run(tmp_path, recipe(both, parameters, base), rank)
+        assert part in caught.value.message
     assert not (tmp_path / "out").exists()

@@ -28,12 +28,9 @@ TARGETS = {
 
 def served(base, adapter, request):
     """Ask vLLM with the adapter beside the base's weights."""
-    lora = {
-        "lora_local_path": str(adapter),
-        "max_lora_rank": 8,
-        # The output embedding would get another logits processor, which loses log-likelihoods.
-        "lora_target_modules": ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"],
-    }
+    # The output embedding would get another logits processor, which loses log-likelihoods.
+    modules = [f"{name}_proj" for name in ("q", "k", "v", "gate", "up", "down")]
+    lora = {"lora_local_path": str(adapter), "max_lora_rank": 8, "lora_target_modules": modules}
     lm = start_model(str(base), "vllm", OPTIONS, engine_arguments=lora)
     try:
         return run_tasks(lm, request, model="adapter", backend="vllm")

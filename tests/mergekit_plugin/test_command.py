@@ -27,7 +27,7 @@ def documents(trio):
     return {
         "copies": recipe(roles(trio), COPIES.parameters(), trio.base),
         "averages": recipe(roles(trio), AVERAGES.parameters(), trio.base),
-        "delta_revert": revert_recipe(trio.task, trio.base, {"bottom_layers": 2}, dtype="float16"),
+        "delta_revert": revert_recipe(trio.task, trio.base, {"bottom_layers": 2}),
     }
 
 

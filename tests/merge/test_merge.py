@@ -212,7 +212,7 @@ def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):
         assert (each["values"], each["of"]) == (int((apart != 0).sum()), apart.numel())
 
 
-HEAD, NORM, UP = "lm_head.weight", "model.norm.weight", "model.layers.5.mlp.up_proj.weight"
+HEAD, NORM = "lm_head.weight", "model.norm.weight"
 CHANGES = {
     "values": (HEAD, lambda t: t.index_fill_(0, torch.tensor([3]), 9), []),
     "nan": (NORM, lambda t: t * torch.nan, ["nan"]),

@@ -21,19 +21,14 @@ def write_recipe(path, document):
 def command(tmp_path):
     """Run the program `mergekit-yaml` as a shell does, and note every module that it imports."""
     program = Path(sys.executable).with_name("mergekit-yaml")
-    assert program.is_file()
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
 
-    def run(document, *options, out="merged"):
+    def run(document, *options, out="merged", recipe="recipe.yml", called="recipe.yml"):
         folder = tmp_path / "program" / out
-        path = write_recipe(tmp_path / "recipe.yml", document)
-        done = subprocess.run(
-            [str(program), str(path), str(folder), *options],
-            env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
+        write_recipe(tmp_path / recipe, document)
+        words = [program, tmp_path / called, folder, *options]
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(words, env=environment, check=False, **how)
         lines = done.stdout.splitlines()
         imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
         output = "\n".join(line for line in lines if "import time:" not in line)

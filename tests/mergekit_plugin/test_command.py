@@ -4,7 +4,6 @@ import logging
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -144,14 +143,10 @@ main()
 """
 
 
-def test_a_recipe_that_is_not_there(tmp_path):
-    (tmp_path / "swahili.yml").write_text("merge_method: layer_swap\n")
-    program = Path(sys.executable).with_name("mergekit-yaml")
-    words = [str(program), str(tmp_path / "swahil.yml"), str(tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+def test_a_recipe_that_is_not_there(command, trio):
+    done = command(documents(trio)["copies"], recipe="swahili.yml", called="swahil.yml")
     what = "cannot be read: No such file or directory; did you mean 'swahili.yml'?"
-    assert done.stderr == f"Error: {tmp_path / 'swahil.yml'}: {what}\n"
+    assert (done.exit_code, done.output.endswith(f"swahil.yml: {what}")) == (2, True)
 
 
 @pytest.mark.slow

@@ -6,9 +6,15 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from mergekit.architecture import get_architecture_info
+from mergekit.config import MergeConfiguration
+from mergekit.graph import Executor
 from mergekit.merge_methods import merge_state_dicts
+from mergekit.options import MergeOptions
+from mergekit.plan import MergePlanner
+from mergekit.scripts.multimerge import main
 
-from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
+from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles, tensors_of
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.zoo import LAYERS
 
@@ -17,14 +23,10 @@ PARTS = ("self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weigh
 LAYER_NAMES = [f"model.layers.{layer}.{part}" for layer in range(8) for part in PARTS]
 NAMES = ["model.embed_tokens.weight", *LAYER_NAMES, "model.norm.weight"]
 ROLES = {"task": "task", "language": "language", "base": None}
-
-
-def model(seed):
-    generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(4, 6, generator=generator).bfloat16() for name in NAMES}
-
-
-TASK, LANGUAGE, BASE = model(0), model(1), model(2)
+TASK, LANGUAGE, BASE = (
+    {name: torch.randn(4, 6, generator=generator).bfloat16() for name in NAMES}
+    for generator in map(torch.Generator().manual_seed, range(3))
+)
 MODELS = {"task": TASK, "language": LANGUAGE, "base": BASE}
 FEATURES = torch.tensor([0.1, 0.4, 0.0, 0.3, 0.05, 0.2])
 EXPERT = {name: (tensor.float() + FEATURES).to(tensor.dtype) for name, tensor in BASE.items()}
@@ -49,23 +51,13 @@ def test_tensors_follow_their_names(non_layer):
 
 
 def test_roles_and_weights_of_every_input():
-    souped = swapped(
-        {
-            **SWAP.parameters(),
-            "role": {"task": "task", "language": "language", "base": "task"},
-            "weight": {"task": 1.0, "language": 5.0, "base": 3.0},
-            "language_weight": 2.0,
-        },
-        base=None,
-    )
+    roles = {"task": "task", "language": "language", "base": "task"}
+    weights = {"task": 1.0, "language": 5.0, "base": 3.0}
+    given = {**SWAP.parameters(), "role": roles, "weight": weights, "language_weight": 2.0}
+    souped = swapped(given, base=None)
     soup = {n: (TASK[n].double() + 3 * BASE[n].double()) / 4 for n in NAMES}
-    for name in NAMES:
-        wanted = {
-            "task": average(TASK[name], BASE[name], Swap(8, w_task=1, w_lang=3)),
-            "language": LANGUAGE[name],
-            "average": average(soup[name], LANGUAGE[name], Swap(8, w_lang=2), torch.bfloat16),
-        }
-        assert torch.equal(souped[name], wanted[SWAP.of_tensor(name)]), name
+    wanted = expected(Swap(8, 2, 1, 1, 0, w_lang=2), soup, LANGUAGE, dtype=torch.bfloat16)
+    assert_same(souped, wanted)
 
 
 def test_layers_modules_and_features_go_back():
@@ -106,42 +98,28 @@ def test_what_cannot_be_said_of_one_tensor_is_refused(merged, parameters, messag
         merged({name: value for name, value in parameters.items() if name != "base"}, **base)
 
 
-def merged_in_memory(document):
-    """Return the tensors that mergekit's own planner and executor make of a recipe."""
-    from mergekit.architecture import get_architecture_info
-    from mergekit.config import MergeConfiguration
-    from mergekit.graph import Executor
-    from mergekit.options import MergeOptions
-    from mergekit.plan import MergePlanner
-
-    config, options = MergeConfiguration.model_validate(document), MergeOptions(quiet=True)
-    shape = {"out_model_config": config.base_model.config(), "options": options}
-    planner = MergePlanner(config, get_architecture_info(config, options), **shape)
-    # plan_in_memory itself fails with pydantic of today, for every method (mergekit 0.1.5)
-    with suppress(TypeError):
-        planner.plan_in_memory()
-    names = {task: weight.name for weight, task in planner._tensors}
-    made = Executor(list(names), "cpu", "cpu").run(quiet=True)
-    return {names[task]: tensor for task, tensor in made if tensor is not None}
-
-
 def test_mergekits_own_planner_with_the_kernels(trio):
-    task, language, base = (stored(getattr(trio, n)) for n in ("task", "language", "base"))
-    for non_layer in ("average", "base"):
-        swap = Swap(LAYERS, non_layer=non_layer)
-        document = recipe(roles(trio), swap.parameters(), trio.base)
-        assert_same(merged_in_memory(document), expected(swap, task, language, base))
-    document = revert_recipe(trio.task, trio.base, {"bottom_layers": 1})
-    wanted = {name: (base if "layers.0." in name else task)[name] for name in task}
-    assert_same(merged_in_memory(document), wanted)
+    """What mergekit-evolve calls: no folder, and none of our preparation."""
+    for document in (
+        recipe(roles(trio), Swap(LAYERS).parameters(), trio.base),
+        revert_recipe(trio.task, trio.base, {"bottom_layers": 1}),
+    ):
+        config, options = MergeConfiguration.model_validate(document), MergeOptions(quiet=True)
+        shape = {"out_model_config": config.base_model.config(), "options": options}
+        planner = MergePlanner(config, get_architecture_info(config, options), **shape)
+        # plan_in_memory itself fails with pydantic of today, for every method (mergekit 0.1.5)
+        with suppress(TypeError):
+            planner.plan_in_memory()
+        names = {task: weight.name for weight, task in planner._tensors}
+        made = Executor(list(names), "cpu", "cpu").run(quiet=True)
+        found = {names[task]: tensor for task, tensor in made if tensor is not None}
+        assert_same(found, tensors_of(document))
 
 
 def run_multi(documents, folder):
-    from mergekit.scripts.multimerge import main
-
     folder.mkdir()
     (folder / "recipes.yml").write_text(yaml.safe_dump_all(documents, sort_keys=False))
-    places = ["--out-path", str(folder / "final"), "--intermediate-dir", str(folder / "steps")]
+    places = ["--out-path", str(folder / "final"), "--intermediate-dir", str(folder)]
     words = [str(folder / "recipes.yml"), *places, "--no-copy-tokenizer", "--quiet"]
     return CliRunner().invoke(main, words)
 
@@ -151,18 +129,18 @@ def test_mergekit_multi(trio, tmp_path):
     one, two = Swap(LAYERS, 2, 1, 1, 0), Swap(LAYERS, 1, 2, 0, 1)
     first = {"name": "first", **recipe(roles(trio), one.parameters())}
     final = recipe({"task": "first", "language": trio.base}, two.parameters(), "first")
-    result = run_multi([final, first], tmp_path / "swaps")
-    assert result.exit_code == 0, result.output
-    base = stored(trio.base)
-    wanted = expected(one, stored(trio.task), stored(trio.language))
-    for out, tensors in (("steps/first", wanted), ("final", expected(two, wanted, base))):
-        assert_same(stored(tmp_path / "swaps" / out), tensors)
-        assert (tmp_path / "swaps" / out / "layer_swap_plan.json").is_file()
-    result = run_multi([first, linear_recipe(["first", trio.base])], tmp_path / "linear")
-    assert result.exit_code == 0, result.output
+    base, wanted = stored(trio.base), expected(one, stored(trio.task), stored(trio.language))
     mean = {name: average(tensor, base[name], one) for name, tensor in wanted.items()}
-    assert_same(stored(tmp_path / "linear" / "final"), mean)
-    assert not (tmp_path / "linear" / "final" / "layer_swap_plan.json").exists()
+    for kind, documents, tensors in (
+        ("swaps", [final, first], expected(two, wanted, base)),
+        ("linear", [first, linear_recipe(["first", trio.base])], mean),
+    ):
+        result = run_multi(documents, tmp_path / kind)
+        assert result.exit_code == 0, result.output
+        for out, held in (("first", wanted), ("final", tensors)):
+            assert_same(stored(tmp_path / kind / out), held)
+            is_ours = (kind, out) != ("linear", "final")
+            assert (tmp_path / kind / out / "layer_swap_plan.json").is_file() == is_ours
     final["parameters"]["bottom_layers"] = 9
     result = run_multi([first, final], tmp_path / "wrong")
     assert (result.exit_code, "Traceback" in result.output) == (2, False)

@@ -53,16 +53,15 @@ def with_head(folder: Path, to: Path) -> Path:
     return restored(folder, to, lambda t: {**t, head: t["model.embed_tokens.weight"].clone()})
 
 
-def edited(folder: Path, **changes: Any) -> Path:
+def edited(folder, file="config.json", **changes):
     """Change fields of a config; None takes one away, here and in the text model's."""
-    file = folder / "config.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads((folder / file).read_text(encoding="utf-8"))
     for part in (document, document.get("text_config", {})):
         for key, value in changes.items():
             part.pop(key, None)
             if value is not None:
                 part[key] = value
-    file.write_text(json.dumps(document), encoding="utf-8")
+    (folder / file).write_text(json.dumps(document), encoding="utf-8")
     return folder
 
 

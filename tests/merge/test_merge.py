@@ -1,15 +1,13 @@
 """Merged folders: config, tokenizer, card and code; what mergekit must do; `layerswap verify`."""
 
 import json
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import layerswap_method
 from ablations.cli import main
@@ -18,7 +16,7 @@ from layerswap_method.output import PLAN_FILE
 from tests.standins.experts import assert_loads
 from tests.standins.merging import merge_of, recipe, roles, tensors_of, write
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import edited, with_head, with_value
+from tests.standins.tuned import edited, restored, with_head, with_value
 from tests.standins.zoo import LAYERS, make_model
 
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
@@ -116,49 +114,42 @@ def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-UP = "model.layers.2.mlp.up_proj.weight"
+UP, HALF = "model.layers.2.mlp.up_proj.weight", {"dtype": "float16"}
 
 
-def test_values_that_are_not_finite(own_trio, tmp_path, caplog):
+def test_values_that_are_not_finite(trio, tmp_path, caplog):
     """H4d: NaN of an expert, and numbers beyond float16, went into the merge without a word."""
-
-    cases = [
-        (with_value(own_trio.task, tmp_path / "nan", UP, torch.nan), {}),
-        (with_value(own_trio.task, tmp_path / "large", UP, 1e6), {"dtype": "float16"}),
-        (own_trio.task, {"dtype": "float16"}),
-    ]
-    for number, (expert, top) in enumerate(cases):
+    for number, (value, top) in enumerate(((torch.nan, {}), (1e6, HALF), (1.0, HALF))):
         caplog.clear()
-        models = {"task": expert, "language": own_trio.language}
-        write(recipe(models, SWAP, own_trio.base, **top), tmp_path / str(number), threads=2)
+        odd = with_value(trio.task, tmp_path / f"odd{number}", UP, value)
+        document = recipe({"task": odd, "language": trio.language}, SWAP, trio.base, **top)
+        write(document, tmp_path / str(number), threads=2)
         said = [message for message in caplog.messages if "infinite" in message]
-        assert len(said) == (expert != own_trio.task)
-        assert all(UP in message for message in said)
+        assert (len(said), UP in str(said)) == ((0, False) if value == 1.0 else (1, True))
 
 
 def test_multi_token_prediction_layers_are_outside_the_decoder(own_trio):
     """F7: mtp.layers.0 was taken for decoder layer 0; and layers behind the last one (GLM)."""
     names = ("mtp.layers.0.mlp.up_proj.weight", "model.layers.6.mlp.up_proj.weight")
     for folder in vars(own_trio).values():
-        held = load_file(folder / "model.safetensors")
+        held = stored(edited(folder, num_nextn_predict_layers=1))
         held |= {name: held[UP].clone() for name in names}
         save_file(held, folder / "model.safetensors", {"format": "pt"})
-        edited(folder, num_nextn_predict_layers=1)
     merged = merge_of(recipe(roles(own_trio), {**SWAP, "non_layer": "task"}, own_trio.base))
     task, found = stored(own_trio.task), tensors_of(merged)
     assert merged.plan.num_layers == LAYERS
     assert_same({n: found[n] for n in names}, {n: task[n] for n in names})
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"tokenizer": {"source": "base"}}, "tokenizer:"),
-        ({"chat_template": "auto"}, "chat_template:"),
-        ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "slerp"),
-        ({"merge_method": "linear", "parameters": {"weight": 1}}, "linear"),
-    ],
-)
+PASSED_ON = [
+    ({"tokenizer": {"source": "base"}}, "tokenizer:"),
+    ({"chat_template": "auto"}, "chat_template:"),
+    ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "slerp"),
+    ({"merge_method": "linear", "parameters": {"weight": 1}}, "linear"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), PASSED_ON, ids=str)
 def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monkeypatch):
     calls = []
 
@@ -171,16 +162,12 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
     if "parameters" in change:
         document["models"] = [{"model": str(each)} for each in (trio.task, trio.language)]
     done = run_merge(document, tmp_path / "out", "--", "--cuda")
-    assert done.exit_code == 3, done.output
+    assert (done.exit_code, reason in done.output) == (3, True), done.output
     assert "passed on to mergekit-yaml" in done.output
-    assert reason in done.output
     files = [str(tmp_path / "recipe.yml"), str(tmp_path / "out")]
     assert calls[0][-5:] == [*files, "--out-shard-size", "5000000000", "--cuda"]
     refused = run_merge(document, tmp_path / "out", "--verify")
     assert (refused.exit_code, "--verify" in refused.output) == (2, True)
-
-
-FILE = "model.safetensors"
 
 
 def verify(one, other, *options):
@@ -191,24 +178,23 @@ def verify(one, other, *options):
 
 def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):
     parameters = {"bottom_layers": 2, "top_layers": 1, "non_layer": "task"}
-    document = recipe(roles(trio), parameters, trio.base)
-    write(document, tmp_path / "merged")
+    document, merged = recipe(roles(trio), parameters, trio.base), tmp_path / "merged"
+    write(document, merged)
     write(document, tmp_path / "shards", shard_bytes=20_000)
-    code, text = verify(tmp_path / "merged", tmp_path / "shards")
+    code, text = verify(merged, tmp_path / "shards")
     assert (code, "equal: all 57 tensors" in text) == (0, True)
-    code, text = verify(tmp_path / "merged", trio.task)
-    assert code == 1
-    assert "27 of 57 common tensors differ; layers (0-based): 0-1,5" in text
-    code, text = verify(tmp_path / "merged", trio.task, "--format", "json")
-    found = json.loads(text)
+    said = "27 of 57 common tensors differ; layers (0-based): 0-1,5"
+    code, text = verify(merged, trio.task)
+    assert (code, said in text) == (1, True)
+    code, text = verify(merged, trio.task, "--format", "json")
+    found, ours, theirs = json.loads(text), stored(merged), stored(trio.task)
     assert (code, found["equal"]) == (1, False)
     assert {each["layer"] for each in found["differences"]} == {0, 1, 5}
-    ours, theirs = (load_file(folder / FILE) for folder in (tmp_path / "merged", trio.task))
     for each in found["differences"]:
-        apart = ours[each["name"]].double() - theirs[each["name"]].double()
+        before = theirs[each["name"]].double()
+        apart = ours[each["name"]].double() - before
         assert each["largest"] == apart.abs().max()
-        relative = float(apart.norm() / theirs[each["name"]].double().norm())
-        assert each["relative"] == pytest.approx(relative)
+        assert each["relative"] == pytest.approx(float(apart.norm() / before.norm()))
         assert (each["values"], each["of"]) == (int((apart != 0).sum()), apart.numel())
 
 
@@ -224,10 +210,13 @@ CHANGES = {
 
 @pytest.mark.parametrize("kind", CHANGES)
 def test_every_kind_of_difference(kind, trio, tmp_path):
-    other = Path(shutil.copytree(trio.task, tmp_path / "other"))
-    held, (name, change, parts) = load_file(other / FILE), CHANGES[kind]
-    before = held.pop(name).clone()
-    save_file(held if change is None else {**held, name: change(before)}, other / FILE)
+    name, change, parts = CHANGES[kind]
+
+    def edit(held):
+        before = held.pop(name)
+        return held if change is None else {**held, name: change(before)}
+
+    other = restored(trio.task, tmp_path / "other", edit)
     code, text = verify(other, trio.task)
     assert code == 1
     assert all(part in text for part in (name, *parts)), text

@@ -204,15 +204,16 @@ def test_coefficients_are_the_shares_of_the_two_soups(task, language, sides):
         assert [share / found[0] for share in found] == pytest.approx(wanted)
 
 
-@pytest.mark.parametrize(
-    ("source", "sides", "inputs", "coefficients"),
-    [
-        ("average", (0.0, 2.0), (3,), (1,)),
-        ("average", (1e308, 1e308), (0, 2, 3), (1, 2, 3)),
-        ("task", (1, 1), (0, 2), (1, 2)),
-        ("base", (1, 1), (4,), (1,)),
-    ],
-)
+COUNTED = [
+    # source, weights of the sides, the inputs that count, their coefficients
+    ("average", (0.0, 2.0), (3,), (1,)),
+    ("average", (1e308, 1e308), (0, 2, 3), (1, 2, 3)),
+    ("task", (1, 1), (0, 2), (1, 2)),
+    ("base", (1, 1), (4,), (1,)),
+]
+
+
+@pytest.mark.parametrize(("source", "sides", "inputs", "coefficients"), COUNTED)
 def test_what_counts_nothing_is_left_out(source, sides, inputs, coefficients):
     given = [*inputs_of([1, 0, 2], [1]), Input(is_base=True)]
     made_of = weighted_inputs("x", source, given, sides)
@@ -221,17 +222,17 @@ def test_what_counts_nothing_is_left_out(source, sides, inputs, coefficients):
     assert scaled == pytest.approx(list(coefficients))
 
 
-@pytest.mark.parametrize(
-    ("task", "language", "sides", "part"),
-    [
-        ([0.0], [1.0], (1, 1), "sum to 0"),
-        ([-1.0], [1.0], (1, 1), "must be finite numbers"),
-        ([1.0], [1.0], (math.nan, 1), "must be finite numbers"),
-        ([1.0], [1.0], (0, 0), "both 0"),
-        ([1.0], [], (1, 1), "no language expert"),
-        ([1e308, 1e308], [1.0], (1, 1), "so must be their sum"),
-    ],
-)
+MEANINGLESS = [
+    ([0.0], [1.0], (1, 1), "sum to 0"),
+    ([-1.0], [1.0], (1, 1), "must be finite numbers"),
+    ([1.0], [1.0], (math.nan, 1), "must be finite numbers"),
+    ([1.0], [1.0], (0, 0), "both 0"),
+    ([1.0], [], (1, 1), "no language expert"),
+    ([1e308, 1e308], [1.0], (1, 1), "so must be their sum"),
+]
+
+
+@pytest.mark.parametrize(("task", "language", "sides", "part"), MEANINGLESS)
 def test_weights_that_mean_nothing_are_refused(task, language, sides, part):
     with pytest.raises(ValueError, match=part):
         weighted_inputs("x", "average", inputs_of(task, language), sides)

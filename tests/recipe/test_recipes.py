@@ -45,24 +45,22 @@ print([name for name in ("mergekit", "torch", "transformers") if name in sys.mod
     assert printed(code, seed=1).strip() == "[]"
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"base_model": "b"}, "base_model"),
-        ({"base_model": None}, "base_model"),
-        ({"dtype": "float32", "out_dtype": "float16"}, "out_dtype"),
-        ({"chat_template": "auto"}, "chat_template"),
-        ({"tokenizer_source": "union"}, "tokenizer_source"),
-        ({"merge_method": "ties"}, "ties"),
-        ({"parameters": {"normalize": False}}, "linear"),
-        ({"models": [{"model": "a", "parameters": {"weight": -2}}]}, "negative"),
-    ],
-    ids=str,
-)
+MERGEKIT_ONLY = [
+    ({"base_model": "b"}, "base_model"),
+    ({"base_model": None}, "base_model"),
+    ({"dtype": "float32", "out_dtype": "float16"}, "out_dtype"),
+    ({"chat_template": "auto"}, "chat_template"),
+    ({"tokenizer_source": "union"}, "tokenizer_source"),
+    ({"merge_method": "ties"}, "ties"),
+    ({"parameters": {"normalize": False}}, "linear"),
+    ({"models": [{"model": "a", "parameters": {"weight": -2}}]}, "negative"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), MERGEKIT_ONLY, ids=str)
 def test_what_only_mergekit_can_do(change, reason):
-    document = LINEAR | change
-    assert recipe_by_files(document) is None
-    recipe = read_recipe(document)
+    assert recipe_by_files(LINEAR | change) is None
+    recipe = read_recipe(LINEAR | change)
     assert reason in (recipe if isinstance(recipe, str) else recipe.why_mergekit())
 
 
@@ -130,26 +128,25 @@ def test_every_key_that_stands_twice_is_named_with_both_lines():
         assert all(part in problem for part in (*parts, "drop one"))
 
 
-@pytest.mark.parametrize(
-    ("text", "part"),
-    [
-        ("1: a\n0x1: b", "again"),
-        ("x: [{a: 1, a: 2}]", "again"),
-        ("a: !!python/object/apply:os.getcwd []", "line 1: the tag !!python/object/apply"),
-        ("a: 1\nb: !function x.y", "line 2: the tag !function"),
-        ("a: 1\n? !x y\n: 1", "line 2: the tag !x"),
-        ("a: 1\nb: [", "line 2"),
-        ("a: 1\n---\nb: 2", "line 2"),
-        ("? [a]\n: b", "line 1"),
-        ("a: 2024-99-99", "month"),
-        ("a: " + "[" * 3000, "nested too deeply"),
-        ("\0", "unacceptable character"),
-        (grown("[x, x]", "[{}]"), "alias *a"),  # H12: 600 bytes that stand for 10^13 values
-        ("models: &m [*m]", "alias *m"),
-        ("a: &a {b: 1}\n*a : 1", "alias *a"),
-    ],
-    ids=lambda text: text[:20],
-)
+NOT_PLAIN = [
+    ("1: a\n0x1: b", "again"),
+    ("x: [{a: 1, a: 2}]", "again"),
+    ("a: !!python/object/apply:os.getcwd []", "line 1: the tag !!python/object/apply"),
+    ("a: 1\nb: !function x.y", "line 2: the tag !function"),
+    ("a: 1\n? !x y\n: 1", "line 2: the tag !x"),
+    ("a: 1\nb: [", "line 2"),
+    ("a: 1\n---\nb: 2", "line 2"),
+    ("? [a]\n: b", "line 1"),
+    ("a: 2024-99-99", "month"),
+    ("a: " + "[" * 3000, "nested too deeply"),
+    ("\0", "unacceptable character"),
+    (grown("[x, x]", "[{}]"), "alias *a"),  # H12: 600 bytes that stand for 10^13 values
+    ("models: &m [*m]", "alias *m"),
+    ("a: &a {b: 1}\n*a : 1", "alias *a"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), NOT_PLAIN, ids=lambda text: text[:20])
 def test_what_is_no_plain_yaml_is_one_message_at_once(text, part, tmp_path):
     start = time.monotonic()
     with pytest.raises(InputError) as caught:
@@ -173,16 +170,11 @@ def test_merge_keys_may_not_become_a_bomb_either():
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize(
-    ("content", "part"),
-    [(b"\x80\x81", "UTF-8"), (None, "No such file"), ("folder", "Is a directory")],
-)
-def test_a_file_that_cannot_be_read_is_named_once(tmp_path, content, part):
-    path = tmp_path / "study.yml"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    elif content is not None:
-        path.mkdir()
-    with pytest.raises(InputError, match=part) as caught:
-        read_yaml(path)
-    assert caught.value.message.count(str(path)) == 1
+def test_a_file_that_cannot_be_read_is_named_once(tmp_path):
+    (tmp_path / "bytes").write_bytes(b"\x80\x81")
+    (tmp_path / "folder").mkdir()
+    cases = {"bytes": "UTF-8", "absent": "No such file", "folder": "Is a directory"}
+    for name, part in cases.items():
+        with pytest.raises(InputError, match=part) as caught:
+            read_yaml(tmp_path / name)
+        assert caught.value.message.count(str(tmp_path / name)) == 1

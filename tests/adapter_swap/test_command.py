@@ -14,7 +14,7 @@ from ablations.cli import main
 from layerswap_method.adapter_swap import run
 from tests.standins.experts import content, left_in
 from tests.standins.merging import recipe
-from tests.standins.tuned import train_adapter, tune
+from tests.standins.tuned import edited, train_adapter, tune
 
 PARAMETERS = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -28,11 +28,10 @@ def base(experts):
 @pytest.fixture
 def document(base, tmp_path):
     """Return the recipe of two adapters in `tmp_path`."""
-    models = {}
-    for seed, role in enumerate(("task", "language")):
-        config = {"target_modules": ["q_proj"], "r": 2, "lora_alpha": 4}
-        models[role] = f"{base}+{train_adapter(base, tmp_path / role, seed, **config)}"
-    return recipe(models, PARAMETERS, base)
+    config = {"target_modules": ["q_proj"], "r": 2, "lora_alpha": 4}
+    roles = enumerate(("task", "language"))
+    made = {role: train_adapter(base, tmp_path / role, seed, **config) for seed, role in roles}
+    return recipe({role: f"{base}+{at}" for role, at in made.items()}, PARAMETERS, base)
 
 
 def call(document, tmp_path, *more, out="out"):
@@ -64,11 +63,7 @@ def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path
 
 
 def config_with(**changes):
-    def edit(document, base, root):
-        path = root / "task" / CONFIG
-        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-    return edit
+    return lambda document, base, root: edited(root / "task", CONFIG, **changes)
 
 
 def without_adapters(*names):
@@ -83,8 +78,8 @@ def without_adapters(*names):
 
 def not_finite(document, base, root):
     tensors = load_file(root / "task" / WEIGHTS)
-    name = next(name for name in tensors if "layers.3" in name)
-    save_file({**tensors, name: tensors[name] * torch.nan}, root / "task" / WEIGHTS)
+    tensors[next(name for name in tensors if "layers.3" in name)][0, 0] = torch.nan
+    save_file(tensors, root / "task" / WEIGHTS)
 
 
 def nothing_left(document, base, root):
@@ -116,19 +111,10 @@ def test_what_is_refused(fault, document, base, tmp_path):
     edit, parts = REFUSED[fault]
     edit(document, base, tmp_path)
     result = call(document, tmp_path)
-    assert result.exit_code == 2, result.output
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit), result.output
     assert all(part in result.output for part in parts), result.output
-    assert isinstance(result.exception, SystemExit)
     assert not (tmp_path / "out").exists()
     assert not left_in(tmp_path)
-
-
-def test_an_input_is_no_output(document, tmp_path):
-    before = content(tmp_path / "task")
-    for out, part in (("task", "one of the merge's inputs"), ("recipe.yml", "is a file")):
-        result = call(document, tmp_path, out=out)
-        assert (result.exit_code, part in result.output) == (2, True)
-    assert content(tmp_path / "task") == before
 
 
 def test_copies_of_the_base_are_compared_in_linear_time(tmp_path, monkeypatch):
@@ -136,7 +122,7 @@ def test_copies_of_the_base_are_compared_in_linear_time(tmp_path, monkeypatch):
     checkpoint = SimpleNamespace(tensors=dict.fromkeys(map(str, range(20_000))))
     monkeypatch.setattr(run, "read_checkpoint", lambda *_: checkpoint)
     monkeypatch.setattr(run, "same_content", lambda *_: True)
-    base, copy = (SimpleNamespace(name=name, folder=tmp_path / name) for name in ("base", "copy"))
+    base, copy = (SimpleNamespace(name=name, folder=tmp_path / name) for name in "bc")
     start = time.monotonic()
     run._check_one_base(base, {"copy": copy})
     assert time.monotonic() - start < 5

@@ -14,8 +14,7 @@ from tests.standins.tasks import write_tasks
 from tests.standins.tuned import train_adapter
 
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
+    *(pytest.mark.vllm, pytest.mark.slow),
     pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
     pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
 ]
@@ -46,13 +45,11 @@ def test_vllm_serves_the_swap(tmp_path):
     }
     parameters = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1}
     document = recipe(models, parameters, base)
-    out, _ = run(tmp_path / "swap", document)
     tasks = ("words_generate", "words_choose")
     request = EvaluationRequest(tasks=tasks, include_path=write_tasks(tmp_path / "tasks"))
-    cache = str(tmp_path / "cache")
-    merged = merge(document, tmp_path / "merged", lora_merge_cache=cache, copy_tokenizer=True)
+    merged = merge(document, tmp_path / "merged", copy_tokenizer=True)
     wanted = evaluate_cold(merged, request, "hf", OPTIONS)
-    found = served(base, out, request)
+    found = served(base, run(tmp_path / "swap", document)[0], request)
     assert found.scores == wanted.scores
     assert len(found.samples) == len(wanted.samples) > 0
     said = [[s.responses for s in e.samples if s.task == tasks[0]] for e in (found, wanted)]

@@ -73,7 +73,7 @@ layerswap_method/errors.py @ recipe
     exit_code = 2 => exit_code = 1
 layerswap_method/methods/delta_share.py @ methods
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
-layerswap_method/methods/layer_swap_merge.py @ merge
+layerswap_method/methods/layer_swap_merge.py @ mergekit_plugin/test_executor.py
 donor = giver if base.checkpoint in others else base => donor = base
 layerswap_method/methods/delta_revert.py @ methods
 float((last + smaller.max()) / 2) => float(last)
@@ -86,7 +86,7 @@ layerswap_method/mergekit_plugin/run.py @ mergekit_plugin/test_command.py
 if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
                 LoaderCache.loaders.clear() => pass
-"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ methods
+"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ golden
 layerswap_method/adapter_swap/adapters.py @ adapter_swap
 share * (c.scaling / parts[0][0].scaling) => share
 alpha = first.scaling * ranks[module] => alpha = first.scaling

@@ -1,6 +1,5 @@
 """Recipe files as text and YAML: where they are, their header, the models they name."""
 
-import re
 import shlex
 from pathlib import Path
 
@@ -41,12 +40,6 @@ def header(recipe):
 def command(recipe):
     """Return the words of the recipe's ``# Run:`` line; a backslash continues it."""
     return shlex.split(header(recipe)["Run"].replace("\\ ", " "))
-
-
-def first_commands(recipe):
-    """Return the words of each `layerswap` command that a header's Needs asks to run first."""
-    quoted = re.findall(r"`layerswap ((?:compat|harmonize) [^`]+)`", header(recipe)["Needs"])
-    return [shlex.split(each) for each in quoted]
 
 
 def layer_count(model):

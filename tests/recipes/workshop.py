@@ -8,46 +8,13 @@ import zlib
 from functools import cached_property
 
 import torch
-from click.testing import CliRunner
 
-from ablations.cli import main
 from layerswap_method.tensor_names import decoder_layer
-from tests.recipes.documents import (
-    RECIPES,
-    ROOT,
-    command,
-    first_commands,
-    is_hub_id,
-    layer_count,
-    references,
-)
+from tests.recipes.documents import RECIPES, ROOT, command, is_hub_id, layer_count, references
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import rewritten, train_adapter
 from tests.standins.zoo import make_model
 
-HARMONIZED = "./experts/different_bases/"
-"""Where recipes expect what `layerswap harmonize` wrote."""
-
-
-def sizes(heads, kv_heads, neurons, **more):
-    given = {"num_attention_heads": heads, "num_key_value_heads": kv_heads}
-    return {**given, "intermediate_size": neurons, **more}
-
-
-# The real sizes of models that are harmonised: hidden and MLP over 256, heads over 4.
-ORIGINALS = {
-    "meta-math/MetaMath-7B-V1.0": sizes(8, 8, 43),
-    "LeoLM/leo-mistral-hessianai-7b": sizes(8, 2, 56, family="mistral", sliding_window=16),
-    "Lugha-Llama/Lugha-Llama-8B-wura": sizes(8, 2, 56),
-    "MergeBench/Llama-3.2-3B_math": sizes(
-        6,
-        2,
-        32,
-        **{"hidden_size": 12, "num_hidden_layers": 28, "tie_word_embeddings": True},
-        # As the real pair: another RoPE, which --force is for.
-        rope_parameters={"rope_type": "default", "rope_theta": 5e5},
-    ),
-}
 MERGE_ALL = """
 import json, sys, traceback
 import huggingface_hub, layerswap_method
@@ -74,18 +41,8 @@ class Workshop:
         self.folder = root / "workspace"
         self.folder.mkdir(parents=True)
         (self.folder / "recipes").symlink_to(ROOT / "recipes")
-        given = {pair for recipe in RECIPES for pair in references(recipe)}
-        for model, adapter in sorted(given):
-            if not model.startswith(HARMONIZED):
-                self.build(model, adapter)
-        for name, changes in ORIGINALS.items():
-            self.write(name, self.folder / "originals" / name, **changes)
-        before = os.getcwd()  # noqa: PTH109
-        os.chdir(self.folder)
-        for line in (line for recipe in RECIPES for line in first_commands(recipe)):
-            given = [f"./originals/{word}" if word in ORIGINALS else word for word in line]
-            assert CliRunner().invoke(main, given).exit_code == 0, given
-        os.chdir(before)
+        for model, adapter in sorted({pair for recipe in RECIPES for pair in references(recipe)}):
+            self.build(model, adapter)
 
     def path(self, name):
         """Return where a model is; one of the hub in the hub's cache, as its only commit."""
@@ -105,16 +62,15 @@ class Workshop:
                 self.path(model), self.path(adapter), zlib.crc32(adapter.encode()), **targets
             )
 
-    def write(self, name, folder, family="llama", **changes):
+    def write(self, name, folder):
         """Write a fine-tune of one parent, whose layers and features moved unevenly far."""
-        own = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        depth = changes.pop("num_hidden_layers", layer_count(name))
-        settings = {"tie_word_embeddings": name.startswith("runs/pocket/"), **changes}
+        own, depth = torch.Generator().manual_seed(zlib.crc32(name.encode())), layer_count(name)
         # Lugha-Llama is stored in float32 (a first-party page seen in part), others in bfloat16.
         is_half = is_hub_id(name) and not name.startswith("Lugha-Llama/")
         dtype = torch.bfloat16 if is_half else torch.float32
-        settings |= {"num_hidden_layers": depth, "dtype": dtype}
-        parent = make_model(family, folder.with_name(f"{folder.name}-parent"), 0, **settings)
+        sizes = {"num_hidden_layers": depth, "dtype": dtype}
+        sizes |= {"tie_word_embeddings": name.startswith("runs/pocket/")}
+        parent = make_model("llama", folder.with_name(f"{folder.name}-parent"), 0, **sizes)
         paces = 0.7 + 0.6 * torch.rand(depth + 1, generator=own)
 
         def edit(tensor, values):

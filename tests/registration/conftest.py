@@ -6,8 +6,8 @@ import pytest
 import torch
 import yaml
 
-from tests.registration.environment import Environment, build_wheel, mirror_packages
 from tests.standins import merging
+from tests.standins.environment import Environment, build_wheel, mirror_packages
 from tests.standins.zoo import make_model
 
 

@@ -36,8 +36,7 @@ def merged(**recipe):
 
 def swapped(experts, **parameters):
     roles = [
-        {"model": experts[role], "parameters": {"role": role}}
-        for role in ("task", "language")
+        {"model": experts[role], "parameters": {"role": role}} for role in ("task", "language")
     ]
     given = {"models": roles, "base_model": experts["base"], "parameters": parameters}
     return merged(merge_method="layer_swap", **given)
@@ -59,8 +58,7 @@ SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
 def test_layers_come_from_their_source(experts, parameters, layers):
     given = {role: load(path) for role, path in experts.items()}
     given["average"] = {
-        name: (tensor + given["language"][name]) / 2
-        for name, tensor in given["task"].items()
+        name: (tensor + given["language"][name]) / 2 for name, tensor in given["task"].items()
     }
     for name, tensor in swapped(experts, **parameters).items():
         source = parameters.get("non_layer", "average")

@@ -16,8 +16,8 @@ import yaml
 
 from layerswap_method import upstream
 from tests.registration.conftest import packages  # noqa: F401 - a fixture
-from tests.registration.environment import Environment
 from tests.standins import merging
+from tests.standins.environment import Environment
 from tests.standins.oracle import assert_same, stored
 from tests.standins.zoo import make_model
 from tests.upstream import common

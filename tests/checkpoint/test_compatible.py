@@ -18,19 +18,18 @@ from tests.standins.zoo import make_model
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
 
 
-@pytest.mark.parametrize(
-    ("make", "part"),
-    [
-        ({"vocab_size": 100}, "lm_head.weight [96, 16] against [100, 16]"),
-        ({"attention_bias": True}, "lacks 24 tensors"),
-        ({"intermediate_size": 96}, "shapes: model.layers.0.mlp.down_proj.weight"),
-        ({"num_hidden_layers": 7}, "(6 and 7 layers)"),
-        ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
-        ({"family": "llama_tied"}, "ties its output embedding"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "is quantised (gptq)"),
-    ],
-    ids=str,
-)
+PAIRS = [
+    ({"vocab_size": 100}, "lm_head.weight [96, 16] against [100, 16]"),
+    ({"attention_bias": True}, "lacks 24 tensors"),
+    ({"intermediate_size": 96}, "shapes: model.layers.0.mlp.down_proj.weight"),
+    ({"num_hidden_layers": 7}, "(6 and 7 layers)"),
+    ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
+    ({"family": "llama_tied"}, "ties its output embedding"),
+    ({"quantization_config": {"quant_method": "gptq"}}, "is quantised (gptq)"),
+]
+
+
+@pytest.mark.parametrize(("make", "part"), PAIRS, ids=str)
 def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
     plain, folder = experts("llama").base, tmp_path / "other"
     make_model(**{"family": "llama", "folder": folder, "seed": 1, **make})

@@ -156,9 +156,7 @@ def test_the_command_in_a_header_makes_the_models_that_are_named_below(file, tmp
     done, output = run(*harmonize)
     assert done == 0, output
     assert ("THE FUNCTION CHANGES" in output) == ("llama31" in file or "llama_" in file)
-    written = set(
-        re.findall(r"experts/different_bases/[\w./-]+", yaml.safe_dump(yaml.safe_load(text)))
-    )
+    written = set(re.findall(r"experts/different_bases/[\w./-]+", str(yaml.safe_load(text))))
     assert written
     assert all((tmp_path / name / "config.json").is_file() for name in written)
     if code := COMMANDS[file]:

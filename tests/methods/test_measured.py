@@ -36,7 +36,6 @@ MOVES = {
     "math": (4e-4, {2: 2.0, 3: 2.0}, ""),
     "math_2": (2e-4, {3: 3.0}, ".mlp."),
     "swahili": (1e-4, {0: 4.0, 5: 2.0}, ".self_attn."),
-    "swahili_2": (3e-4, {1: 2.0}, ""),
 }
 """How far an expert moves, and in which layers and module it moves so many times as far."""
 
@@ -78,24 +77,6 @@ def check(merged, sources, of):
         # An average of up to four: as many roundings to float32, a millionth of the largest change.
         slack = exact.abs() * 2**-22 + 2e-8 if of(name) == "average" else 0 * exact
         assert bool(((tensor.double() - exact).abs() <= slack).all()), name
-
-
-def test_soups_within_the_roles_and_weights_of_your_own(tuned):
-    """Table 6: experts of one role are souped first, each by its change times what is written."""
-    parameters = {"weighting": "magnitude", "placement": "soup", "language_weight": 2.0}
-    document = measured(tuned, parameters, *MOVES)
-    document["models"][1]["parameters"]["weight"] = 3
-    merged, inverses = merge_of(document), inverse(tuned, *MOVES)
-    # Uniform shares: 1/4 and 3/4 of weight 1, 1/2 and 1/2 of weight 2; each times 1/MAV.
-    parts = zip(inverses.items(), (0.25, 0.75, 1.0, 1.0), strict=True)
-    wanted = mixture({path: weight * part for (path, weight), part in parts})
-    check(merged, {"average": wanted}, lambda name: "average")
-    assert merged.record["layers"] == ["average"] * LAYERS
-    rows = merged.record["deltas"]["weights"]
-    changes = [1 / weight for weight in inverses.values()]
-    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
-    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
-    assert said in str(merged.lines)
 
 
 RULES = [
@@ -141,24 +122,33 @@ def test_every_tensor_goes_by_its_units_share(unit, rule, outside, tuned):
         assert row in str(merged.lines)
 
 
-def test_shares_of_soups_go_with_magnitude_weights(tuned):
-    """The task side is the soup of its experts: its change, not theirs, has the shares."""
+def test_shares_of_soups_go_with_magnitude_weights_and_your_own(tuned):
+    """The task side is the soup of its experts (Table 6): it is its change that has the shares."""
     share = {"placement": "delta_share", "delta_threshold": 0.02, "delta_blend": 0.25}
     names = ("math", "math_2", "swahili")
-    merged = merge_of(measured(tuned, {"weighting": "magnitude", **share}, *names))
-    base, maths = stored(tuned["base"]), inverse(tuned, "math", "math_2")
-    sides = {"task": mixture(maths), "language": stored(tuned["swahili"])}
+    document = measured(tuned, {"weighting": "magnitude", **share}, *names)
+    document["models"][1]["parameters"]["weight"] = 3
+    merged, base, inverses = merge_of(document), stored(tuned["base"]), inverse(tuned, *names)
+    weights = dict(zip(inverses, (0.25, 0.75, 1.0), strict=True))
+    parts = {path: weight * inverses[path] for path, weight in weights.items()}
+    swahili = tuned["swahili"]
+    maths = {path: part for path, part in parts.items() if path != swahili}
+    sides = {"task": mixture(maths), "language": stored(swahili)}
     of_task, of_language = (published_shares(e, base, "layer") for e in sides.values())
     layers = [chosen(of_task[p] - of_language[p], 0.02) for p in sorted(of_task)]
     assert merged.record["layers"] == layers
     assert set(layers) == {"task", "language", "average"}
     # 1/4 of every average for the task side, 3/4 for the language side, each times 1/MAV.
-    parts = {path: 0.25 / 2 * weight for path, weight in maths.items()}
-    (swahili,) = inverse(tuned, "swahili").values()
-    sides["average"] = mixture({**parts, tuned["swahili"]: 0.75 * swahili})
+    blend = {path: part * (0.75 if path == swahili else 0.25) for path, part in parts.items()}
+    sides["average"] = mixture(blend)
     of = {name: layer_number(name) for name in base}
     wanted = {n: sides["average" if of[n] is None else layers[of[n]]][n] for n in base}
     check(merged, {"average": wanted}, lambda name: "average")
+    rows = merged.record["deltas"]["weights"]
+    changes = [1 / inverses[path] for path in weights]
+    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
+    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
+    assert said in str(merged.lines)
 
 
 BF16, F32 = torch.bfloat16, torch.float32

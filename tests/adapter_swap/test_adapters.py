@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
-from tests.adapter_swap.by_peft import LINEAR, logits, merged, run, swapped
+from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.merging import recipe, write
 from tests.standins.oracle import Swap, expected, same_bits, stored
 from tests.standins.tuned import train_adapter

@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import yaml
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from layerswap_method.adapter_swap import run
 from tests.standins.experts import content, left_in
-from tests.standins.merging import recipe
+from tests.standins.merging import recipe, write_recipe
 from tests.standins.tuned import edited, train_adapter, tune
 
 PARAMETERS = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
@@ -35,8 +34,7 @@ def document(base, tmp_path):
 
 
 def call(document, tmp_path, *more, out="out"):
-    file = tmp_path / "recipe.yml"
-    file.write_text(yaml.safe_dump(document))
+    file = write_recipe(tmp_path / "recipe.yml", document)
     arguments = ["swap-adapters", str(file), "--out", str(tmp_path / out), *more]
     return CliRunner().invoke(main, arguments)
 

@@ -6,7 +6,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
-from tests.adapter_swap.by_peft import run
+from tests.standins.by_peft import run
 from tests.standins.cold import evaluate_cold
 from tests.standins.merging import merge, recipe
 from tests.standins.talkers import write_model

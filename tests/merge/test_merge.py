@@ -14,7 +14,7 @@ from ablations.cli import main
 from layerswap_method.errors import InputError
 from layerswap_method.output import PLAN_FILE
 from tests.standins.experts import assert_loads
-from tests.standins.merging import merge_of, recipe, roles, tensors_of, write
+from tests.standins.merging import merge_of, recipe, roles, tensors_of, write, write_recipe
 from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import edited, restored, with_head, with_value
 from tests.standins.zoo import LAYERS, make_model
@@ -24,10 +24,8 @@ SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 
 def run_merge(document, out, *options):
     """Return the result of `layerswap merge`; the recipe stands beside `out`."""
-    file = out.parent / "recipe.yml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False)
-    file.write_text(text, encoding="utf-8")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    file = write_recipe(out.parent / "recipe.yml", document)
     return CliRunner().invoke(main, ["merge", str(file), str(out), *options])
 
 

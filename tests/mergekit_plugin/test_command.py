@@ -1,9 +1,12 @@
 """`mergekit-yaml`: from file to file without mergekit's imports, and its options."""
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,14 +15,35 @@ from mergekit.options import MergeOptions
 
 from layerswap_method.mergekit_plugin.run import why_mergekit
 from tests.merge.test_merge import run_merge
-from tests.mergekit_plugin.conftest import write_recipe
 from tests.standins import merging
 from tests.standins.experts import content
-from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
+from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles, write_recipe
 from tests.standins.oracle import Swap, assert_same, expected, stored
 from tests.standins.zoo import LAYERS
 
 EXECUTOR = {"transformers", "peft", "mergekit.config", "mergekit.graph", "mergekit.merge"}
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run the program `mergekit-yaml` as a shell does, and note every module that it imports."""
+    program = Path(sys.executable).with_name("mergekit-yaml")
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+
+    def run(document, *options, out="merged", recipe="recipe.yml", called="recipe.yml"):
+        folder = tmp_path / "program" / out
+        write_recipe(tmp_path / recipe, document)
+        words = [program, tmp_path / called, folder, *options]
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(words, env=environment, check=False, **how)
+        lines = done.stdout.splitlines()
+        imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
+        output = "\n".join(line for line in lines if "import time:" not in line)
+        assert "layerswap_method" in imported, output
+        code = done.returncode
+        return SimpleNamespace(exit_code=code, output=output, folder=folder, imported=imported)
+
+    return run
 
 
 def documents(trio):

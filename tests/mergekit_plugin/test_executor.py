@@ -20,7 +20,7 @@ from mergekit.scripts.multimerge import main
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.adapter_swap.by_peft import merged
+from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
 from tests.standins.merging import (
     by_mergekit,

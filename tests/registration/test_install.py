@@ -14,13 +14,67 @@ from pathlib import Path
 
 import mergekit
 import pytest
+import torch
 import yaml
 
 from ablations.gallery.find import recipe_files
 from layerswap_method import autoload
-from tests.standins.environment import REPOSITORY
+from tests.standins import merging
+from tests.standins.environment import REPOSITORY, Environment, build_wheel, mirror_packages
 from tests.standins.merging import revert_recipe
 from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.zoo import make_model
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory):
+    return mirror_packages(tmp_path_factory.mktemp("borrowed") / "site-packages")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture
+def environment(tmp_path, packages):
+    return Environment.create(tmp_path / "venv", packages)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory, packages, wheel):
+    """Return an environment with the wheel. Do not change it; see `changed`."""
+    made = Environment.create(tmp_path_factory.mktemp("installed") / "venv", packages)
+    made.install(wheel)
+    return made
+
+
+@pytest.fixture
+def changed(installed, tmp_path):
+    """Return that environment; what is changed in its packages is put back."""
+    kept = shutil.copytree(installed.site_packages, tmp_path / "kept", symlinks=True)
+    yield installed
+    shutil.rmtree(installed.site_packages)
+    shutil.copytree(kept, installed.site_packages, symlinks=True)
+
+
+@pytest.fixture(scope="session")
+def experts(tmp_path_factory):
+    """Two random Llama models of four layers, without a tokenizer."""
+    root = tmp_path_factory.mktemp("experts")
+    roles = enumerate(("task", "language"))
+    sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
+    return {role: make_model("llama", root / role, seed, **sizes) for seed, role in roles}
+
+
+@pytest.fixture
+def recipe(experts, tmp_path):
+    """One bottom and one top layer from the language expert."""
+    path = tmp_path / "recipe.yml"
+    document = merging.recipe(experts, {"bottom_layers": 1, "top_layers": 1}, dtype="float32")
+    path.write_text(yaml.safe_dump(document))
+    return path
+
 
 WATCHED = ["mergekit.config", "mergekit.merge_methods.registry", "mergekit.merge"]
 
@@ -72,22 +126,6 @@ import mergekit.merge
 from mergekit import merge_methods
 names = {method.spec.name for method in merge_methods.registered_methods()}
 print("linear" in names, len({"layer_swap", "delta_revert"} & names))
-"""
-SPAWN = """
-import multiprocessing, sys, yaml
-from pathlib import Path
-from mergekit.config import MergeConfiguration
-from mergekit.merge import run_merge
-from mergekit.options import MergeOptions
-
-def merge(recipe, folder):
-    text = Path(recipe).read_text()
-    config = MergeConfiguration.model_validate(yaml.safe_load(text))
-    run_merge(config, folder, options=MergeOptions(clone_tensors=True), config_source=text)
-
-if __name__ == "__main__":
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        pool.apply(merge, sys.argv[1:])
 """
 WHERE = "import layerswap_method; print(layerswap_method.__file__)"
 FINDERS = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
@@ -152,12 +190,9 @@ def test_the_wheel_works_without_a_clone(installed):
 
 
 @pytest.mark.slow
-def test_ways_into_an_installed_mergekit(installed, recipe, experts, tmp_path):
-    installed.run("mergekit-yaml", recipe, tmp_path / "program")
-    (installed.root / "spawn.py").write_text(SPAWN)
-    installed.run(installed.python, "-I", "spawn.py", recipe, tmp_path / "spawned")
-    for name in ("program", "spawned"):
-        assert_swapped(tmp_path / name, experts)
+def test_the_program_of_an_installed_mergekit(installed, recipe, experts, tmp_path):
+    installed.run("mergekit-yaml", recipe, tmp_path / "out")
+    assert_swapped(tmp_path / "out", experts)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from layerswap_method import upstream
-from tests.registration.conftest import packages  # noqa: F401 - a fixture
+from tests.registration.test_install import packages  # noqa: F401 - a fixture
 from tests.standins import merging
 from tests.standins.environment import Environment
 from tests.standins.oracle import stored

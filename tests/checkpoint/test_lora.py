@@ -112,42 +112,32 @@ def test_what_is_no_low_rank_change_is_refused(changes, part, experts, tmp_path)
 
 
 def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
-    base = experts("llama").base
-    file = adapter_of(base, tmp_path / "adapter") / WEIGHTS
+    file = adapter_of(experts("llama").base, tmp_path / "adapter") / WEIGHTS
     found = load_file(file)
     down = next(name for name in found if "lora_A" in name)
-    cases = [
+    shutil.copyfile(file, tmp_path / "elsewhere")
+    for damage, part in (
         ({**found, "base_model.model.lm_head.weight": torch.zeros(96, 16)}, "lm_head"),
         ({n: t for n, t in found.items() if n != down}, "not a low-rank change"),
         ({n: t for n, t in found.items() if n != down.replace("_A", "_B")}, "no lora_B"),
         ({}, "changes no tensor"),
-    ]
-    for tensors, part in cases:
-        save_file(tensors, file)
+        (lambda: file.write_bytes(b"not safetensors"), "is damaged"),
+        (lambda: file.rename(file.with_suffix(".bin")), r"pickled adapter_model\.bin"),
+        (lambda: file.symlink_to(tmp_path / "elsewhere"), "is a link to"),
+    ):
+        damage() if callable(damage) else save_file(damage, file)
         with pytest.raises(InputError, match=part):
-            merge_of_one(Model("model", base, file.parent))
-    file.write_bytes(b"not safetensors")
-    with pytest.raises(InputError, match="is damaged"):
-        merge_of_one(Model("model", base, file.parent))
-    file.rename(file.with_suffix(".bin"))
-    with pytest.raises(InputError, match=r"pickled adapter_model\.bin"):
-        merge_of_one(Model("model", base, file.parent))
-    file.symlink_to(tmp_path / "adapter" / ".." / "elsewhere")
-    shutil.copyfile(base / "model.safetensors", tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="is a link to"):
-        merge_of_one(Model("model", base, file.parent))
+            merge_of_one(Model("model", experts("llama").base, file.parent))
 
 
 def test_an_adapter_of_another_model_is_refused(experts, tmp_path):
     llama, tied = experts("llama").base, experts("llama_tied", dtype=torch.float32).base
     head = adapter_of(llama, tmp_path / "head", target_modules=["lm_head", "q_proj"])
     down = adapter_of(llama, tmp_path / "down", target_modules=["down_proj"])
-    wide = experts("llama", intermediate_size=32).base
-    twice = with_head(tied, tmp_path / "twice")
     for base, adapter, part in (
         (tied, head, r"lm_head\.weight"),
-        (twice, head, r"lm_head\.weight.*tied head"),
-        (wide, down, r"\[16, 24\].*\[16, 32\]"),
+        (with_head(tied, tmp_path / "twice"), head, r"lm_head\.weight.*tied head"),
+        (experts("llama", intermediate_size=32).base, down, r"\[16, 24\].*\[16, 32\]"),
     ):
         with pytest.raises(InputError, match=part):
             merge_of_one(Model("model", base, adapter))

@@ -44,23 +44,24 @@ def features_of(tensor, axis):
     return [tensor.select(axis, i) for i in range(tensor.shape[axis])]
 
 
-@pytest.mark.parametrize(
-    ("name", "ndim", "kind", "axis"),
-    [
-        ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
-        ("model.embed_tokens.weight", 2, "llama", 1),
-        ("model.norm.weight", 1, "llama", None),
-        ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
-        ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
-        ("transformer.wte.weight", 2, "gpt2", 1),
-        ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
-        ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
-        ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
-        ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
-        ("visual.patch_embed.proj.weight", 4, "qwen2_vl", 1),
-        ("visual.patch_embed.proj.weight", 5, "qwen2_vl", 1),
-    ],
-)
+AXES = [
+    # tensor, its number of axes, model type, axis of the inputs
+    ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
+    ("model.embed_tokens.weight", 2, "llama", 1),
+    ("model.norm.weight", 1, "llama", None),
+    ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
+    ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
+    ("transformer.wte.weight", 2, "gpt2", 1),
+    ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
+    ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
+    ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
+    ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
+    ("visual.patch_embed.proj.weight", 4, "qwen2_vl", 1),
+    ("visual.patch_embed.proj.weight", 5, "qwen2_vl", 1),
+]
+
+
+@pytest.mark.parametrize(("name", "ndim", "kind", "axis"), AXES)
 def test_which_axis_counts_the_inputs(name, ndim, kind, axis):
     assert input_axis(name, ndim, kind) == axis
     with pytest.raises(InputError, match=f"{name} has 6 axes"):

@@ -28,7 +28,6 @@ from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
-LAYERSWAP = [sys.executable, "-c", "import sys; from ablations.cli import main; main(sys.argv[1:])"]
 KILLS = int(os.environ.get("KILLS", "20"))
 
 
@@ -135,11 +134,8 @@ def test_a_disk_that_holds_other_bytes_is_found_by_verify(trio, tmp_path):
 
 
 PROGRAMS = {
-    "layerswap": ([*LAYERSWAP, "merge"], ["--shard-size", "2M"]),
-    "mergekit-yaml": (
-        [str(Path(sys.executable).with_name("mergekit-yaml"))],
-        ["--out-shard-size", "2M", "--quiet"],
-    ),
+    "layerswap": (["layerswap", "merge"], ["--shard-size", "2M"]),
+    "mergekit-yaml": (["mergekit-yaml"], ["--out-shard-size", "2M", "--quiet"]),
 }
 
 
@@ -157,8 +153,8 @@ def test_killed_at_any_moment(program, tmp_path):
     inputs, wanted = [content(each) for each in (base, *both.values())], tensors_of(document)
     file, out = tmp_path / "recipe.yml", tmp_path / "place" / "out"
     file.write_text(yaml.safe_dump(document), encoding="utf-8")
-    words, options = PROGRAMS[program]
-    command = [*words, str(file), str(out), *options]
+    (name, *words), options = PROGRAMS[program]
+    command = [Path(sys.executable).with_name(name), *words, file, out, *options]
     write(earlier, out)
     before, old = content(out), stored(out)
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}

@@ -228,14 +228,14 @@ def test_a_model_written_anew_between_two_merges_is_read_anew(tmp_path):
         assert_same(stored(out), expected(SWAP, *map(stored, folders.values())))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"tokenizer": {"source": "base"}}, r"has no tokenizer .*, which tokenizer: needs"),
-        ({"chat_template": "chatml"}, r"has no tokenizer .*, which chat_template: needs"),
-        ({"chat_template": "chatlm"}, "did you mean 'chatml'"),
-    ],
-)
+BEFORE = [
+    ({"tokenizer": {"source": "base"}}, r"has no tokenizer .*, which tokenizer: needs"),
+    ({"chat_template": "chatml"}, r"has no tokenizer .*, which chat_template: needs"),
+    ({"chat_template": "chatlm"}, "did you mean 'chatml'"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BEFORE, ids=str)
 def test_what_would_fail_after_the_merge_is_said_before(changes, message, experts, tmp_path):
     document = recipe(roles(experts("llama")), SWAP.parameters(), **changes)
     with pytest.raises(InputError, match=message):

@@ -113,20 +113,14 @@ def test_no_recipe_escapes():
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_run_line_is_a_command_for_this_recipe(recipe):
-    words = command(recipe)
+def test_run_is_a_command_for_this_recipe_and_needs_names_every_model_and_the_disk(recipe):
+    words, needs, document = command(recipe), header(recipe)["Needs"], load(recipe)
     assert words[:2] == ["mergekit-yaml", recipe]
     assert words[2].startswith(("./merged/", "runs/merged/"))  # both are ignored by git
     assert [command(other)[2] for other in RECIPES].count(words[2]) == 1
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_needs_names_every_model_and_the_disk(recipe):
-    needs, document = header(recipe)["Needs"], load(recipe)
     assert re.search(r"\d+ [GM]B of disk", needs)
     has_adapter = any(adapter for _, adapter in references(recipe))
-    assert ("--lora-merge-cache" in needs) == has_adapter
-    assert ("--lora-merge-cache" in command(recipe)) == has_adapter
+    assert ("--lora-merge-cache" in needs) == ("--lora-merge-cache" in words) == has_adapter
     assert document["base_model"], "else config and tokenizer come from a model drawn at random"
     assert document["dtype"] in ("float32", "bfloat16")
     for part in filter(None, (part for pair in references(recipe) for part in pair)):

@@ -14,26 +14,19 @@ from pathlib import Path
 
 import mergekit
 import pytest
-import torch
-import yaml
 
 from ablations.gallery.find import recipe_files
 from layerswap_method import autoload
-from tests.standins import merging
 from tests.standins.environment import REPOSITORY, Environment, build_wheel, mirror_packages
-from tests.standins.merging import revert_recipe
+from tests.standins.merging import recipe as swap_recipe
+from tests.standins.merging import revert_recipe, roles, write_recipe
 from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.zoo import make_model
+from tests.standins.zoo import LAYERS
 
 
 @pytest.fixture(scope="session")
 def packages(tmp_path_factory):
     return mirror_packages(tmp_path_factory.mktemp("borrowed") / "site-packages")
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory):
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture
@@ -42,10 +35,11 @@ def environment(tmp_path, packages):
 
 
 @pytest.fixture(scope="session")
-def installed(tmp_path_factory, packages, wheel):
+def installed(tmp_path_factory, packages):
     """Return an environment with the wheel. Do not change it; see `changed`."""
-    made = Environment.create(tmp_path_factory.mktemp("installed") / "venv", packages)
-    made.install(wheel)
+    root = tmp_path_factory.mktemp("installed")
+    made = Environment.create(root / "venv", packages)
+    made.install(build_wheel(root / "wheel"))
     return made
 
 
@@ -58,22 +52,11 @@ def changed(installed, tmp_path):
     shutil.copytree(kept, installed.site_packages, symlinks=True)
 
 
-@pytest.fixture(scope="session")
-def experts(tmp_path_factory):
-    """Two random Llama models of four layers, without a tokenizer."""
-    root = tmp_path_factory.mktemp("experts")
-    roles = enumerate(("task", "language"))
-    sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
-    return {role: make_model("llama", root / role, seed, **sizes) for seed, role in roles}
-
-
 @pytest.fixture
 def recipe(experts, tmp_path):
     """One bottom and one top layer from the language expert."""
-    path = tmp_path / "recipe.yml"
-    document = merging.recipe(experts, {"bottom_layers": 1, "top_layers": 1}, dtype="float32")
-    path.write_text(yaml.safe_dump(document))
-    return path
+    counts = {"bottom_layers": 1, "top_layers": 1}
+    return write_recipe(tmp_path / "recipe.yml", swap_recipe(roles(experts("llama")), counts))
 
 
 WATCHED = ["mergekit.config", "mergekit.merge_methods.registry", "mergekit.merge"]
@@ -133,8 +116,8 @@ MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
 
 def assert_swapped(folder, experts):
-    both = (stored(experts[role]) for role in ("task", "language"))
-    assert_same(stored(folder), expected(Swap(4, 1, 1, 0, 0), *both))
+    both = map(stored, roles(experts("llama")).values())
+    assert_same(stored(folder), expected(Swap(LAYERS, 1, 1, 0, 0), *both))
 
 
 def test_a_bare_interpreter_imports_nothing_more(installed, environment):
@@ -165,7 +148,7 @@ print([type(f) is autoload.LayerSwapFinder for f in sys.meta_path if "LayerSwap"
 
 
 @pytest.mark.slow
-def test_the_wheel_works_without_a_clone(installed):
+def test_the_wheel_works_without_a_clone(installed, recipe, experts, tmp_path):
     """Recipes, studies, tasks and what goes upstream come along, and no tests."""
     listed = installed.run("layerswap", "recipes", "list", "--format", "json").stdout
     assert len(json.loads(listed)) == len(recipe_files(REPOSITORY / "recipes")) > 40
@@ -175,6 +158,8 @@ def test_the_wheel_works_without_a_clone(installed):
     assert "layers: language 0-4,30-31; task 5-29" in drawn
     assert "layer_count" in installed.run("layerswap", "run", "--help").stdout
     assert "layerswap_mgsm_sw" in installed.run("layerswap", "tasks").stdout
+    installed.run("mergekit-yaml", recipe, tmp_path / "out")
+    assert_swapped(tmp_path / "out", experts)
     packages = installed.site_packages
     assert not (packages / "tests").exists()
     assert (packages / "layerswap_method" / "py.typed").exists()
@@ -187,12 +172,6 @@ def test_the_wheel_works_without_a_clone(installed):
             for root in (there, REPOSITORY / source)
         )
         assert files == ours
-
-
-@pytest.mark.slow
-def test_the_program_of_an_installed_mergekit(installed, recipe, experts, tmp_path):
-    installed.run("mergekit-yaml", recipe, tmp_path / "out")
-    assert_swapped(tmp_path / "out", experts)
 
 
 @pytest.mark.slow
@@ -215,8 +194,9 @@ def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, exper
 
 
 @pytest.mark.slow
-def test_register_where_no_pth_is_read(environment, wheel):
+def test_register_where_no_pth_is_read(environment, installed):
     target = environment.root / "target"
+    (wheel,) = (installed.root.parent / "wheel").iterdir()
     environment.install("--target", target, wheel)
     path = f"import sys; sys.path.append({str(target)!r})"
     for before, after, known in (
@@ -291,7 +271,7 @@ def test_a_mergekit_with_a_method_of_this_name(changed, recipe, experts, tmp_pat
     assert "pip uninstall layerswap" in said
     changed.run("mergekit-yaml", recipe, tmp_path / "theirs", "--no-copy-tokenizer")
     assert not (tmp_path / "theirs" / "layer_swap_plan.json").exists()
-    revert = revert_recipe(experts["language"], experts["task"], {"bottom_layers": 1})
-    recipe.write_text(yaml.safe_dump(revert))
+    given = experts("llama")
+    write_recipe(recipe, revert_recipe(given.task, given.base, {"bottom_layers": 1}))
     changed.run("mergekit-yaml", recipe, tmp_path / "ours", "--no-copy-tokenizer")
     assert (tmp_path / "ours" / "delta_revert_plan.json").is_file()

@@ -12,7 +12,6 @@ from pathlib import Path
 import mergekit
 import pytest
 import torch
-import yaml
 
 from layerswap_method import upstream
 from tests.registration.test_install import packages  # noqa: F401 - a fixture
@@ -98,11 +97,11 @@ def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
         role: [model for letter, model in letters if letter == role[0]]
         for role in ("task", "language")
     }
-    recipe, path = merging.recipe(folders, parameters, models[3], dtype="bfloat16"), tmp_path / "r"
+    recipe = merging.recipe(folders, parameters, models[3], dtype="bfloat16")
     for number, weight in weights.items():
         recipe["models"][number]["parameters"]["weight"] = weight
     ours = stored(merging.merge(recipe, tmp_path / "ours"))
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False))
+    path = merging.write_recipe(tmp_path / "recipe.yml", recipe)
     mergekit_with_it.run("mergekit-yaml", path, tmp_path / "theirs", "--no-copy-tokenizer")
     theirs = stored(tmp_path / "theirs")
     torch.testing.assert_close(theirs, ours, rtol=2**-7 * (case == "odd weights"), atol=0)

@@ -9,6 +9,7 @@ from tests.common import run_and_check_merge
 
 LAYERS = 6
 PARTS = ("self_attn.q_proj.weight", "mlp.up_proj.weight", "input_layernorm.weight")
+BOTH = ("task", "language")
 SIZES = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24}
 
 
@@ -35,9 +36,7 @@ def merged(**recipe):
 
 
 def swapped(experts, **parameters):
-    roles = [
-        {"model": experts[role], "parameters": {"role": role}} for role in ("task", "language")
-    ]
+    roles = [{"model": experts[r], "parameters": {"role": r}} for r in BOTH]
     given = {"models": roles, "base_model": experts["base"], "parameters": parameters}
     return merged(merge_method="layer_swap", **given)
 
@@ -57,9 +56,8 @@ SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
 )
 def test_layers_come_from_their_source(experts, parameters, layers):
     given = {role: load(path) for role, path in experts.items()}
-    given["average"] = {
-        name: (tensor + given["language"][name]) / 2 for name, tensor in given["task"].items()
-    }
+    pairs = given["task"].items()
+    given["average"] = {n: (t + given["language"][n]) / 2 for n, t in pairs}
     for name, tensor in swapped(experts, **parameters).items():
         source = parameters.get("non_layer", "average")
         if ".layers." in name:
@@ -69,15 +67,14 @@ def test_layers_come_from_their_source(experts, parameters, layers):
 
 def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
     """A stock recipe: `linear` of one model is `passthrough`."""
-    both = ("task", "language")
     slices = [
         {"sources": [{"model": experts[r], "layer_range": span} for r in roles]}
         for roles, span in (
-            (both, (0, 0)),  # gives the embeddings
+            (BOTH, (0, 0)),  # gives the embeddings
             (("language",), (0, 2)),
             (("task",), (2, 5)),
             (("language",), (5, 6)),
-            (both, (6, 6)),  # gives the final norm and the head
+            (BOTH, (6, 6)),  # gives the final norm and the head
         )
     ]
     stock = merged(merge_method="linear", slices=slices, parameters={"weight": 1.0})
@@ -102,7 +99,7 @@ def swap(models, roles, **parameters):
 def test_modules_and_norms():
     task, language = models = [state_dict(0), state_dict(1)]
     parameters = {"swap_modules": "attention", "layer_norms": "average"}
-    found = swap(models, ["task", "language"], **parameters)
+    found = swap(models, [*BOTH], **parameters)
     attention, mlp, norm = (f"model.layers.0.{part}" for part in PARTS)
     assert torch.equal(found[attention], language[attention])
     assert torch.equal(found[mlp], task[mlp])

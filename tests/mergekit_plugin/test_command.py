@@ -14,6 +14,7 @@ import yaml
 from mergekit.options import MergeOptions
 
 from layerswap_method.mergekit_plugin.run import why_mergekit
+from tests.fresh_process import ROOT
 from tests.merge.test_merge import run_merge
 from tests.standins import merging
 from tests.standins.experts import content
@@ -132,9 +133,10 @@ def test_every_option_of_mergekit_goes_one_way():
         *("allow_crimes", "unsafe_truncate_embeddings", "lora_merge_dtype", "clone_tensors"),
         *("multi_gpu", "read_to_gpu", "gpu_rich"),
     }
-    for name in sent:
-        assert f"--{name.replace('_', '-')}" in why_mergekit({name: True})
-    assert "--no-safe-serialization" in why_mergekit({"safe_serialization": False})
+    reasons = [why_mergekit({name: True}) for name in sent]
+    page = (ROOT / "docs" / "merging.md").read_text()
+    for reason in (*reasons, why_mergekit({"safe_serialization": False})):
+        assert f"`{reason.split()[-1]}`" in page
     assert why_mergekit(MergeOptions().model_dump()) is None
 
 

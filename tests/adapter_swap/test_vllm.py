@@ -6,7 +6,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
-from tests.adapter_swap.by_peft import run
+from tests.standins.by_peft import run
 from tests.standins.cold import evaluate_cold
 from tests.standins.merging import merge, recipe
 from tests.standins.talkers import write_model
@@ -14,8 +14,7 @@ from tests.standins.tasks import write_tasks
 from tests.standins.tuned import train_adapter
 
 pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
+    *(pytest.mark.vllm, pytest.mark.slow),
     pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
     pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
 ]
@@ -28,12 +27,9 @@ TARGETS = {
 
 def served(base, adapter, request):
     """Ask vLLM with the adapter beside the base's weights."""
-    lora = {
-        "lora_local_path": str(adapter),
-        "max_lora_rank": 8,
-        # The output embedding would get another logits processor, which loses log-likelihoods.
-        "lora_target_modules": ["q_proj", "k_proj", "v_proj", "gate_proj", "up_proj", "down_proj"],
-    }
+    # The output embedding would get another logits processor, which loses log-likelihoods.
+    modules = [f"{name}_proj" for name in ("q", "k", "v", "gate", "up", "down")]
+    lora = {"lora_local_path": str(adapter), "max_lora_rank": 8, "lora_target_modules": modules}
     lm = start_model(str(base), "vllm", OPTIONS, engine_arguments=lora)
     try:
         return run_tasks(lm, request, model="adapter", backend="vllm")
@@ -49,13 +45,11 @@ def test_vllm_serves_the_swap(tmp_path):
     }
     parameters = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1}
     document = recipe(models, parameters, base)
-    out, _ = run(tmp_path / "swap", document)
     tasks = ("words_generate", "words_choose")
     request = EvaluationRequest(tasks=tasks, include_path=write_tasks(tmp_path / "tasks"))
-    cache = str(tmp_path / "cache")
-    merged = merge(document, tmp_path / "merged", lora_merge_cache=cache, copy_tokenizer=True)
+    merged = merge(document, tmp_path / "merged", copy_tokenizer=True)
     wanted = evaluate_cold(merged, request, "hf", OPTIONS)
-    found = served(base, out, request)
+    found = served(base, run(tmp_path / "swap", document)[0], request)
     assert found.scores == wanted.scores
     assert len(found.samples) == len(wanted.samples) > 0
     said = [[s.responses for s in e.samples if s.task == tasks[0]] for e in (found, wanted)]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.registration.environment import Environment, build_wheel
+from tests.standins.environment import Environment, build_wheel
 
 LIMIT_S = 0.001
 

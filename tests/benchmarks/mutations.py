@@ -27,9 +27,9 @@ total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coef
 in (dtype, result) else torch.float32 => in (dtype, result) else dtype
 if other != role) / common => if other == role) / common
 return total.to(result) => return total.to(dtype).to(result)
-layerswap_method/tensors.py @ checkpoint
-_deltas[position][start:stop] => _deltas[position][: stop - start] @ write
-layerswap_method/checkpoint/lora.py @ checkpoint
+layerswap_method/tensors.py @ write/test_files.py
+_deltas[position][start:stop] => _deltas[position][: stop - start]
+layerswap_method/checkpoint/lora.py @ checkpoint/test_lora.py
 math.sqrt(rank) if config.get("use_rslora") else rank => rank
 scaling=alpha / ( => scaling=1 / (
 "use_dora", "lora_bias" => "lora_bias"
@@ -41,56 +41,56 @@ if first.num_layers != other.num_layers: => if False:
 if not is_copy: => if False:
 pairs if a != b] => pairs if False] @ mergekit_plugin/test_errors.py
 if not added.intersection(row[1:])] => if False] @ mergekit_plugin/test_errors.py
-layerswap_method/checkpoint/checkpoint.py @ checkpoint
+layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
 if place.is_file() and not any( => if False and not any(
 Path(file).name != file => False
 if single.is_file() and _SINGLE not in shards: => if False:
-layerswap_method/checkpoint/config.py @ checkpoint
+layerswap_method/checkpoint/config.py @ checkpoint/test_stored.py
 not 0 <= value < most: => value < 0:
-layerswap_method/checkpoint/stored.py @ checkpoint
+layerswap_method/checkpoint/stored.py @ checkpoint/test_stored.py
 state.st_mtime_ns, state.st_ctime_ns, state.st_ino => state.st_mtime_ns, 0, 0
-layerswap_method/write/layout.py @ write
+layerswap_method/write/layout.py @ write/test_files.py
 size + tensor.nbytes > shard_bytes => size > shard_bytes
-if is_finite and not bool( => if False and not bool( @ merge
-layerswap_method/write/files.py @ write
+if is_finite and not bool( => if False and not bool( @ merge/test_merge.py
+layerswap_method/write/files.py @ write/test_files.py
 file.path.name + _PART) => file.path.name)
         os.fsync(out.fileno()) => (out.fileno())
-        check_unchanged(path, stamp) => (path, stamp) @ merge
-layerswap_method/write/donor_files.py @ merge
+        check_unchanged(path, stamp) => (path, stamp) @ merge/test_faults.py
+layerswap_method/write/donor_files.py @ merge/test_merge.py
     if dtype is not None: => if False:
-layerswap_method/write/card.py @ merge
+layerswap_method/write/card.py @ merge/test_merge.py
 "`" * max(3, longest + 1) => "`" * 3
-layerswap_method/output.py @ write
+layerswap_method/output.py @ write/test_output.py
 if held and not _is_merge(out): => if False:
     if place in inputs: => if False:
         _restore(replaced, out) => pass
             is_spare = False => is_spare = True
 sys.exit(128 + number)) => sys.exit(0))
-layerswap_method/merge.py @ merge
+layerswap_method/merge.py @ merge/test_faults.py
         if options.verify: => if False:
 layerswap_method/errors.py @ recipe
     exit_code = 2 => exit_code = 1
-layerswap_method/methods/delta_share.py @ methods
+layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
-layerswap_method/methods/layer_swap_merge.py @ merge
+layerswap_method/methods/layer_swap_merge.py @ mergekit_plugin/test_executor.py
 donor = giver if base.checkpoint in others else base => donor = base
-layerswap_method/methods/delta_revert.py @ methods
+layerswap_method/methods/delta_revert.py @ methods/test_measured.py
 float((last + smaller.max()) / 2) => float(last)
 layerswap_method/methods/layer_swap.py @ recipe
             if not weights: => if False:
-layerswap_method/recipe/strict_yaml.py @ recipe
+layerswap_method/recipe/strict_yaml.py @ recipe/test_recipes.py
 and not merges: => and False:
             if key in lines: => if False:
 layerswap_method/mergekit_plugin/run.py @ mergekit_plugin/test_command.py
 if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
                 LoaderCache.loaders.clear() => pass
-"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ methods
-layerswap_method/adapter_swap/adapters.py @ adapter_swap
+"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ golden
+layerswap_method/adapter_swap/adapters.py @ adapter_swap/test_adapters.py
 share * (c.scaling / parts[0][0].scaling) => share
 alpha = first.scaling * ranks[module] => alpha = first.scaling
-layerswap_method/harmonize/steps.py @ harmonize
+layerswap_method/harmonize/steps.py @ harmonize/test_run.py
 factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py

@@ -1,6 +1,5 @@
 """Base plus adapter, tensor by tensor, is the copy that peft would merge, bit for bit."""
 
-import json
 import shutil
 
 import pytest
@@ -79,86 +78,66 @@ def test_a_base_of_another_or_of_two_dtypes_is_cast_to_one(experts, tmp_path):
         assert read_mix(merged.tensors["model.norm.weight"]).dtype == dtype
 
 
-def with_config(adapter, changes):
-    path = adapter / CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    return adapter
+HANGING = ("(", "((([a-z_.0-9]+)+)+)+!", "(a|a)*" * 20 + "!", "x" * 5000)
+REFUSED = [
+    ({"use_dora": True}, "use_dora"),
+    ({"bias": "all"}, "bias is 'all'"),
+    ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
+    ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+    ({"init_lora_weights": "pissa"}, "'pissa'"),
+    ({"target_parameters": ["x"]}, "target_parameters"),
+    ({"peft_type": "IA3"}, "'IA3'"),
+    ({"r": 5}, "rank 5"),
+    ({"r": None}, CONFIG),
+    ({"r": 0}, "r is 0"),
+    # H4d: two tensors of NaN; json reads both words as numbers
+    ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
+    ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
+    # H12: what is no pattern, and patterns that would hang
+    *(({"rank_pattern": {pattern: 2}}, "rank_pattern") for pattern in HANGING),
+    ({"rank_pattern": [1]}, "rank_pattern"),
+    ({"rank_pattern": {"q_proj": "2"}}, "rank_pattern"),
+    ({"alpha_pattern": {"q_proj": float("inf")}}, "alpha_pattern"),
+]
 
 
-@pytest.mark.parametrize(
-    ("changes", "part"),
-    [
-        ({"use_dora": True}, "use_dora"),
-        ({"bias": "all"}, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
-        ({"init_lora_weights": "pissa"}, "'pissa'"),
-        ({"target_parameters": ["x"]}, "target_parameters"),
-        ({"peft_type": "IA3"}, "'IA3'"),
-        ({"r": 5}, "rank 5"),
-        ({"r": None}, CONFIG),
-        ({"r": 0}, "r is 0"),
-        # H4d: two tensors of NaN; json reads both words as numbers
-        ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
-        ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
-        # H12: what is no pattern, and patterns that would hang
-        *(
-            ({"rank_pattern": {pattern: 2}}, "rank_pattern")
-            for pattern in ("(", "((([a-z_.0-9]+)+)+)+!", "(a|a)*" * 20 + "!", "x" * 5000)
-        ),
-        ({"rank_pattern": [1]}, "rank_pattern"),
-        ({"rank_pattern": {"q_proj": "2"}}, "rank_pattern"),
-        ({"alpha_pattern": {"q_proj": float("inf")}}, "alpha_pattern"),
-    ],
-    ids=lambda each: str(each)[:40],
-)
+@pytest.mark.parametrize(("changes", "part"), REFUSED, ids=lambda each: str(each)[:40])
 def test_what_is_no_low_rank_change_is_refused(changes, part, experts, tmp_path):
-    base = experts("llama").base
-    module = "model.layers.1.self_attn.q_proj"
-    adapter = with_config(write_adapter(tmp_path / "a", module, 16, 16), changes)
+    adapter = write_adapter(tmp_path / "a", "model.layers.1.self_attn.q_proj", 16, 16)
+    edited(adapter, CONFIG, **changes)
     with pytest.raises(InputError) as caught:
-        merge_of_one(Model("model", base, adapter))
+        merge_of_one(Model("model", experts("llama").base, adapter))
     assert str(adapter) in caught.value.message
     assert part in caught.value.message
 
 
 def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
-    base = experts("llama").base
-    file = adapter_of(base, tmp_path / "adapter") / WEIGHTS
+    file = adapter_of(experts("llama").base, tmp_path / "adapter") / WEIGHTS
     found = load_file(file)
     down = next(name for name in found if "lora_A" in name)
-    cases = [
+    shutil.copyfile(file, tmp_path / "elsewhere")
+    for damage, part in (
         ({**found, "base_model.model.lm_head.weight": torch.zeros(96, 16)}, "lm_head"),
         ({n: t for n, t in found.items() if n != down}, "not a low-rank change"),
         ({n: t for n, t in found.items() if n != down.replace("_A", "_B")}, "no lora_B"),
         ({}, "changes no tensor"),
-    ]
-    for tensors, part in cases:
-        save_file(tensors, file)
+        (lambda: file.write_bytes(b"not safetensors"), "is damaged"),
+        (lambda: file.rename(file.with_suffix(".bin")), r"pickled adapter_model\.bin"),
+        (lambda: file.symlink_to(tmp_path / "elsewhere"), "is a link to"),
+    ):
+        damage() if callable(damage) else save_file(damage, file)
         with pytest.raises(InputError, match=part):
-            merge_of_one(Model("model", base, file.parent))
-    file.write_bytes(b"not safetensors")
-    with pytest.raises(InputError, match="is damaged"):
-        merge_of_one(Model("model", base, file.parent))
-    file.rename(file.with_suffix(".bin"))
-    with pytest.raises(InputError, match=r"pickled adapter_model\.bin"):
-        merge_of_one(Model("model", base, file.parent))
-    file.symlink_to(tmp_path / "adapter" / ".." / "elsewhere")
-    shutil.copyfile(base / "model.safetensors", tmp_path / "elsewhere")
-    with pytest.raises(InputError, match="is a link to"):
-        merge_of_one(Model("model", base, file.parent))
+            merge_of_one(Model("model", experts("llama").base, file.parent))
 
 
 def test_an_adapter_of_another_model_is_refused(experts, tmp_path):
     llama, tied = experts("llama").base, experts("llama_tied", dtype=torch.float32).base
     head = adapter_of(llama, tmp_path / "head", target_modules=["lm_head", "q_proj"])
     down = adapter_of(llama, tmp_path / "down", target_modules=["down_proj"])
-    wide = experts("llama", intermediate_size=32).base
-    twice = with_head(tied, tmp_path / "twice")
     for base, adapter, part in (
         (tied, head, r"lm_head\.weight"),
-        (twice, head, r"lm_head\.weight.*tied head"),
-        (wide, down, r"\[16, 24\].*\[16, 32\]"),
+        (with_head(tied, tmp_path / "twice"), head, r"lm_head\.weight.*tied head"),
+        (experts("llama", intermediate_size=32).base, down, r"\[16, 24\].*\[16, 32\]"),
     ):
         with pytest.raises(InputError, match=part):
             merge_of_one(Model("model", base, adapter))

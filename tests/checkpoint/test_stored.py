@@ -1,7 +1,8 @@
-"""Headers are read as safetensors reads them, or refused; and bytes from their places."""
+"""Headers, bytes, configs and indexes: read as safetensors and transformers do, or refused."""
 
 import json
 import os
+import shutil
 import struct
 
 import pytest
@@ -10,7 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import save, save_file
+from transformers import AutoConfig
 
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.compatible import own_problems, ties
+from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.stored import (
     TORCH_NAMES,
     check_unchanged,
@@ -21,6 +26,8 @@ from layerswap_method.checkpoint.stored import (
     same_content,
 )
 from layerswap_method.errors import InputError
+from tests.standins.tuned import edited, with_head, with_value
+from tests.standins.zoo import FAMILIES, make_config, make_model
 
 TENSORS = {
     "b": torch.arange(6, dtype=torch.float32).view(2, 3),
@@ -66,8 +73,7 @@ def test_what_is_whole_is_read(tmp_path):
     link.symlink_to(file)
     found = read_header(link)
     assert found == read_header(file)
-    for name, tensor in TENSORS.items():
-        assert torch.equal(read_tensor(found[name]), tensor)
+    assert all(torch.equal(read_tensor(found[name]), tensor) for name, tensor in TENSORS.items())
     assert read_rows(found["b"], slice(1, 2)).tolist() == [[3, 4, 5]]
     for dtype, torch_name in TORCH_NAMES.items():
         size = getattr(torch, torch_name).itemsize
@@ -76,27 +82,25 @@ def test_what_is_whole_is_read(tmp_path):
         assert read_header(file)["x"].itemsize == size
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        packed(changed("b", data_offsets=[0, 24])),
-        packed(changed("b", shape=[2, 4])),
-        packed(changed("b", dtype="F31")),
-        packed({k: v for k, v in HEADER.items() if k != "a"}),
-        packed([HEADER]),
-        packed(b"[" * 200_000),
-        *(GOOD[:size] for size in (0, 20, len(GOOD) - 1)),
-        GOOD + b"\0",
-    ],
-    ids=range(10),
-)
+DAMAGED = [
+    *(packed(changed("b", **e)) for e in ({"data_offsets": [0, 24]}, {"shape": [2, 4]})),
+    packed(changed("b", dtype="F31")),
+    packed({k: v for k, v in HEADER.items() if k != "a"}),
+    packed([HEADER]),
+    packed(b"[" * 200_000),
+    *(GOOD[:size] for size in (0, 20, len(GOOD) - 1)),
+    GOOD + b"\0",
+]
+
+
+@pytest.mark.parametrize("content", DAMAGED, ids=range(len(DAMAGED)))
 def test_what_lies_or_is_cut_short_is_refused(content, tmp_path):
     (tmp_path / "file").write_bytes(content)
     with pytest.raises(SafetensorError):
         deserialize(content)
     with pytest.raises(InputError, match=r"file: is damaged.*download or copy it again"):
         read_header(tmp_path / "file")
-    with pytest.raises(InputError, match="base: shard is damaged.*No such file"):  # noqa: RUF043
+    with pytest.raises(InputError, match=r"base: shard is damaged.*No such file"):
         read_header(tmp_path / "gone", "base: shard")
 
 
@@ -152,3 +156,162 @@ def test_content_is_compared_byte_for_byte(tmp_path):
     save_file(held, tmp_path / "file")
     at = read_header(tmp_path / "file")
     assert [same_content(at["a"], at[name]) for name in "bcd"] == [True, False, False]
+
+
+FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_config_is_what_transformers_reads(family, tmp_path):
+    config = make_config(family)
+    config.dtype = torch.bfloat16
+    config.architectures = [FAMILIES[family].model]
+    config.save_pretrained(tmp_path)
+    found, theirs = read_config("model", tmp_path), AutoConfig.from_pretrained(tmp_path)
+    text = theirs.get_text_config()
+    assert found.architecture == FAMILIES[family].model
+    assert (found.model_type, found.text_type) == (theirs.model_type, text.model_type)
+    assert (found.num_hidden_layers, found.vocab_size) == (text.num_hidden_layers, text.vocab_size)
+    assert (found.dtype, found.quantization) == ("bfloat16", None)
+    tied = theirs.tie_word_embeddings or text.tie_word_embeddings
+    assert found.tie_word_embeddings in (None, bool(tied))
+
+
+SILENT = {"tie_word_embeddings": None, "num_hidden_layers": None, "n_layer": None}
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt2", "gpt_neox", "mistral3_vl"])
+def test_where_it_is_silent_the_files_tell(family, experts, tmp_path):
+    folder = shutil.copytree(experts(family).base, tmp_path / "silent")
+    silent = read_checkpoint("silent", edited(folder, **SILENT))
+    assert (silent.config.num_hidden_layers, silent.config.tie_word_embeddings) == (None, None)
+    assert silent.depth() == read_checkpoint("said", experts(family).base).depth() == 6
+    assert ties(silent) == (family in ("gemma2", "gpt2"))
+
+
+STATED = [
+    # changes of the config, dtype, quantisation
+    ({"dtype": None}, None, None),
+    ({"dtype": None, "torch_dtype": "float16"}, "float16", None),
+    ({"dtype": "torch.float32"}, "float32", None),
+    ({"dtype": "auto"}, None, None),
+    ({"quantization_config": {"quant_method": "gptq"}}, "bfloat16", "gptq"),
+    ({"quantization_config": {"bits": 4}}, "bfloat16", "?"),
+]
+
+
+def test_dtypes_and_quantisation(experts, tmp_path):
+    for number, (changes, *wanted) in enumerate(STATED):
+        folder = shutil.copytree(experts("llama").base, tmp_path / str(number))
+        found = read_config("model", edited(folder, **changes))
+        assert [found.dtype, found.quantization] == wanted
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"model_type": 3}', "{", "[" * 200_000])
+def test_what_is_no_config(text, tmp_path):
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=r"^model: .*no readable config"):
+        read_config("model", tmp_path)
+
+
+ABSURD = [("num_hidden_layers", number) for number in (10**9, -1, 5, 7)] + [("vocab_size", 10**12)]
+
+
+@pytest.mark.parametrize(("name", "number"), ABSURD)
+def test_absurd_sizes_are_refused_at_once(name, number, experts, tmp_path):
+    """H5: a model of 14 kB that claimed 10^9 layers took the memory of the machine."""
+    folder = shutil.copytree(experts("llama").base, tmp_path / "odd")
+    with pytest.raises(InputError, match=f"^odd: .*({name}|layers)"):
+        read_checkpoint("odd", edited(folder, **{name: number}))
+
+
+@pytest.fixture
+def sharded(experts, tmp_path):
+    folder = shutil.copytree(experts("llama", shard="9KB").base, tmp_path / "sharded")
+    assert len(list(folder.glob("model-*.safetensors"))) > 2
+    return folder
+
+
+def in_index(edit):
+    def damage(folder):
+        document = json.loads((folder / INDEX).read_text())
+        edit(document["weight_map"])
+        (folder / INDEX).write_text(json.dumps(document))
+
+    return damage
+
+
+def naming(file):
+    return in_index(lambda listed: listed.update(x=file or listed["lm_head.weight"]))
+
+
+def test_shards_are_one_model(sharded, experts):
+    whole, found = (read_checkpoint("x", at) for at in (experts("llama").base, sharded))
+    assert found.shapes == whole.shapes
+    in_index(lambda listed: listed.pop("lm_head.weight"))(sharded)  # mergekit does not see it
+    assert "lm_head.weight" not in read_checkpoint("sharded", sharded).tensors
+
+
+BAD_INDEX = [
+    (lambda f: next(f.glob("model-*")).unlink(), ["1 of ", "shards are missing", "model-"]),
+    (naming(None), ["names 1 tensors", "does not hold: x"]),
+    (naming("../secret.safetensors"), ["'../secret.safetensors'", "no file name"]),
+    (naming("/etc/passwd"), ["'/etc/passwd'"]),
+    (naming("x" * 5000), ["xxx", "no file name"]),
+    (naming(3), ["'3'", "no file name"]),
+    (in_index(dict.clear), [INDEX, "weight_map"]),
+    (lambda f: (f / INDEX).write_text("[" * 100_000), [INDEX, "cannot be read"]),
+    (lambda f: (f / INDEX).write_text("[]"), [INDEX, "weight_map"]),
+    (lambda f: shutil.copy(next(f.glob("model-*")), f / FILE), [FILE, INDEX, "remove what is not"]),
+]
+
+
+@pytest.mark.parametrize(("damage", "parts"), BAD_INDEX, ids=range(len(BAD_INDEX)))
+def test_an_index_that_is_wrong(damage, parts, sharded):
+    """H4b (a single file beside it), H8 (paths) and H12 (depth and length) among them."""
+    damage(sharded)
+    with pytest.raises(InputError) as caught:
+        read_checkpoint("odd", sharded)
+    assert caught.value.message.startswith("odd: ")
+    assert all(part in caught.value.message for part in parts), caught.value.message
+
+
+def test_links_lead_into_the_folder_or_the_hubs_cache(experts, tmp_path):
+    """H8: weights were read wherever a link led."""
+    source = experts("llama").base
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for file in source.iterdir():
+        shutil.copyfile(file, blobs / file.name)
+        (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
+    assert read_checkpoint("hub", snapshot).shapes
+    odd = shutil.copytree(source, tmp_path / "odd")
+    (odd / FILE).rename(odd / "weights")
+    (odd / FILE).symlink_to("weights")
+    assert read_checkpoint("inside", odd).shapes
+    (odd / FILE).unlink()
+    (odd / FILE).symlink_to(blobs / FILE)
+    with pytest.raises(InputError, match=f"odd: .*{FILE} is a link to .*blobs"):
+        read_checkpoint("odd", odd)
+
+
+def test_pickles_and_empty_folders_are_refused(experts, tmp_path):
+    folder = shutil.copytree(experts("llama").base, tmp_path / "model")
+    (folder / FILE).unlink()
+    with pytest.raises(InputError, match=f"no {FILE}"):
+        read_checkpoint("model", folder)
+    (folder / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(InputError, match=r"pytorch_model\.bin.*save_pretrained"):
+        read_checkpoint("model", folder)
+    with pytest.raises(InputError, match="config"):
+        read_checkpoint("model", tmp_path / "nowhere")
+
+
+def test_a_head_of_its_own_under_a_config_that_ties_it(tmp_path):
+    """transformers 5 would not tie it, and other programs would."""
+    same = with_head(make_model("llama_tied", tmp_path / "tied", 1), tmp_path / "same")
+    own = with_value(same, tmp_path / "own", "lm_head.weight", 9)
+    assert not [*own_problems(read_checkpoint("same", same))]
+    (problem,) = own_problems(read_checkpoint("own", own))
+    assert "lm_head.weight" in problem

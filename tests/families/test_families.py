@@ -1,10 +1,12 @@
 """Every family: each tensor of a merge against the oracle, and transformers loads the result."""
 
 import json
+import math
 import re
 
 import pytest
 import torch
+from mergekit.architecture.json_definitions import NAME_TO_ARCH
 
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer, layer_part
@@ -51,13 +53,11 @@ def test_mergekits_executor_gives_the_same(family, experts, tmp_path):
     assert total[0] == pytest.approx(total[1], rel=1e-9)
 
 
-def is_whole(name, family):
+def is_whole(name):
     """Whether the recipe below names the tensor's layer or module: the text decoder's only."""
-    layer = layer_number(name)
-    if layer is None or "visual" in name:
-        return False
     is_norm = re.search(r"\.(?:\w*layernorm|ln_\d|\w*norm\w*)\.\w+$", name)
-    return layer == 0 or bool(is_norm and "self_attn" not in name)
+    is_norm = is_norm and "self_attn" not in name and layer_number(name) is not None
+    return layer_number(name) == 0 or bool(is_norm)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "phi3", "mixtral", "qwen3_vl"])
@@ -71,12 +71,10 @@ def test_every_feature_is_the_side_that_its_change_says(family, experts, tmp_pat
     for name, tensor in found.items():
         change = row_change(name, ours[name], theirs[name], family)
         assert bool(((change - THRESHOLD).abs() > 1e-8).all()), "too near to tell"
-        keep = (change >= THRESHOLD).expand(tensor.shape)
-        if is_whole(name, family):
-            keep = torch.zeros_like(keep)
+        keep = (change >= (math.inf if is_whole(name) else THRESHOLD)).expand(tensor.shape)
         assert torch.equal(tensor, torch.where(keep, ours[name], theirs[name])), name
         kept += int(keep.sum())
-        mixed += int(bool(keep.any()) and not bool(keep.all()))
+        mixed += bool(keep.any()) and not bool(keep.all())
     assert mixed > len(found) / 4, "the features had no choice to make"
     plan = json.loads((out / "delta_revert_plan.json").read_text())
     assert plan["kept"]["kept_weights"] == kept
@@ -121,8 +119,6 @@ NO_ATTENTION = ("mamba.", "mixer.", "conv.")
 
 
 def test_layers_and_parts_are_read_off_the_names_of_all_of_mergekits_architectures():
-    from mergekit.architecture.json_definitions import NAME_TO_ARCH
-
     modules = [
         (name, module.architecture.definition, module.weight_prefix or "")
         for name, architectures in NAME_TO_ARCH.items()
@@ -134,10 +130,10 @@ def test_layers_and_parts_are_read_off_the_names_of_all_of_mergekits_architectur
     for name, definition, prefix in modules:
         for weight in definition.layer_templates.weights:
             own = weight.name.replace("${layer_index}", "17")
-            assert decoder_layer(prefix + own) == 17, (name, own)
-            is_other = layer_part(prefix + own) == "other"
-            assert is_other == own.partition("17.")[2].startswith(NO_ATTENTION), (name, own)
+            is_other = own.partition("17.")[2].startswith(NO_ATTENTION)
+            found = decoder_layer(prefix + own), layer_part(prefix + own) == "other"
+            assert found == (17, is_other), (name, own)
         for weight in (*definition.pre_weights, *definition.post_weights):
-            is_layer = decoder_layer(prefix + weight.name) is not None
             # Phi's first remote code calls its embeddings layer 0.
-            assert not is_layer or name == "MixFormerSequentialForCausalLM", weight.name
+            if name != "MixFormerSequentialForCausalLM":
+                assert decoder_layer(prefix + weight.name) is None, weight.name

@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from tests.recipes.documents import RECIPES, ROOT
 from tests.standins import merging
+from tests.standins.recipe_files import RECIPES, ROOT
 from tests.standins.tuned import train_adapter
 from tests.standins.zoo import make_model
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.gallery.check import check_recipe
-from tests.recipes.documents import RECIPES, ROOT
+from tests.standins.recipe_files import RECIPES, ROOT
 
 
 def run(*words: str) -> tuple[int, str]:

@@ -14,10 +14,9 @@ from ablations.cli import main
 from ablations.gallery.picture import stacks_of
 from ablations.gallery.plan import supply_of
 from layerswap_method.errors import InputError
-from tests.recipes.documents import ROOT
 from tests.recipes.expected import REVERTS, SWAPS
-from tests.recipes.standins import layer_count
 from tests.standins import merging
+from tests.standins.recipe_files import ROOT, layer_count
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 

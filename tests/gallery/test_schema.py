@@ -10,7 +10,7 @@ import pytest
 
 from ablations.gallery.find import FIELDS, SCHEMA_LINE, read_header
 from ablations.gallery.schema import FILE, recipe_schema, schema_text
-from tests.recipes.documents import RECIPES, ROOT, load
+from tests.standins.recipe_files import RECIPES, ROOT, load
 
 VALIDATOR = jsonschema.Draft202012Validator(recipe_schema())
 

@@ -5,27 +5,23 @@ import json
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
-from tests.standins.merging import merge, recipe, revert_recipe
+from tests.standins.merging import recipe, revert_recipe
+from tests.standins.oracle import stored
+from tests.standins.tuned import save_adapter
 
 LAYERS, VOCAB, WIDTH, INNER = 6, 12, 8, 12
 _BRANCHES = {
-    "input_layernorm": (WIDTH,),
-    "post_attention_layernorm": (WIDTH,),
+    **dict.fromkeys(("input_layernorm", "post_attention_layernorm"), (WIDTH,)),
     **{f"self_attn.{name}_proj": (WIDTH, WIDTH) for name in "qkvo"},
-    **{f"mlp.{name}_proj": (INNER, WIDTH) for name in ("gate", "up")},
+    **dict.fromkeys(("mlp.gate_proj", "mlp.up_proj"), (INNER, WIDTH)),
     "mlp.down_proj": (WIDTH, INNER),
 }
 _SHAPES = {
-    "model.embed_tokens.weight": (VOCAB, WIDTH),
-    **{
-        f"model.layers.{layer}.{name}.weight": shape
-        for layer in range(LAYERS)
-        for name, shape in _BRANCHES.items()
-    },
+    **dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (VOCAB, WIDTH)),
     "model.norm.weight": (WIDTH,),
-    "lm_head.weight": (VOCAB, WIDTH),
+    **{f"model.layers.{i}.{name}.weight": _BRANCHES[name] for i in range(6) for name in _BRANCHES},
 }
 _CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -40,6 +36,7 @@ _CONFIG = {
     "dtype": "float32",
 }
 _TRANSITION = {"bottom_layers": 2, "bottom_transition": 2, "top_layers": 1}
+_LISTED = {"placement": "layers", "language_layers": "0,2-3", "top_transition": 1}
 _SHARE = {"placement": "delta_share", "delta_threshold": 0.01}
 _SWAPS = {
     # name: parameters, what else stands in the recipe
@@ -48,6 +45,9 @@ _SWAPS = {
     "soup, weighted": ({"placement": "soup", "task_weight": 0.7, "language_weight": 0.4}, {}),
     "delta_share, modules": ({**_SHARE, "delta_unit": "module", "delta_blend": 0.9}, {}),
     "magnitude": ({"bottom_layers": 1, "bottom_transition": 2, "weighting": "magnitude"}, {}),
+    "layers, base outside": ({**_LISTED, "non_layer": "base", "swap_modules": "attention"}, {}),
+    "delta_share, dominance": ({"placement": "delta_share", "delta_dominance": 0.01}, {}),
+    "norms, weight 0": ({**_TRANSITION, "layer_norms": "average", "task_weight": 0}, {}),
     "layer_norms average": ({"bottom_layers": 2, "top_layers": 1, "layer_norms": "average"}, {}),
     "bfloat16 out": (_TRANSITION, {"out_dtype": "bfloat16"}),
     "bfloat16": (_TRANSITION, {"dtype": "bfloat16"}),
@@ -63,7 +63,7 @@ _REVERTS = {
 }
 
 
-def merge_digests(folder):
+def merge_digests(folder, merge):
     """Yield the name of each merge and a hash of its tensors; writes below `folder`."""
     names = ("task", "language", "second", "third")
     base = _write(folder / "base")
@@ -85,11 +85,8 @@ def merge_digests(folder):
 
 def _digest(folder):
     """Return a hash of names, dtypes, shapes and bytes of every tensor, in whatever files."""
-    tensors = {}
-    for file in folder.glob("*.safetensors"):
-        tensors |= load_file(file)
     whole = hashlib.sha256()
-    for name, tensor in sorted(tensors.items()):
+    for name, tensor in sorted(stored(folder).items()):
         whole.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         whole.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
     return whole.hexdigest()
@@ -119,15 +116,10 @@ def _write(folder, name=None):
 
 def _write_adapter(folder):
     """Write an adapter on two modules; its change is a whole multiple of 1/64 as well."""
-    folder.mkdir()
     tensors = {}
-    for layer in range(LAYERS):
-        for module in ("q_proj", "v_proj"):
-            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            for kind, shape in (("lora_A", (2, WIDTH)), ("lora_B", (WIDTH, 2))):
-                numbers = _numbers(f"{name} {kind}", shape) // 32
-                tensors[f"{name}.{kind}.weight"] = torch.tensor(numbers / 8, dtype=torch.float32)
-    save_file(tensors, folder / "adapter_model.safetensors")
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["q_proj", "v_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
+    for module in (f"{i}.self_attn.{kind}_proj" for i in range(LAYERS) for kind in "qv"):
+        name = f"base_model.model.model.layers.{module}"
+        for kind, shape in (("lora_A", (2, WIDTH)), ("lora_B", (WIDTH, 2))):
+            numbers = _numbers(f"{name} {kind}", shape) // 32
+            tensors[f"{name}.{kind}.weight"] = torch.tensor(numbers / 8, dtype=torch.float32)
+    return save_adapter(folder, tensors, 2, 2, ["q_proj", "v_proj"])

@@ -1,7 +1,5 @@
 """Tiny random Llamas, Mistrals and Qwens in float64, what harmonize makes of them, and logits."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 
@@ -12,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
 from layerswap_method.harmonize.steps import config_of
+from tests.standins.zoo import make_model
 
 SIZES = {
     **{"vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3},
@@ -21,16 +20,9 @@ SIZES = {
 }
 
 
-def random_model(folder, seed=0, family="Llama", **sizes):
+def random_model(folder, seed=0, family="llama", **sizes):
     """Save a random model in float64; `sizes` are what differs from `SIZES`."""
-    config = getattr(transformers, f"{family}Config")(**{**SIZES, **sizes})
-    torch.manual_seed(seed)
-    model = getattr(transformers, f"{family}ForCausalLM")(config).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(std=0.3)
-    model.save_pretrained(folder)
-    return folder
+    return make_model(family.lower(), folder, seed, dtype=torch.float64, **{**SIZES, **sizes})
 
 
 def run(*args):

@@ -1,8 +1,5 @@
 """What `layerswap harmonize` refuses: one error with the field and both values, and no output."""
 
-from __future__ import annotations
-
-import json
 import re
 
 import pytest
@@ -11,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM
 
 from tests.harmonize.models import random_model, run
+from tests.standins.tuned import edited
 from tests.standins.zoo import make_model
 
 FILE = "model.safetensors"
@@ -28,9 +26,7 @@ def other(folder, **sizes):
 
 
 def with_config(folder, **changes):
-    config = json.loads((other(folder) / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | changes))
-    return folder
+    return edited(other(folder), **changes)
 
 
 def with_weights(folder, **changes):

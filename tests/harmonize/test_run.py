@@ -1,22 +1,28 @@
-"""`layerswap harmonize`: pairs of the real ratios become one architecture, each unchanged."""
-
-from __future__ import annotations
+"""`layerswap harmonize`: every step, and pairs of the real ratios, keep their logits in float64."""
 
 import json
 import re
 import resource
+import shlex
 
 import pytest
 import torch
+import yaml
+from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+from ablations.cli import main
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import pair_problems
 from layerswap_method.checkpoint.config import read_shape
+from layerswap_method.harmonize.conversion import read_conversion
+from layerswap_method.harmonize.steps import deepen, untie, widen_heads, widen_hidden, widen_neurons
 from layerswap_method.output import HARMONIZE_FILE
-from tests.fresh_process import printed
-from tests.harmonize.models import distance, random_model, run
+from tests.fresh_process import ROOT, printed
+from tests.harmonize.models import distance, random_model, run, save
+from tests.standins.scripted import DATA
+from tests.standins.tokenizers import save_word_tokenizer, words
 
 FILE = "model.safetensors"
 
@@ -109,6 +115,53 @@ def test_a_mistral_is_a_llama_within_its_window_only(models, tmp_path):
     assert distance(models["mistral"], tmp_path / "mistral", 200) > 1e-9
 
 
+LLAMA2, MISTRAL = ({**each, "num_hidden_layers": 8} for each in PAIRS["llama2_mistral"].values())
+LLAMA31, LLAMA32 = PAIRS["llama31_llama32"].values()
+MORE, ROPE_32 = {"vocab_size": 49}, {"rope_parameters": {**LLAMA3_ROPE, "factor": 32.0}}
+MATH_3B, MATH_LLAMA2 = LLAMA32 | MORE | ROPE_32, LLAMA2 | MORE
+RATIOS = {
+    # the real models that headers name, over 64
+    "Lugha-Llama/Lugha-Llama-8B-wura": LLAMA31,
+    "MergeBench/Llama-3.1-8B_math": LLAMA31 | MORE,
+    "MergeBench/Llama-3.2-3B_math": MATH_3B,
+    "augmxnt/shisa-gamma-7b-v1": MISTRAL,
+    "LeoLM/leo-mistral-hessianai-7b": MISTRAL,
+    "meta-math/MetaMath-Mistral-7B": MISTRAL | MORE,
+    "meta-math/MetaMath-7B-V1.0": MATH_LLAMA2,
+}
+COMMANDS = {
+    # file with a command in its header, and the code of its study's language
+    "ablations/studies/experts/llama_bases.yml": "sw",
+    "ablations/studies/experts/mistral_bases.yml": "ja",
+    "recipes/different_bases/llama2_mistral_german.yml": None,
+    "recipes/different_bases/llama31_llama32_swahili.yml": None,
+}
+
+
+@pytest.mark.parametrize("file", COMMANDS)
+def test_the_command_in_a_header_makes_the_models_that_are_named_below(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / file).read_text()
+    header = text.replace("\n#", " ")
+    (harmonize,) = map(shlex.split, re.findall(r"`layerswap harmonize ([^`]+)`", header))
+    for seed, name in enumerate(harmonize[: harmonize.index("--out")]):
+        folder = random_model(tmp_path / name, seed, **RATIOS[name])
+        save_word_tokenizer(folder, words(RATIOS[name].get("vocab_size", 48)))
+    done, output = run(*harmonize)
+    assert done == 0, output
+    assert ("THE FUNCTION CHANGES" in output) == ("llama31" in file or "llama_" in file)
+    written = set(re.findall(r"experts/different_bases/[\w./-]+", str(yaml.safe_load(text))))
+    assert written
+    assert all((tmp_path / name / "config.json").is_file() for name in written)
+    if code := COMMANDS[file]:
+        (command,) = re.findall(r"Run: +layerswap (.*?) +Needs:", header)
+        more = ["--backend", "hf", "--data-dir", str(DATA), "--dry-run"]
+        result = CliRunner().invoke(main, [*shlex.split(command), *more])
+        assert result.exit_code == 0, result.output
+        for task in (f"mgsm_{code}", f"belebele_{code}", f"flores_en-{code}"):
+            assert f"layerswap_{task}" in result.output
+
+
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     """Return two models of one layer that differ in their neurons."""
@@ -184,3 +237,54 @@ def test_memory_does_not_grow_with_the_model(tmp_path):
     written = (outs[1] / "large" / FILE).stat().st_size
     assert written > 100_000_000
     assert int(text.split("grown")[1]) < written / 4
+
+
+STEPS = {
+    "neurons": lambda model: widen_neurons(model, 56),
+    "key-value heads repeated": lambda model: widen_heads(model, 4, 1),
+    "groups filled with zero heads": lambda model: widen_heads(model, 2, 3),
+    "query heads copied": lambda model: widen_heads(model, 2, 4),
+    "both repeated": lambda model: widen_heads(model, 6, 2),
+    "zero key-value heads": lambda model: widen_heads(model, 3, 2),
+    "zero key-value heads, query heads copied": lambda model: widen_heads(model, 3, 4),
+    "residual stream copied": lambda model: widen_hidden(model, 72, 1e-5),
+    "residual stream padded": lambda model: widen_hidden(model, 40, 1e-5),
+    "copied with another eps": lambda model: widen_hidden(model, 48, 1e-3),
+    "padded with another eps": lambda model: widen_hidden(model, 44, 1e-2),
+    "another eps": lambda model: widen_hidden(model, 24, 1e-2),
+    "deeper": lambda model: deepen(model, 5),
+    "untied": untie,
+    "all": lambda model: widen_hidden(
+        deepen(widen_neurons(widen_heads(untie(model), 2, 4), 48), 4), 40, 1e-3
+    ),
+}
+BIASES = {"attention_bias": True, "mlp_bias": True}
+FAMILIES = {
+    "untied": {},
+    "tied and biased": {"tie_word_embeddings": True, **BIASES},
+    "Qwen2": {"family": "Qwen2"},
+    "normed queries and keys": {"family": "Qwen3", "attention_bias": True},
+}
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def original(request, tmp_path_factory):
+    return random_model(tmp_path_factory.mktemp("original"), **FAMILIES[request.param])
+
+
+def conversion(folder):
+    return read_conversion(read_checkpoint("model", folder))
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_keeps_the_logits(step, original, tmp_path):
+    before = conversion(original)
+    after = STEPS[step](before)
+    assert (after is before) == (step == "untied" and not before.shape.tied)
+    assert distance(save(after, original, tmp_path / "out"), original) < 1e-9
+
+
+def test_a_wrong_step_is_seen(original, tmp_path):
+    """The comparison can fail: for an eps that is only renamed."""
+    wrong = conversion(original).after("", sizes={"eps": 1e-3})
+    assert distance(save(wrong, original, tmp_path / "out"), original) > 1e-6

@@ -1,4 +1,4 @@
-"""Merged folders: tensors, config, tokenizer, card and code, by every command that writes them."""
+"""Merged folders: config, tokenizer, card and code; what mergekit must do; `layerswap verify`."""
 
 import json
 import subprocess
@@ -7,37 +7,25 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 import layerswap_method
 from ablations.cli import main
 from layerswap_method.errors import InputError
 from layerswap_method.output import PLAN_FILE
 from tests.standins.experts import assert_loads
-from tests.standins.merging import (
-    by_mergekit,
-    merge,
-    merge_of,
-    recipe,
-    revert_recipe,
-    roles,
-    tensors_of,
-    write,
-)
-from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import edited, restored
-from tests.standins.zoo import LAYERS, VOCAB, make_model
+from tests.standins.merging import merge_of, recipe, roles, tensors_of, write, write_recipe
+from tests.standins.oracle import assert_same, stored
+from tests.standins.tuned import edited, restored, with_head, with_value
+from tests.standins.zoo import LAYERS, make_model
 
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 
 
 def run_merge(document, out, *options):
     """Return the result of `layerswap merge`; the recipe stands beside `out`."""
-    file = out.parent / "recipe.yml"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False)
-    file.write_text(text, encoding="utf-8")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    file = write_recipe(out.parent / "recipe.yml", document)
     return CliRunner().invoke(main, ["merge", str(file), str(out), *options])
 
 
@@ -45,43 +33,18 @@ def others(folder):
     return {path.name for path in folder.iterdir() if "safetensors" not in path.name}
 
 
-@pytest.mark.parametrize("kind", ["swap", "revert"])
-def test_every_command_writes_the_same_folder(kind, trio, tmp_path):
-    """`mergekit-yaml` as a program is in tests/mergekit_plugin."""
-    document = {
-        "swap": recipe(roles(trio), {**SWAP, "weighting": "magnitude"}, trio.base),
-        "revert": revert_recipe(trio.task, trio.base, {"keep_fraction": 0.5}, out_dtype="float16"),
-    }[kind]
-    ours, python_s = (tmp_path / way / "merged" for way in ("layerswap", "python"))
-    done = run_merge(document, ours, "--verify")
-    assert done.exit_code == 0, done.output
-    assert "read again and compared" in done.output
-    merge(document, python_s, copy_tokenizer=True)
-    assert others(ours) == others(python_s)
-    assert {"config.json", "tokenizer.json", "generation_config.json"} <= others(ours)
-    for file in ours.iterdir():
-        assert file.read_bytes() == (python_s / file.name).read_bytes(), file.name
-    executor = by_mergekit(document, tmp_path / "executor" / "merged", copy_tokenizer=True)
-    wanted = stored(executor)
-    assert all(torch.equal(t.double(), wanted[n].double()) for n, t in stored(ours).items())
-    # mergekit's executor writes the config and the tokenizer by transformers
-    assert others(ours) <= others(executor) | {"chat_template.jinja", "special_tokens_map.json"}
-    assert (ours / PLAN_FILE).exists() == (kind == "swap")
-    assert_loads(ours)
-
-
 def test_what_a_merge_says_of_itself(trio, tmp_path):
     document, out = recipe(roles(trio), SWAP, trio.base), tmp_path / "my-merge"
     document["models"][1]["parameters"]["weight"] = 2
     text = "# fence ``` in a comment\n" + yaml.safe_dump(document)
-    done = run_merge(text, out)
+    done = run_merge(text, out, "--verify")
     assert done.exit_code == 0, done.output
+    assert "read again and compared" in done.output
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "6 layers: language 0-1,5; average 2; task 3-4" in done.output
     for said in ("# my-merge", "Layer Swapping", "6 layers: language 0-1,5", text.strip()):
         assert said in card
-    assert card.count("````") == 4
-    assert "trust_remote_code" not in card
+    assert (card.count("````"), "trust_remote_code" in card) == (4, False)
     assert yaml.safe_load(card.split("---")[1])["library_name"] == "transformers"
     assert (out / "mergekit_config.yml").read_text() == text
     record = json.loads((out / PLAN_FILE).read_text())
@@ -149,100 +112,42 @@ def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-SIZES = {"base": VOCAB, "task": VOCAB + 2, "language": VOCAB + 3, "second": VOCAB + 2}
-TABLES = ("model.embed_tokens.weight", "lm_head.weight")
+UP, HALF = "model.layers.2.mlp.up_proj.weight", {"dtype": "float16"}
 
 
-@pytest.fixture(scope="module")
-def speakers(tmp_path_factory):
-    """Return models of one shape but for their vocabularies; `second` has those of task."""
-    root = tmp_path_factory.mktemp("speakers")
-    for seed, (name, size) in enumerate(SIZES.items()):
-        make_model("llama", root / name, seed, vocab_size=size)
-        own = "task" if name == "second" else name
-        save_word_tokenizer(root / name, words(size, *(f"{own}{i}" for i in range(3))))
-    return {name: root / name for name in SIZES}
-
-
-@pytest.mark.parametrize("non_layer", ["task", "language", "base", "average"])
-def test_vocabularies_of_different_sizes_come_from_one_model(non_layer, speakers, tmp_path):
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    swap, out = Swap(LAYERS, non_layer=non_layer), tmp_path / "out"
-    giver = speakers["task" if non_layer == "average" else non_layer]
-    both = {role: speakers[role] for role in ("task", "language")}
-    if non_layer == "average":
-        both["language"] = speakers["second"]
-    document = recipe(both, swap.parameters(), speakers["base"])
-    lines = write(document, out)
-    assert json.loads((out / PLAN_FILE).read_text()).get("tokenizer_from") == str(giver)
-    assert any(str(giver) in line and "tokenizer" in line for line in lines)
-    assert merge_of(document).donor == giver
-    tokenizer = AutoTokenizer.from_pretrained(out)
-    assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(giver).get_vocab()
-    rows = AutoModelForCausalLM.from_pretrained(out).get_input_embeddings().weight.shape[0]
-    assert rows == len(tokenizer)
-    merged, *held = (stored(each) for each in (out, *both.values(), speakers["base"]))
-    if non_layer == "average":
-        assert_same(merged, expected(swap, *held))
-    else:
-        plain = [{n: t for n, t in each.items() if n not in TABLES} for each in held]
-        rows = {name: stored(giver)[name] for name in TABLES}
-        assert_same(merged, expected(swap, *plain) | rows)
-    with pytest.raises(InputError, match=r"different vocabularies.*tokenizer: "):
-        by_mergekit(document, tmp_path / "theirs")  # which reads every model's rows
-
-
-UP = "model.layers.2.mlp.up_proj.weight"
-
-
-def test_values_that_are_not_finite(own_trio, tmp_path, caplog):
+def test_values_that_are_not_finite(trio, tmp_path, caplog):
     """H4d: NaN of an expert, and numbers beyond float16, went into the merge without a word."""
-
-    def damaged(name, value):
-        def edit(tensors):
-            tensors[UP][3, 1] = value
-            return tensors
-
-        return restored(own_trio.task, tmp_path / name, edit)
-
-    cases = [
-        (damaged("nan", torch.nan), {}),
-        (damaged("large", 1e6), {"dtype": "float16"}),
-        (own_trio.task, {"dtype": "float16"}),
-    ]
-    for number, (expert, top) in enumerate(cases):
+    for number, (value, top) in enumerate(((torch.nan, {}), (1e6, HALF), (1.0, HALF))):
         caplog.clear()
-        models = {"task": expert, "language": own_trio.language}
-        write(recipe(models, SWAP, own_trio.base, **top), tmp_path / str(number), threads=2)
+        odd = with_value(trio.task, tmp_path / f"odd{number}", UP, value)
+        document = recipe({"task": odd, "language": trio.language}, SWAP, trio.base, **top)
+        write(document, tmp_path / str(number), threads=2)
         said = [message for message in caplog.messages if "infinite" in message]
-        assert len(said) == (expert != own_trio.task)
-        assert all(UP in message for message in said)
+        assert (len(said), UP in str(said)) == ((0, False) if value == 1.0 else (1, True))
 
 
 def test_multi_token_prediction_layers_are_outside_the_decoder(own_trio):
     """F7: mtp.layers.0 was taken for decoder layer 0; and layers behind the last one (GLM)."""
     names = ("mtp.layers.0.mlp.up_proj.weight", "model.layers.6.mlp.up_proj.weight")
     for folder in vars(own_trio).values():
-        held = load_file(folder / "model.safetensors")
+        held = stored(edited(folder, num_nextn_predict_layers=1))
         held |= {name: held[UP].clone() for name in names}
         save_file(held, folder / "model.safetensors", {"format": "pt"})
-        edited(folder, num_nextn_predict_layers=1)
     merged = merge_of(recipe(roles(own_trio), {**SWAP, "non_layer": "task"}, own_trio.base))
     task, found = stored(own_trio.task), tensors_of(merged)
     assert merged.plan.num_layers == LAYERS
     assert_same({n: found[n] for n in names}, {n: task[n] for n in names})
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"tokenizer": {"source": "base"}}, "tokenizer:"),
-        ({"chat_template": "auto"}, "chat_template:"),
-        ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "slerp"),
-        ({"merge_method": "linear", "parameters": {"weight": 1}}, "linear"),
-    ],
-)
+PASSED_ON = [
+    ({"tokenizer": {"source": "base"}}, "tokenizer:"),
+    ({"chat_template": "auto"}, "chat_template:"),
+    ({"merge_method": "slerp", "parameters": {"t": 0.5}}, "slerp"),
+    ({"merge_method": "linear", "parameters": {"weight": 1}}, "linear"),
+]
+
+
+@pytest.mark.parametrize(("change", "reason"), PASSED_ON, ids=str)
 def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monkeypatch):
     calls = []
 
@@ -255,10 +160,72 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
     if "parameters" in change:
         document["models"] = [{"model": str(each)} for each in (trio.task, trio.language)]
     done = run_merge(document, tmp_path / "out", "--", "--cuda")
-    assert done.exit_code == 3, done.output
+    assert (done.exit_code, reason in done.output) == (3, True), done.output
     assert "passed on to mergekit-yaml" in done.output
-    assert reason in done.output
     files = [str(tmp_path / "recipe.yml"), str(tmp_path / "out")]
     assert calls[0][-5:] == [*files, "--out-shard-size", "5000000000", "--cuda"]
     refused = run_merge(document, tmp_path / "out", "--verify")
     assert (refused.exit_code, "--verify" in refused.output) == (2, True)
+
+
+def verify(one, other, *options):
+    done = CliRunner().invoke(main, ["verify", str(one), str(other), *options])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done.exit_code, done.output
+
+
+def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):
+    parameters = {"bottom_layers": 2, "top_layers": 1, "non_layer": "task"}
+    document, merged = recipe(roles(trio), parameters, trio.base), tmp_path / "merged"
+    write(document, merged)
+    write(document, tmp_path / "shards", shard_bytes=20_000)
+    code, text = verify(merged, tmp_path / "shards")
+    assert (code, "equal: all 57 tensors" in text) == (0, True)
+    said = "27 of 57 common tensors differ; layers (0-based): 0-1,5"
+    code, text = verify(merged, trio.task)
+    assert (code, said in text) == (1, True)
+    code, text = verify(merged, trio.task, "--format", "json")
+    found, ours, theirs = json.loads(text), stored(merged), stored(trio.task)
+    assert (code, found["equal"]) == (1, False)
+    assert {each["layer"] for each in found["differences"]} == {0, 1, 5}
+    for each in found["differences"]:
+        before = theirs[each["name"]].double()
+        apart = ours[each["name"]].double() - before
+        assert each["largest"] == apart.abs().max()
+        assert each["relative"] == pytest.approx(float(apart.norm() / before.norm()))
+        assert (each["values"], each["of"]) == (int((apart != 0).sum()), apart.numel())
+
+
+HEAD, NORM = "lm_head.weight", "model.norm.weight"
+CHANGES = {
+    "values": (HEAD, lambda t: t.index_fill_(0, torch.tensor([3]), 9), []),
+    "nan": (NORM, lambda t: t * torch.nan, ["nan"]),
+    "dtype": (NORM, lambda t: t.double(), ["dtypes", "all 57"]),
+    "lacking": (UP, None, ["only in"]),
+    "shape": (HEAD, lambda t: t[:-1].contiguous(), ["shapes"]),
+}
+
+
+@pytest.mark.parametrize("kind", CHANGES)
+def test_every_kind_of_difference(kind, trio, tmp_path):
+    name, change, parts = CHANGES[kind]
+
+    def edit(held):
+        before = held.pop(name)
+        return held if change is None else {**held, name: change(before)}
+
+    other = restored(trio.task, tmp_path / "other", edit)
+    code, text = verify(other, trio.task)
+    assert code == 1
+    assert all(part in text for part in (name, *parts)), text
+    assert verify(other, trio.task, "--format", "json")[0] == 1
+
+
+def test_a_tied_head_may_be_stored_once(tmp_path):
+    once = make_model("llama_tied", tmp_path / "once", 1)
+    twice = with_head(once, tmp_path / "twice")
+    assert verify(once, twice)[0] == verify(twice, once)[0] == 0
+    edited(once, tie_word_embeddings=False)
+    assert HEAD in verify(once, twice)[1]
+    code, text = verify(once, tmp_path / "nowhere")
+    assert (code, "no such folder" in text) == (2, True)

@@ -1,47 +1,11 @@
-"""The command `mergekit-yaml` as a program and in this process."""
+"""The command `mergekit-yaml` in this process; as a program, in test_command."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
-
-def write_recipe(path, document):
-    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False)
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def command(tmp_path):
-    """Run the program `mergekit-yaml` as a shell does, and note every module that it imports."""
-    program = Path(sys.executable).with_name("mergekit-yaml")
-    assert program.is_file()
-
-    def run(document, *options, out="merged"):
-        folder = tmp_path / "program" / out
-        path = write_recipe(tmp_path / "recipe.yml", document)
-        done = subprocess.run(
-            [str(program), str(path), str(folder), *options],
-            env={**os.environ, "PYTHONPROFILEIMPORTTIME": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        lines = done.stdout.splitlines()
-        imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
-        output = "\n".join(line for line in lines if "import time:" not in line)
-        assert "layerswap_method" in imported, output
-        code = done.returncode
-        return SimpleNamespace(exit_code=code, output=output, folder=folder, imported=imported)
-
-    return run
+from tests.standins.merging import write_recipe
 
 
 @pytest.fixture

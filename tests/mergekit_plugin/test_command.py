@@ -1,10 +1,12 @@
 """`mergekit-yaml`: from file to file without mergekit's imports, and its options."""
 
 import logging
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,14 +14,37 @@ import yaml
 from mergekit.options import MergeOptions
 
 from layerswap_method.mergekit_plugin.run import why_mergekit
-from tests.mergekit_plugin.conftest import write_recipe
+from tests.fresh_process import ROOT
+from tests.merge.test_merge import run_merge
 from tests.standins import merging
 from tests.standins.experts import content
-from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles
+from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles, write_recipe
 from tests.standins.oracle import Swap, assert_same, expected, stored
 from tests.standins.zoo import LAYERS
 
 EXECUTOR = {"transformers", "peft", "mergekit.config", "mergekit.graph", "mergekit.merge"}
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Run the program `mergekit-yaml` as a shell does, and note every module that it imports."""
+    program = Path(sys.executable).with_name("mergekit-yaml")
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+
+    def run(document, *options, out="merged", recipe="recipe.yml", called="recipe.yml"):
+        folder = tmp_path / "program" / out
+        write_recipe(tmp_path / recipe, document)
+        words = [program, tmp_path / called, folder, *options]
+        how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        done = subprocess.run(words, env=environment, check=False, **how)
+        lines = done.stdout.splitlines()
+        imported = {line.rpartition("|")[2].strip() for line in lines if "import time:" in line}
+        output = "\n".join(line for line in lines if "import time:" not in line)
+        assert "layerswap_method" in imported, output
+        code = done.returncode
+        return SimpleNamespace(exit_code=code, output=output, folder=folder, imported=imported)
+
+    return run
 
 
 def documents(trio):
@@ -35,7 +60,7 @@ USUAL = {"config.json", "tokenizer.json", "README.md", "mergekit_config.yml"}
 
 
 @pytest.mark.parametrize("kind", ["copies", "averages", "delta_revert"])
-def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
+def test_every_command_writes_the_same_folder_and_the_program_imports_no_mergekit(
     kind, command, trio, tmp_path
 ):
     document = documents(trio)[kind]
@@ -45,7 +70,9 @@ def test_the_program_imports_no_mergekit_and_writes_what_run_merge_writes(
     assert not done.imported & ({*EXECUTOR} | ({"torch"} if kind != "averages" else set()))
     assert {"mergekit", "layerswap_method.merge"} <= done.imported
     within = merging.merge(document, tmp_path / "within" / "merged", copy_tokenizer=True)
-    assert content(done.folder) == content(within)
+    ours = run_merge(document, tmp_path / "ours" / "merged")
+    assert ours.exit_code == 0, ours.output
+    assert content(done.folder) == content(within) == content(tmp_path / "ours" / "merged")
     assert {*content(within)} >= USUAL
 
 
@@ -106,9 +133,10 @@ def test_every_option_of_mergekit_goes_one_way():
         *("allow_crimes", "unsafe_truncate_embeddings", "lora_merge_dtype", "clone_tensors"),
         *("multi_gpu", "read_to_gpu", "gpu_rich"),
     }
-    for name in sent:
-        assert f"--{name.replace('_', '-')}" in why_mergekit({name: True})
-    assert "--no-safe-serialization" in why_mergekit({"safe_serialization": False})
+    reasons = [why_mergekit({name: True}) for name in sent]
+    page = (ROOT / "docs" / "merging.md").read_text()
+    for reason in (*reasons, why_mergekit({"safe_serialization": False})):
+        assert f"`{reason.split()[-1]}`" in page
     assert why_mergekit(MergeOptions().model_dump()) is None
 
 
@@ -141,14 +169,10 @@ main()
 """
 
 
-def test_a_recipe_that_is_not_there(tmp_path):
-    (tmp_path / "swahili.yml").write_text("merge_method: layer_swap\n")
-    program = Path(sys.executable).with_name("mergekit-yaml")
-    words = [str(program), str(tmp_path / "swahil.yml"), str(tmp_path / "out")]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
+def test_a_recipe_that_is_not_there(command, trio):
+    done = command(documents(trio)["copies"], recipe="swahili.yml", called="swahil.yml")
     what = "cannot be read: No such file or directory; did you mean 'swahili.yml'?"
-    assert done.stderr == f"Error: {tmp_path / 'swahil.yml'}: {what}\n"
+    assert (done.exit_code, done.output.endswith(f"swahil.yml: {what}")) == (2, True)
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """One text from all who read a recipe: check, `layerswap merge`, `mergekit-yaml`, mergekit."""
 
-import json
 import logging
 import re
 import shutil
@@ -9,23 +8,21 @@ from types import SimpleNamespace
 import pydantic
 import pytest
 import yaml
-from click.testing import CliRunner
 from mergekit.config import MergeConfiguration
 
-from ablations.cli import main as layerswap
 from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import lazy_main
-from tests.mergekit_plugin.conftest import write_recipe
+from tests.merge.test_merge import run_merge
 from tests.standins.merging import linear_recipe, merge_of, recipe, roles
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import restored, tune, write_adapter
+from tests.standins.tuned import edited, restored, tune, write_adapter
 from tests.standins.zoo import VOCAB, make_model
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
 
 
-def swap(models, parameters=None, **changes):
+def swap(models, parameters=None, /, **changes):
     """Return a recipe; `task` and `language` among the changes are other experts."""
     given = {role: changes.pop(role, folder) for role, folder in roles(models).items()}
     return recipe(given, COUNTS | (parameters or {}), models.base) | changes
@@ -48,9 +45,8 @@ def refused(merge, tmp_path, monkeypatch, capsys):
     """Fail unless every reader of a recipe refuses it in one text and nothing is written."""
 
     def one_text(document):
-        path, out = write_recipe(tmp_path / "recipe.yml", document), tmp_path / "refused" / "out"
-        by_merge = CliRunner().invoke(layerswap, ["merge", str(path), str(out)])
-        by_mergekit = merge(document)
+        path, out = tmp_path / "recipe.yml", tmp_path / "out"
+        by_mergekit, by_merge = merge(document), run_merge(document, out)
         monkeypatch.setattr("sys.argv", ["mergekit-yaml", str(path), str(out)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
@@ -63,7 +59,7 @@ def refused(merge, tmp_path, monkeypatch, capsys):
         found = {*map(without_place, checked(path))}
         assert {without_place(problem) for problem in problems} <= found
         assert "Traceback" not in said
-        assert not out.parent.exists()
+        assert not out.exists()
         assert not by_mergekit.folder.exists()
         return said
 
@@ -151,38 +147,27 @@ def test_rows_of_other_tokens_are_not_averaged(own_trio, refused):
 @pytest.mark.parametrize("name", ["Layer_Swap", "layerswap"])
 def test_near_misses_of_a_methods_name(name, trio, merge, tmp_path):
     document, said = swap(trio, merge_method=name), f"{name!r}; did you mean 'layer_swap'?"
-    path = write_recipe(tmp_path / "recipe.yml", document)
-    merged = CliRunner().invoke(layerswap, ["merge", str(path), str(tmp_path / "out")])
-    for result in (merge(document), merged):
+    for result in (merge(document), run_merge(document, tmp_path / "out")):
         assert (result.exit_code, said in result.output) == (2, True), result.output
-    assert any(said in problem for problem in checked(path))
+    assert any(said in problem for problem in checked(tmp_path / "recipe.yml"))
 
 
 @pytest.mark.parametrize("name", ["linear", "Linear", "nearswap", "graft", None, 3])
 def test_other_methods_keep_mergekits_errors(name, trio):
-    document = swap(trio, merge_method=name)
-    for wrong in (document | {"parameters": []}, ["layer_swap"]):
-        with pytest.raises(pydantic.ValidationError):
-            MergeConfiguration.model_validate(wrong)
-    if isinstance(name, str):
-        with pytest.raises(RuntimeError, match="Exactly one of 'models'"):
-            MergeConfiguration.model_validate(document | {"models": []})
-    config = MergeConfiguration.model_validate(swap(trio))
-    assert type(config) is MergeConfiguration
+    with pytest.raises(pydantic.ValidationError):
+        MergeConfiguration.model_validate(swap(trio, merge_method=name, parameters=[]))
+    assert type(MergeConfiguration.model_validate(swap(trio))) is MergeConfiguration
 
 
 def test_what_mergekit_would_ignore(trio, tmp_path):
     """F6. `layerswap check` is in tests/gallery."""
     document = linear_recipe([trio.task, trio.language]) | {"parameters": {"normalise": True}}
     document["models"][1]["parameters"]["wieght"] = 2
-    for more, parts in (
-        ({}, ["'normalise' of linear", "'normalize'", "models[1]", "'wieght'", "'weight'"]),
-        ({"tokeniser": "base"}, ["tokeniser: unknown key"]),
-    ):
-        path = write_recipe(tmp_path / "recipe.yml", document | more)
-        result = CliRunner().invoke(layerswap, ["merge", str(path), str(tmp_path / "out")])
+    parts = ["'normalise' of linear", "'normalize'", "models[1]", "'wieght'", "'weight'"]
+    for more, wanted in (({}, parts), ({"tokeniser": "base"}, ["tokeniser: unknown key"])):
+        result = run_merge(document | more, tmp_path / "out")
         assert (result.exit_code, (tmp_path / "out").exists()) == (2, False)
-        assert all(part in result.output for part in parts), result.output
+        assert all(part in result.output for part in wanted), result.output
 
 
 @pytest.fixture
@@ -190,18 +175,14 @@ def warned(merge, tmp_path, caplog):
     """Return which warnings check, merge and mergekit-yaml give: all three the same."""
 
     def ask(document, *, by_check=True):
-        path, out = write_recipe(tmp_path / "warned.yml", document), tmp_path / "warned"
-        said = []
-        for run in (
-            lambda: merge(document),
-            lambda: CliRunner().invoke(layerswap, ["merge", str(path), str(out)]),
-        ):
+        said, out = [], tmp_path / "warned"
+        for run in (lambda: merge(document), lambda: run_merge(document, out)):
             caplog.clear()
             with caplog.at_level(logging.WARNING, "layerswap"):
                 result = run()
             assert result.exit_code == 0, result.output
             said.append({r.message for r in caplog.records if r.levelno == logging.WARNING})
-        found = check_recipe(path, hub=False)
+        found = check_recipe(tmp_path / "recipe.yml", hub=False)
         said.append({finding.message for finding in found if finding.level == "warning"})
         assert said[0] == said[1]
         assert said[0] == said[2] or not by_check
@@ -232,9 +213,7 @@ def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
 def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
     """H4e. The last part of the name is compared, in any case: folders are copied."""
     adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    config["base_model_name_or_path"] = stated
-    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    edited(adapter, "adapter_config.json", base_model_name_or_path=stated)
     said = warned(swap(trio, task=f"{trio.base}+{adapter}"), by_check=False)
     assert ("trained on other/Base-7B" in said) == (stated == "other/Base-7B")
 

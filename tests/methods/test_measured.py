@@ -1,14 +1,21 @@
-"""Merges that go by what fine-tuning changed: every tensor against float64."""
+"""What goes by the changes of fine-tuning: its rules, and every tensor against float64."""
 
+import math
 from functools import partial
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from layerswap_method.deltas import pair
-from layerswap_method.methods.read import read_recipe
-from layerswap_method.recipe.references import find_model_files
-from tests.standins.merging import by_mergekit, merge_of, recipe, revert_recipe, tensors_of
+from layerswap_method.methods.delta_revert import keep_threshold
+from layerswap_method.methods.delta_share import (
+    choose_source,
+    inverse_mav,
+    magnitude_weights,
+    unit_norm,
+)
+from tests.standins.merging import merge_of, recipe, revert_recipe, tensors_of
 from tests.standins.oracle import (
     assert_same,
     chosen,
@@ -21,14 +28,13 @@ from tests.standins.oracle import (
     row_change,
     stored,
 )
-from tests.standins.tuned import rewritten, tune, uneven
+from tests.standins.tuned import tune, uneven
 from tests.standins.zoo import LAYERS
 
 MOVES = {
     "math": (4e-4, {2: 2.0, 3: 2.0}, ""),
     "math_2": (2e-4, {3: 3.0}, ".mlp."),
     "swahili": (1e-4, {0: 4.0, 5: 2.0}, ".self_attn."),
-    "swahili_2": (3e-4, {1: 2.0}, ""),
 }
 """How far an expert moves, and in which layers and module it moves so many times as far."""
 
@@ -70,24 +76,6 @@ def check(merged, sources, of):
         # An average of up to four: as many roundings to float32, a millionth of the largest change.
         slack = exact.abs() * 2**-22 + 2e-8 if of(name) == "average" else 0 * exact
         assert bool(((tensor.double() - exact).abs() <= slack).all()), name
-
-
-def test_soups_within_the_roles_and_weights_of_your_own(tuned):
-    """Table 6: experts of one role are souped first, each by its change times what is written."""
-    parameters = {"weighting": "magnitude", "placement": "soup", "language_weight": 2.0}
-    document = measured(tuned, parameters, *MOVES)
-    document["models"][1]["parameters"]["weight"] = 3
-    merged, inverses = merge_of(document), inverse(tuned, *MOVES)
-    # Uniform shares: 1/4 and 3/4 of weight 1, 1/2 and 1/2 of weight 2; each times 1/MAV.
-    parts = zip(inverses.items(), (0.25, 0.75, 1.0, 1.0), strict=True)
-    wanted = mixture({path: weight * part for (path, weight), part in parts})
-    check(merged, {"average": wanted}, lambda name: "average")
-    assert merged.record["layers"] == ["average"] * LAYERS
-    rows = merged.record["deltas"]["weights"]
-    changes = [1 / weight for weight in inverses.values()]
-    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
-    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
-    assert said in str(merged.lines)
 
 
 RULES = [
@@ -133,38 +121,33 @@ def test_every_tensor_goes_by_its_units_share(unit, rule, outside, tuned):
         assert row in str(merged.lines)
 
 
-def test_shares_of_soups_go_with_magnitude_weights(tuned):
-    """The task side is the soup of its experts: its change, not theirs, has the shares."""
+def test_shares_of_soups_go_with_magnitude_weights_and_your_own(tuned):
+    """The task side is the soup of its experts (Table 6): it is its change that has the shares."""
     share = {"placement": "delta_share", "delta_threshold": 0.02, "delta_blend": 0.25}
     names = ("math", "math_2", "swahili")
-    merged = merge_of(measured(tuned, {"weighting": "magnitude", **share}, *names))
-    base, maths = stored(tuned["base"]), inverse(tuned, "math", "math_2")
-    sides = {"task": mixture(maths), "language": stored(tuned["swahili"])}
+    document = measured(tuned, {"weighting": "magnitude", **share}, *names)
+    document["models"][1]["parameters"]["weight"] = 3
+    merged, base, inverses = merge_of(document), stored(tuned["base"]), inverse(tuned, *names)
+    weights = dict(zip(inverses, (0.25, 0.75, 1.0), strict=True))
+    parts = {path: weight * inverses[path] for path, weight in weights.items()}
+    swahili = tuned["swahili"]
+    maths = {path: part for path, part in parts.items() if path != swahili}
+    sides = {"task": mixture(maths), "language": stored(swahili)}
     of_task, of_language = (published_shares(e, base, "layer") for e in sides.values())
     layers = [chosen(of_task[p] - of_language[p], 0.02) for p in sorted(of_task)]
     assert merged.record["layers"] == layers
     assert set(layers) == {"task", "language", "average"}
     # 1/4 of every average for the task side, 3/4 for the language side, each times 1/MAV.
-    parts = {path: 0.25 / 2 * weight for path, weight in maths.items()}
-    (swahili,) = inverse(tuned, "swahili").values()
-    sides["average"] = mixture({**parts, tuned["swahili"]: 0.75 * swahili})
+    blend = {path: part * (0.75 if path == swahili else 0.25) for path, part in parts.items()}
+    sides["average"] = mixture(blend)
     of = {name: layer_number(name) for name in base}
     wanted = {n: sides["average" if of[n] is None else layers[of[n]]][n] for n in base}
     check(merged, {"average": wanted}, lambda name: "average")
-
-
-def test_an_expert_is_measured_once_in_a_process(tuned, tmp_path, monkeypatch):
-    fresh = rewritten(tuned["math"], tmp_path / "math", lambda name, tensor: tensor + 1e-4)
-    seen, real = [], pair.read_deltas
-    monkeypatch.setattr(pair, "read_deltas", lambda *given: seen.append(given[2:]) or real(*given))
-    for more in ({"placement": "soup"}, {"bottom_layers": 1}):
-        own = read_recipe(measured({**tuned, "math": fresh}, {"weighting": "magnitude", **more}))
-        models = {reference: find_model_files(reference) for reference in own.references}
-        own.merge(models)
-        seen.append("end")
-    whole = [i for i, values in enumerate(seen) if values == ()]  # a sample is read of any pair
-    assert whole
-    assert max(whole) < seen.index("end"), "measured again"
+    rows = merged.record["deltas"]["weights"]
+    changes = [1 / inverses[path] for path in weights]
+    assert [row["mean_change"] for row in rows] == pytest.approx(changes, rel=1e-6)
+    said = f"mean |change| {rows[1]['mean_change']:.6g}, weight {rows[1]['merge_weight']:.6g}"
+    assert said in str(merged.lines)
 
 
 BF16, F32 = torch.bfloat16, torch.float32
@@ -173,7 +156,7 @@ REVERTS = [
     ({"threshold": 1e-3}, set(), (), (BF16, BF16)),
     ({"threshold": 0.0}, set(), (), (BF16, F32)),
     ({"threshold": 9.0}, set(), (), (F32, BF16)),
-    ({"threshold": 1e-5, "dtype": "bfloat16"}, set(), (), (F32, BF16)),  # compared, then cast
+    ({"threshold": 1e-5}, set(), (), (F32, BF16)),  # compared, then cast to bfloat16
     ({"threshold": 1e-3, "revert_modules": "norm"}, set(), ("norm",), (F32, BF16)),
     ({"keep_fraction": 0.0}, set(), (), (BF16, BF16)),
     ({"keep_fraction": 0.3}, set(), (), (BF16, F32)),
@@ -191,8 +174,7 @@ def test_what_goes_back_goes_back_bit_for_bit(
 ):
     base = experts("llama", dtype=dtypes[1]).base
     expert = uneven(base, tmp_path / "expert", 5e-3, dtypes[0])
-    top = {key: value for key, value in parameters.items() if key == "dtype"}
-    parameters = {key: value for key, value in parameters.items() if key not in top}
+    top = {"dtype": "bfloat16"} if parameters.get("threshold") == 1e-5 else {}
     document = revert_recipe(expert, base, parameters, **top)
     merged = merge_of(document)
     ours, theirs, record = stored(expert), stored(base), merged.record
@@ -221,8 +203,59 @@ def test_what_goes_back_goes_back_bit_for_bit(
     fraction = parameters.get("keep_fraction")
     if fraction is not None and not layers:
         assert fraction * total <= count <= fraction * total + 96 * 16
-    if not top:  # mergekit's executor casts first; without, to a dtype which values survive
-        theirs = stored(by_mergekit(document, tmp_path / "out"))
-        assert all(torch.equal(theirs[n].double(), t.double()) for n, t in wanted.items())
     document["models"].append({"model": str(base)})  # listing the base changes nothing
     assert merge_of(document).tensors == merged.tensors
+
+
+def test_what_stands_on_the_line():
+    pairs = [(0.5, 0.25), (0.25, 0.25), (0.25, 0.5)]
+    assert [choose_source(*pair, 0.25) for pair in pairs] == ["average"] * 3
+    for rule in ((0.249,), ()):
+        assert [choose_source(*pair, *rule) for pair in pairs] == ["task", "average", "language"]
+    pairs = [(0.75, 0.5), (0.25, 0.5)]
+    assert [choose_source(*pair, dominance=0.5) for pair in pairs] == ["base", "language"]
+    assert [choose_source(*pair, dominance=0.49) for pair in pairs] == ["task", "language"]
+    assert choose_source(0.5, 0.5, dominance=0.0) == "base"
+    assert unit_norm([0.3, 0.4], "layer") == pytest.approx(0.7)
+    assert unit_norm([0.3, 0.4], "module") == pytest.approx(0.5)
+
+
+def test_examples_of_weights():
+    """A weight has six digits: what is printed is what is used."""
+    assert inverse_mav(1.9e-5) == 52631.6
+    many = magnitude_weights(["task", *["language"] * 12], [1] * 13, [1e-5, *[2e-5] * 12])
+    assert many[1] == (1e5, 5e4), "many experts of a role do not outvote one"
+    assert magnitude_weights(["task", "language"], [1, 1], [2e-5, 1e-5])[0] == (5e4, 1e5)
+    found = magnitude_weights(["task", "language"], [1, 3], [2e-5, 1e-5], (1.0, 0.5))
+    assert found == ((5e4, 3e5), (5e4, 5e4))
+    roles = ["task", "task", "language"]
+    assert magnitude_weights(roles, [0, 1, 1], [None, 1e-5, 1e-5]) == ((0, 1e5, 1e5), (1e5, 1e5))
+
+
+FEATURES = st.lists(
+    st.tuples(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=6), st.integers(1, 9)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(FEATURES, st.floats(0, 1))
+def test_at_least_the_fraction_is_kept_and_no_higher_threshold_does(features, fraction):
+    tensors = [(torch.tensor(mavs, dtype=torch.float32), size) for mavs, size in features]
+    threshold = keep_threshold(tensors, fraction)
+    flat = [(float(mav), size) for mavs, size in tensors for mav in mavs]
+    total = sum(size for _, size in flat)
+
+    def kept(limit):
+        return sum(size for mav, size in flat if mav >= limit)
+
+    assert kept(threshold) >= fraction * total - 1e-9 * total
+    assert math.isfinite(threshold)
+    if fraction == 0:
+        assert kept(threshold) == 0
+        return
+    lowest = min(mav for mav, _ in flat if mav >= threshold)
+    assert kept(math.nextafter(lowest, math.inf)) < max(fraction * total, 1e-12)
+    # no feature stands on it, so that its last bit decides nothing
+    below = max((mav for mav, _ in flat if mav < threshold), default=None)
+    assert threshold == (0.0 if below is None else (lowest + below) / 2)

@@ -107,8 +107,8 @@ SHARES = _named(
 )
 """What one expert is given as a whole, by who changed it more."""
 
-SOUPS = ("recipes/baselines/soup.yml", "recipes/pocket/soup.yml")
-TIES = ("recipes/baselines/ties.yml", "recipes/pocket/ties.yml")
+OTHERS = _named([("baselines/soup pocket/soup", "linear"), ("baselines/ties pocket/ties", "ties")])
+"""Recipes of mergekit's own methods."""
 REVERTS = _named(
     [
         ("revert/breakthrough", Revert(OUTER)),

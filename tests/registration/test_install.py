@@ -1,16 +1,108 @@
 """Installed in a fresh environment: mergekit knows our methods; uninstalled or damaged: its own."""
 
+import copy
+import importlib
+import importlib.machinery
+import importlib.util
+import inspect
 import json
+import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import mergekit
 import pytest
-import yaml
-from safetensors.torch import load_file
 
 from ablations.gallery.find import recipe_files
-from tests.registration.environment import REPOSITORY
+from layerswap_method import autoload
+from tests.standins.environment import REPOSITORY, Environment, build_wheel, mirror_packages
+from tests.standins.merging import recipe as swap_recipe
+from tests.standins.merging import revert_recipe, roles, write_recipe
+from tests.standins.oracle import Swap, assert_same, expected, stored
+from tests.standins.zoo import LAYERS
+
+
+@pytest.fixture(scope="session")
+def packages(tmp_path_factory):
+    return mirror_packages(tmp_path_factory.mktemp("borrowed") / "site-packages")
+
+
+@pytest.fixture
+def environment(tmp_path, packages):
+    return Environment.create(tmp_path / "venv", packages)
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory, packages):
+    """Return an environment with the wheel. Do not change it; see `changed`."""
+    root = tmp_path_factory.mktemp("installed")
+    made = Environment.create(root / "venv", packages)
+    made.install(build_wheel(root / "wheel"))
+    return made
+
+
+@pytest.fixture
+def changed(installed, tmp_path):
+    """Return that environment; what is changed in its packages is put back."""
+    kept = shutil.copytree(installed.site_packages, tmp_path / "kept", symlinks=True)
+    yield installed
+    shutil.rmtree(installed.site_packages)
+    shutil.copytree(kept, installed.site_packages, symlinks=True)
+
+
+@pytest.fixture
+def recipe(experts, tmp_path):
+    """One bottom and one top layer from the language expert."""
+    counts = {"bottom_layers": 1, "top_layers": 1}
+    return write_recipe(tmp_path / "recipe.yml", swap_recipe(roles(experts("llama")), counts))
+
+
+WATCHED = ["mergekit.config", "mergekit.merge_methods.registry", "mergekit.merge"]
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_a_watched_module_is_as_if_never_touched(name):
+    module = importlib.import_module(name)
+    untouched = importlib.machinery.SourceFileLoader(name, module.__file__)
+    assert module.__loader__ == module.__spec__.loader == untouched
+    assert copy.deepcopy(pickle.loads(pickle.dumps(module.__loader__))) == untouched
+    assert inspect.getsource(module) == untouched.get_source(name)
+
+
+def test_other_modules_are_not_looked_at():
+    finder = next(found for found in sys.meta_path if type(found) is autoload.LayerSwapFinder)
+    # The program's module is lazy in the program `mergekit-yaml` alone.
+    for name in ("json", "mergekit", "mergekit.common", "mergekit.scripts.run_yaml", "no_such"):
+        assert finder.find_spec(name) is None
+    assert autoload.LayerSwapFinder().find_spec("mergekit.merge") is None  # it is on no path
+
+
+REGISTER = "import layerswap_method; layerswap_method.register(); layerswap_method.register()"
+AGAIN = """
+import importlib
+from mergekit import merge_methods
+from mergekit.merge_methods import registry
+import mergekit.merge
+for module in (registry, mergekit.merge):
+    importlib.reload(module)
+function = mergekit.merge.run_merge
+print(hasattr(function, "__wrapped__"), hasattr(function.__wrapped__, "__wrapped__"))
+print(merge_methods.get("layer_swap") is registry.get("layer_swap"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "first", ["layerswap_method.mergekit_plugin.kernels.plain", "mergekit.merge_methods.base"]
+)
+def test_the_first_import_may_be_any_and_may_come_again(first):
+    """mergekit's registry and our kernels import each other, through whichever is first."""
+    words = [sys.executable, "-c", f"{REGISTER}\nimport {first}\n{AGAIN}"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert (done.stdout.split(), done.stderr.count("layerswap")) == (["True", "False", "True"], 0)
+
 
 KNOWN = """
 import mergekit.merge
@@ -18,50 +110,26 @@ from mergekit import merge_methods
 names = {method.spec.name for method in merge_methods.registered_methods()}
 print("linear" in names, len({"layer_swap", "delta_revert"} & names))
 """
-SPAWN = """
-import multiprocessing, sys, yaml
-from mergekit.config import MergeConfiguration
-from mergekit.merge import run_merge
-from mergekit.options import MergeOptions
-
-def merge(recipe, folder):
-    text = open(recipe).read()
-    config = MergeConfiguration.model_validate(yaml.safe_load(text))
-    run_merge(config, folder, options=MergeOptions(clone_tensors=True), config_source=text)
-
-if __name__ == "__main__":
-    worker = multiprocessing.get_context("spawn").Process(target=merge, args=sys.argv[1:])
-    worker.start()
-    worker.join()
-    sys.exit(worker.exitcode)
-"""
-REGISTER = "import layerswap_method; layerswap_method.register(); layerswap_method.register()"
+WHERE = "import layerswap_method; print(layerswap_method.__file__)"
 FINDERS = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
 MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
 
 def assert_swapped(folder, experts):
-    """The recipe's merge: layers 0 and 3 from the language expert, 1 and 2 from the task one."""
-    merged = {}
-    for shard in folder.glob("*.safetensors"):
-        merged.update(load_file(shard))
-    sources = {role: load_file(path / "model.safetensors") for role, path in experts.items()}
-    for layer, role in enumerate(("language", "task", "task", "language")):
-        name = f"model.layers.{layer}.self_attn.q_proj.weight"
-        assert merged[name].equal(sources[role][name])
-    assert not sources["task"][name].equal(sources["language"][name])
+    both = map(stored, roles(experts("llama")).values())
+    assert_same(stored(folder), expected(Swap(LAYERS, 1, 1, 0, 0), *both))
 
 
 def test_a_bare_interpreter_imports_nothing_more(installed, environment):
     assert installed.code(FINDERS).stdout.split().count("LayerSwapStart") == 1
     assert installed.code(MODULES).stdout == environment.code(MODULES).stdout
     # The `.pth` runs before the current folder is on the path: a checkout imports itself.
-    (environment.root / "layerswap_method").mkdir()
-    (environment.root / "layerswap_method" / "__init__.py").write_text("")
+    own = environment.root / "layerswap_method" / "__init__.py"
+    own.parent.mkdir()
+    own.touch()
     pth = installed.site_packages / "layerswap.pth"
     shutil.copy(pth, environment.site_packages)
-    found = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
-    assert Path(found.strip()).is_relative_to(environment.root / "layerswap_method")
+    assert Path(environment.code(WHERE).stdout.strip()) == own
     (line,) = pth.read_text().splitlines()
     assert line.startswith("import ")
     assert pth.read_text() == (REPOSITORY / "layerswap.pth").read_text()
@@ -80,7 +148,7 @@ print([type(f) is autoload.LayerSwapFinder for f in sys.meta_path if "LayerSwap"
 
 
 @pytest.mark.slow
-def test_the_wheel_works_without_a_clone(installed):
+def test_the_wheel_works_without_a_clone(installed, recipe, experts, tmp_path):
     """Recipes, studies, tasks and what goes upstream come along, and no tests."""
     listed = installed.run("layerswap", "recipes", "list", "--format", "json").stdout
     assert len(json.loads(listed)) == len(recipe_files(REPOSITORY / "recipes")) > 40
@@ -90,6 +158,8 @@ def test_the_wheel_works_without_a_clone(installed):
     assert "layers: language 0-4,30-31; task 5-29" in drawn
     assert "layer_count" in installed.run("layerswap", "run", "--help").stdout
     assert "layerswap_mgsm_sw" in installed.run("layerswap", "tasks").stdout
+    installed.run("mergekit-yaml", recipe, tmp_path / "out")
+    assert_swapped(tmp_path / "out", experts)
     packages = installed.site_packages
     assert not (packages / "tests").exists()
     assert (packages / "layerswap_method" / "py.typed").exists()
@@ -105,27 +175,17 @@ def test_the_wheel_works_without_a_clone(installed):
 
 
 @pytest.mark.slow
-def test_ways_into_an_installed_mergekit(installed, recipe, experts, tmp_path):
-    installed.run("mergekit-yaml", recipe, tmp_path / "program")
-    (installed.root / "spawn.py").write_text(SPAWN)
-    installed.run(installed.python, "-I", "spawn.py", recipe, tmp_path / "spawned")
-    for name in ("program", "spawned"):
-        assert_swapped(tmp_path / name, experts)
-
-
-@pytest.mark.slow
 def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, experts, tmp_path):
     before = environment.listing()
     environment.install("--editable", REPOSITORY)
     assert before < environment.listing()
-    where = environment.code("import layerswap_method; print(layerswap_method.__file__)").stdout
-    assert Path(where.strip()).parent == REPOSITORY / "layerswap_method"
+    assert Path(environment.code(WHERE).stdout.strip()).parents[1] == REPOSITORY
     multi = tmp_path / "multi.yml"
     multi.write_text(f"name: swapped\n{recipe.read_text()}")
     places = ("--intermediate-dir", tmp_path / "out", "--out-path", tmp_path / "x")
     environment.run("mergekit-multi", multi, *places)
     assert_swapped(tmp_path / "out" / "swapped", experts)
-    environment.uninstall()
+    environment.pip("uninstall", "--yes", "layerswap")
     assert environment.listing() == before
     done = environment.run("mergekit-yaml", recipe, environment.root / "merged", check=False)
     assert done.returncode != 0
@@ -134,8 +194,9 @@ def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, exper
 
 
 @pytest.mark.slow
-def test_register_where_no_pth_is_read(environment, wheel):
+def test_register_where_no_pth_is_read(environment, installed):
     target = environment.root / "target"
+    (wheel,) = (installed.root.parent / "wheel").iterdir()
     environment.install("--target", target, wheel)
     path = f"import sys; sys.path.append({str(target)!r})"
     for before, after, known in (
@@ -197,7 +258,7 @@ print(*[merge_methods.get(name).spec.pretty_name for name in ("layer_swap", "del
 
 
 @pytest.mark.slow
-def test_a_mergekit_with_a_method_of_this_name(changed, recipe, tmp_path):
+def test_a_mergekit_with_a_method_of_this_name(changed, recipe, experts, tmp_path):
     """Ours stands aside with a warning (no Python warning: `-W error` must not break a run)."""
     copy = changed.site_packages / "mergekit"
     shutil.copytree(Path(mergekit.__file__).parent, copy)
@@ -210,9 +271,7 @@ def test_a_mergekit_with_a_method_of_this_name(changed, recipe, tmp_path):
     assert "pip uninstall layerswap" in said
     changed.run("mergekit-yaml", recipe, tmp_path / "theirs", "--no-copy-tokenizer")
     assert not (tmp_path / "theirs" / "layer_swap_plan.json").exists()
-    document = yaml.safe_load(recipe.read_text())
-    document |= {"merge_method": "delta_revert", "models": document["models"][1:]}
-    del document["models"][0]["parameters"]
-    recipe.write_text(yaml.safe_dump(document))
+    given = experts("llama")
+    write_recipe(recipe, revert_recipe(given.task, given.base, {"bottom_layers": 1}))
     changed.run("mergekit-yaml", recipe, tmp_path / "ours", "--no-copy-tokenizer")
     assert (tmp_path / "ours" / "delta_revert_plan.json").is_file()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -65,7 +64,14 @@ def linear_recipe(
     }
 
 
-def roles(experts: SimpleNamespace) -> dict[str, Path]:
+def write_recipe(path, document):
+    """Write a recipe, a dict or a text, and return its file."""
+    text = document if isinstance(document, str) else yaml.safe_dump(document, sort_keys=False)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def roles(experts):
     """Return role -> folder of a trio of experts."""
     return {"task": experts.task, "language": experts.language}
 

@@ -37,22 +37,31 @@ def restored(
     return to
 
 
+def with_value(folder, to, name, value):
+    """Copy a checkpoint to `to` with another value in one place of a tensor."""
+
+    def edit(tensors):
+        tensors[name].view(-1)[3] = value
+        return tensors
+
+    return restored(folder, to, edit)
+
+
 def with_head(folder: Path, to: Path) -> Path:
     """Copy a checkpoint that ties its embeddings, and store the output embedding as well."""
     head = "lm_head.weight"
     return restored(folder, to, lambda t: {**t, head: t["model.embed_tokens.weight"].clone()})
 
 
-def edited(folder: Path, **changes: Any) -> Path:
+def edited(folder, file="config.json", **changes):
     """Change fields of a config; None takes one away, here and in the text model's."""
-    file = folder / "config.json"
-    document = json.loads(file.read_text(encoding="utf-8"))
+    document = json.loads((folder / file).read_text(encoding="utf-8"))
     for part in (document, document.get("text_config", {})):
         for key, value in changes.items():
             part.pop(key, None)
             if value is not None:
                 part[key] = value
-    file.write_text(json.dumps(document), encoding="utf-8")
+    (folder / file).write_text(json.dumps(document), encoding="utf-8")
     return folder
 
 
@@ -92,17 +101,19 @@ def uneven(base: Path, folder: Path, scale: float, dtype: torch.dtype | None = N
     return rewritten(base, folder, edit)
 
 
-def write_adapter(folder: Path, module: str, inputs: int, outputs: int, scale: float = 0.5) -> Path:
+def write_adapter(folder, module, inputs, outputs, scale=0.5):
     """Write an adapter of rank 2 that changes one module."""
     torch.manual_seed(5)
-    folder.mkdir()
     name = f"base_model.model.{module}"
     matrices = {"lora_A": torch.randn(2, inputs), "lora_B": torch.randn(outputs, 2)}
-    save_file(
-        {f"{name}.{kind}.weight": tensor * scale for kind, tensor in matrices.items()},
-        folder / "adapter_model.safetensors",
-    )
-    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": [module]}
+    tensors = {f"{name}.{kind}.weight": tensor * scale for kind, tensor in matrices.items()}
+    return save_adapter(folder, tensors, 2, 4, [module])
+
+
+def save_adapter(folder, tensors, rank, alpha, modules):
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": alpha, "target_modules": modules}
     (folder / "adapter_config.json").write_text(json.dumps(config))
     return folder
 

@@ -33,9 +33,8 @@ def make_gpt2size(path):
 
 def make_picoLlaVa(path):
     text = transformers.LlamaConfig(vocab_size=64, num_attention_heads=16, **SMALL)
-    vision = transformers.CLIPVisionConfig(
-        image_size=32, patch_size=4, num_attention_heads=2, **SMALL
-    )
+    sees = {"image_size": 32, "patch_size": 4, "num_attention_heads": 2}
+    vision = transformers.CLIPVisionConfig(**sees, **SMALL)
     return saved("Llava", path, vision_config=vision, text_config=text, image_seq_length=16)
 
 
@@ -52,10 +51,9 @@ def run_and_check_merge(
         assert tensors
         assert not (check_nan and any(tensor.isnan().any() for tensor in tensors.values()))
         if check_tensors:
-            model = transformers.AutoConfig.from_pretrained(out)
-            arch = arch_info_for_config(model)
-            if auto_arch:
-                arch = get_architecture_info(config, MergeOptions())
+            model, options = transformers.AutoConfig.from_pretrained(out), MergeOptions()
+            by_name = None if auto_arch else arch_info_for_config(model)
+            arch = by_name or get_architecture_info(config, options)
             for weight in arch.all_weights(model):
                 names = {weight.name, *(weight.aliases or ())}
                 assert weight.optional or names & tensors.keys(), weight.name

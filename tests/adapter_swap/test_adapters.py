@@ -1,14 +1,18 @@
-"""The swapped adapter, merged by peft, is the swap of what peft makes of both adapters."""
+"""The swapped adapter, merged or cached by peft, is the swap of what peft makes of both."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
+import peft
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
-from tests.adapter_swap.by_peft import LINEAR, merged, run, swapped
+from layerswap_method.errors import InputError
+from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.merging import recipe, write
 from tests.standins.oracle import Swap, expected, same_bits, stored
 from tests.standins.tuned import train_adapter
@@ -23,22 +27,14 @@ SWAP = Swap(LAYERS)
 WEIGHTED = Swap(LAYERS, 1, 2, 2, 0, "language", 1.0, 2.0)
 PLAIN = {"target_modules": LINEAR, "r": 2, "lora_alpha": 4}
 WEIGHTS = "adapter_model.safetensors"
+TABLES = {"target_modules": ["embed_tokens", "k_proj"]}
+RANKS = {"use_rslora": True, "rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}}
 PAIRS = [
     # swap, configs of both adapters, family
     (SWAP, {}, {}, "llama"),
     (WEIGHTED, {"r": 3, "lora_alpha": 7}, {"r": 5, "lora_alpha": 2}, "llama"),
-    (
-        SWAP,
-        {"use_rslora": True, "rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}},
-        {"alpha_pattern": {"layers.3.*down_proj": 11}},
-        "llama",
-    ),
-    (
-        SWAP,
-        {"target_modules": ["embed_tokens", "k_proj"]},
-        {"target_modules": ["lm_head", "embed_tokens", "up_proj"]},
-        "llama",
-    ),
+    (SWAP, RANKS, {"alpha_pattern": {"layers.3.*down_proj": 11}}, "llama"),
+    (SWAP, TABLES, {"target_modules": ["lm_head", "embed_tokens", "up_proj"]}, "llama"),
     (SWAP, {}, {"lora_alpha": 0}, "llama"),
     (SWAP, *[{"target_modules": ["c_attn", "wte"]}] * 2, "gpt2"),
     (SWAP, *[{"target_modules": ["q_proj", "embed_tokens"]}] * 2, "llama_tied"),
@@ -55,7 +51,8 @@ def make(experts, tmp_path):
             role: train_adapter(base, tmp_path / role, seed, **PLAIN | config)
             for seed, (role, config) in enumerate((("task", task), ("language", language)))
         }
-        return SimpleNamespace(base=base, adapters=folders)
+        models = {role: f"{base}+{adapter}" for role, adapter in folders.items()}
+        return SimpleNamespace(base=base, adapters=folders, models=models)
 
     return pair
 
@@ -82,19 +79,17 @@ def test_the_merge_of_the_swap_is_the_swap_of_the_merges(
     assert any(not torch.equal(ours[name].float(), plain[name]) for name in plain)
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        SWAP.parameters(),
-        {"weighting": "magnitude", "bottom_layers": 1, "bottom_transition": 2},
-        {"placement": "delta_share"},
-    ],
-    ids=str,
-)
+RECIPES = [
+    SWAP.parameters(),
+    {"weighting": "magnitude", "bottom_layers": 1, "bottom_transition": 2},
+    {"placement": "delta_share"},
+]
+
+
+@pytest.mark.parametrize("parameters", RECIPES, ids=str)
 def test_it_is_the_merge_of_the_same_recipe(parameters, make, tmp_path):
     given = make({"r": 4, "lora_alpha": 1}, {"lora_alpha": 0.5})
-    models = {role: f"{given.base}+{adapter}" for role, adapter in given.adapters.items()}
-    document = recipe(models, parameters, given.base)
+    document = recipe(given.models, parameters, given.base)
     out, _ = run(tmp_path / "adapters", document)
     write(document, tmp_path / "merged")
     wanted, found = stored(tmp_path / "merged"), merged(given.base, out, torch.float32)
@@ -129,8 +124,7 @@ def test_swapped_layers_keep_the_matrices(make, tmp_path):
 def test_soups_of_several_experts_and_a_plain_base(make, tmp_path):
     given = make({"r": 3}, {})
     third = train_adapter(given.base, tmp_path / "third", 9, **PLAIN)
-    models = {role: f"{given.base}+{adapter}" for role, adapter in given.adapters.items()}
-    document = recipe(models, SWAP.parameters(), given.base)
+    document = recipe(given.models, SWAP.parameters(), given.base)
     more = {"model": f"{given.base}+{third}", "parameters": {"role": "language", "weight": 2.0}}
     document["models"].append(more)
     out, _ = run(tmp_path / "soup", document)
@@ -176,3 +170,97 @@ def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
         missing, total = missing + best**2, total + float((change**2).sum())
     assert record["relative_error"] == pytest.approx((missing / total) ** 0.5, rel=1e-4)
     assert json.loads((out / "adapter_config.json").read_text())["rank_pattern"] == {}
+
+
+TWICE = Swap(LAYERS, w_lang=2.0)
+TOKENS = 3
+
+
+@pytest.fixture
+def base(experts):
+    """Return a Llama with half as many key-value heads as query heads."""
+    return experts("llama", dtype=torch.float32).base
+
+
+def write_prefix(base, folder, seed, tokens=TOKENS, **more):
+    torch.manual_seed(seed)
+    config = peft.PrefixTuningConfig(
+        task_type="CAUSAL_LM", num_virtual_tokens=tokens, encoder_hidden_size=16, **more
+    )
+    model = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base), config)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def prefixes(base, tmp_path):
+    """Return role -> folder of a prefix."""
+    roles = enumerate(("task", "language"))
+    return {role: write_prefix(base, tmp_path / role, seed) for seed, role in roles}
+
+
+def cached(base, adapter):
+    """Return the keys and values of each layer that peft puts into the cache."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    cache = peft.PeftModel.from_pretrained(model, adapter).eval().get_prompt(1)
+    cache = getattr(cache, "self_attention_cache", cache)
+    return [(layer.keys, layer.values) for layer in cache.layers]
+
+
+@pytest.mark.parametrize("projected", [False, True])
+def test_each_layer_is_cached_as_the_plan_says(base, prefixes, projected, tmp_path):
+    if projected:
+        more = {"prefix_projection": True}
+        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, **more)
+    out, lines = swapped(tmp_path, base, prefixes, TWICE.parameters())
+    found = cached(base, out)
+    task, language = (cached(base, prefixes[role]) for role in ("task", "language"))
+    assert len(found) == LAYERS
+    for layer, pair in enumerate(found):
+        for ours, t, s in zip(pair, task[layer], language[layer], strict=True):
+            source = TWICE.of_layer(layer)
+            if source == "average":
+                torch.testing.assert_close(ours, (t + 2 * s) / 3)
+            else:
+                assert same_bits(ours, {"task": t, "language": s}[source])
+    assert not torch.equal(task[0][0], language[0][0])
+    assert any(f"prefix of {TOKENS} tokens" in line for line in lines)
+    assert logits(base, out).isfinite().all()
+    record = json.loads((out / "layer_swap_plan.json").read_text())
+    assert record["adapter"] == {"kind": "prefix", "tokens": TOKENS}
+
+
+def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tmp_path):
+    out, _ = swapped(tmp_path, base, prefixes, {"swap_modules": "mlp", "bottom_layers": 2})
+    name = "adapter_model.safetensors"
+    found, task = (load_file(folder / name) for folder in (out, prefixes["task"]))
+    assert same_bits(found["prompt_embeddings"], task["prompt_embeddings"])
+
+
+def test_what_is_refused(base, prefixes, experts, tmp_path):
+    longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
+    other = experts("llama", dtype=torch.float32, num_hidden_layers=4).base
+    short = write_prefix(other, tmp_path / "short", 2)
+    config = json.loads((prefixes["task"] / "adapter_config.json").read_text())
+    changed = {}
+    for name, more in (("dim", {"token_dim": "8"}), ("tokens", {"num_virtual_tokens": 7})):
+        changed[name] = shutil.copytree(prefixes["task"], tmp_path / name)
+        (changed[name] / "adapter_config.json").write_text(json.dumps(config | more))
+    task, language = (f"{base}+{prefixes[role]}" for role in ("task", "language"))
+    count, nothing = {"bottom_layers": 1}, f"{base} has no prefix"
+    for parameters, models, rank, part in (
+        (count, (task, language), 2, "--rank"),
+        (count, (task, f"{base}+{longer}"), None, "3, 5 tokens; train them with one"),
+        ({"weighting": "magnitude"}, (task, language), None, "weighting: magnitude"),
+        (count, (task, f"{base}+{short}"), None, "short has 4 layers, and the base has 6"),
+        (count, (task, base), None, nothing),
+        # F9: experts without an adapter have no prefix, so the first was blamed for the second's
+        (count, (base, f"{base}+{short}"), None, nothing),
+        (count, (f"{base}+{changed['dim']}", language), None, "token_dim '8'"),
+        (count, (f"{base}+{changed['tokens']}", language), None, "prompt_embeddings is [3, 96]"),
+    ):
+        both = dict(zip(("task", "language"), map(str, models), strict=True))
+        with pytest.raises(InputError) as caught:
+            run(tmp_path, recipe(both, parameters, base), rank)
+        assert part in caught.value.message
+    assert not (tmp_path / "out").exists()

@@ -1,10 +1,10 @@
-"""How far an expert moved: by feature against float64, by one loop, once in a process."""
+"""What a feature is, and how far it moved: against float64, by one loop, once in a process."""
 
-import math
 import shutil
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +24,7 @@ from layerswap_method.recipe.references import Model
 from tests.standins.merging import merge_of, revert_recipe
 from tests.standins.oracle import mean_change, stored
 from tests.standins.tuned import rewritten, tune, uneven, write_adapter
+from tests.standins.zoo import FAMILIES, make_config
 
 
 def pair_of(expert, base, adapter=None):
@@ -43,44 +44,59 @@ def features_of(tensor, axis):
     return [tensor.select(axis, i) for i in range(tensor.shape[axis])]
 
 
-SHAPES = [((6, 5), 1), ((6, 5), 0), ((7,), None), ((3, 5), None), ((), None)]
-SHAPES += [((3, 4, 5), 2), ((3, 4, 5), 1), ((6, 5, 2, 2), 1), ((0, 5), 1)]
+AXES = [
+    # tensor, its number of axes, model type, axis of the inputs
+    ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
+    ("model.embed_tokens.weight", 2, "llama", 1),
+    ("model.norm.weight", 1, "llama", None),
+    ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
+    ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
+    ("transformer.wte.weight", 2, "gpt2", 1),
+    ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
+    ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
+    ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
+    ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
+    ("visual.patch_embed.proj.weight", 4, "qwen2_vl", 1),
+    ("visual.patch_embed.proj.weight", 5, "qwen2_vl", 1),
+]
 
 
-@pytest.mark.parametrize(("shape", "axis"), SHAPES, ids=str)
-def test_features_are_counted_and_spread_as_they_lie(shape, axis):
-    layout = feature_layout(shape, axis)
-    tensor = torch.arange(math.prod(shape), dtype=torch.float32).reshape(shape)
-    features = features_of(tensor, axis)
-    assert layout.features == len(features)
-    assert all(feature.numel() == layout.width for feature in features)
-    numbers = torch.arange(len(features), dtype=torch.float32)
-    spread = spread_features(numbers, shape, axis).expand(shape or ())
-    for number, feature in enumerate(features):
-        assert (spread[torch.isin(tensor, feature)] == number).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "ndim", "kind", "axis"),
-    [
-        ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
-        ("model.embed_tokens.weight", 2, "llama", 1),
-        ("model.norm.weight", 1, "llama", None),
-        ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
-        ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
-        ("transformer.wte.weight", 2, "gpt2", 1),
-        ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
-        ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
-        ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
-        ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
-        ("visual.patch_embed.proj.weight", 4, "qwen2_vl", 1),
-        ("visual.patch_embed.proj.weight", 5, "qwen2_vl", 1),
-    ],
-)
+@pytest.mark.parametrize(("name", "ndim", "kind", "axis"), AXES)
 def test_which_axis_counts_the_inputs(name, ndim, kind, axis):
     assert input_axis(name, ndim, kind) == axis
     with pytest.raises(InputError, match=f"{name} has 6 axes"):
         input_axis(name, 6, kind)
+
+
+MODULES = [
+    ("llama", "mlp.down_proj", 24),
+    ("phi3", "self_attn.qkv_proj", 16),
+    ("phi3", "mlp.gate_up_proj", 16),
+    ("gpt2", "attn.c_attn", 16),
+    ("gpt2", "mlp.c_proj", 64),
+    ("gpt_oss", "mlp.experts", 16),
+    ("mixtral", "mlp.experts", 16),
+]
+
+
+@pytest.mark.parametrize(("family", "name", "count"), MODULES)
+def test_a_feature_whose_weights_are_zero_has_no_influence(family, name, count):
+    torch.manual_seed(0)
+    model = getattr(transformers, FAMILIES[family].model)(make_config(family)).float().eval()
+    name = f"{'transformer.h' if family == 'gpt2' else 'model.layers'}.0.{name}"
+    module = model.get_submodule(name)
+    experts = [torch.tensor([[0, 1], [1, 2], [2, 0], [0, 2]]), torch.full((4, 2), 0.5)]
+    more = experts if name.endswith("experts") else []
+    inputs = torch.randn(4, count)
+    other = inputs.clone()
+    other[:, 5] += 1
+    assert (module(other, *more) != module(inputs, *more)).any()
+    weight, name = (module.gate_up_proj, f"{name}.gate_up_proj") if more else (module.weight, name)
+    axis = input_axis(f"{name}.weight", weight.ndim, model.config.model_type)
+    others = torch.ones(feature_layout(weight.shape, axis).features)
+    others.view(len(weight) if more else 1, -1)[:, 5] = 0
+    weight.data *= spread_features(others, weight.shape, axis)
+    torch.testing.assert_close(module(other, *more), module(inputs, *more), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -103,21 +119,13 @@ def test_the_mean_change_of_each_feature_is_that_in_float64(
         assert mean_feature_mav(given_pair) == pytest.approx(mean_change(ours, theirs), rel=1e-6)
 
 
-def test_relative_norms_of_a_soup_are_those_in_float64(experts, tmp_path, monkeypatch):
-    monkeypatch.setattr(stored_module, "_BLOCK", 100)
-    base = experts("llama").base
-    zero = rewritten(base, tmp_path / "zero", lambda n, t: t * (n != "model.norm.weight"))
-    shares, names = (0.25, 0.75), list(stored(base))
-    folders = [tune(zero, tmp_path / str(seed), seed, 1e-2) for seed in (1, 2)]
-    pairs = [pair_of(folder, zero) for folder in folders]
-    found = relative_norms(list(zip(pairs, shares, strict=True)), names)
-    assert list(found) == names
-    base_tensors, *tuned = (stored(each) for each in (zero, *folders))
-    for name, norm in found.items():
-        before = base_tensors[name].double()
-        change = sum(s * (t[name].double() - before) for s, t in zip(shares, tuned, strict=True))
-        wanted = change.norm() / (before.norm() if before.any() else 1)
-        assert norm == pytest.approx(float(wanted), rel=1e-5)
+def test_the_relative_norm_of_a_tensor_of_zeros_is_that_of_the_change(experts, tmp_path):
+    """Of soups: tests/methods."""
+    base, norm = experts("llama").base, "model.norm.weight"
+    zero = rewritten(base, tmp_path / "zero", lambda n, t: t * (n != norm))
+    tuned = tune(zero, tmp_path / "tuned", 1, 1e-2)
+    found = relative_norms([(pair_of(tuned, zero), 1.0)], [norm])
+    assert found == {norm: pytest.approx(float(stored(tuned)[norm].double().norm()), rel=1e-5)}
 
 
 def test_an_adapter_is_measured_without_rounding_it_to_the_base(experts, tmp_path):

@@ -1,4 +1,4 @@
-"""Fresh virtual environments that borrow every package but ours. Knows pip; not what is tested."""
+"""Fresh virtual environments that borrow every package but ours."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ SCRIPTS = {
 }
 
 
-def mirror_packages(folder: Path) -> Path:
+def mirror_packages(folder):
     """Link to every installed package but ours, and to no `.pth`: nothing registers from there."""
     folder.mkdir()
     for entry in Path(sysconfig.get_paths()["purelib"]).iterdir():
@@ -25,13 +25,10 @@ def mirror_packages(folder: Path) -> Path:
     return folder
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder):
     """Build the wheel as `pip install .` builds it, and return it."""
-    flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index")
-    subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", *flags, "--wheel-dir", str(folder), str(REPOSITORY)],
-        check=True,
-    )
+    flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *flags, REPOSITORY], check=True)
     (wheel,) = folder.glob("layerswap-*.whl")
     return wheel
 
@@ -43,66 +40,51 @@ class Environment:
     root: Path
 
     @classmethod
-    def create(cls, root: Path, packages: Path) -> "Environment":
-        subprocess.run(
-            [sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(root)], check=True
-        )
+    def create(cls, root, packages):
+        flags = ("--without-pip", "--symlinks")
+        subprocess.run([sys.executable, "-m", "venv", *flags, root], check=True)
         made = cls(root)
         # A path line makes Python look there; the `.pth` files in that folder are not read.
         (made.site_packages / "borrowed.pth").write_text(f"{packages}\n")
         for script, module in SCRIPTS.items():  # what pip writes for mergekit's entry points
             path = root / "bin" / script
-            path.write_text(
-                f"#!{made.python}\nimport sys\nfrom {module} import main\nsys.exit(main())\n"
-            )
+            call = f"import sys\nfrom {module} import main\nsys.exit(main())\n"
+            path.write_text(f"#!{made.python}\n{call}")
             path.chmod(0o755)
         return made
 
     @property
-    def python(self) -> Path:
+    def python(self):
         return self.root / "bin" / "python"
 
     @property
-    def site_packages(self) -> Path:
+    def site_packages(self):
         return next((self.root / "lib").glob("python3*")) / "site-packages"
 
-    def listing(self) -> set[str]:
+    def listing(self):
         """Every file and folder of the environment, bytecode included."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
     def run(self, *command, check=True, timeout=300):
         """Run a command with this environment's programs first, outside the checkout."""
-        inherited = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(("PYTHON", "PYTEST", "COV"))
-        }
+        ours = ("PYTHON", "PYTEST", "COV")
+        inherited = {n: value for n, value in os.environ.items() if not n.startswith(ours)}
         path = f"{self.root / 'bin'}{os.pathsep}{inherited.get('PATH', '')}"
-        done = subprocess.run(
-            [str(word) for word in command],
-            capture_output=True,
-            text=True,
-            cwd=self.root,
-            env={**inherited, "OMP_NUM_THREADS": "1", "PATH": path},
-            timeout=timeout,
-        )
+        variables = {**inherited, "OMP_NUM_THREADS": "1", "PATH": path}
+        how = {"capture_output": True, "text": True, "cwd": self.root, "timeout": timeout}
+        done = subprocess.run([*map(str, command)], env=variables, **how, check=False)
         if check and done.returncode:
             raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
         return done
 
-    def code(self, source, *flags, check=True):
-        return self.run(self.python, *flags, "-c", source, check=check)
+    def code(self, source, check=True):
+        return self.run(self.python, "-c", source, check=check)
 
-    def pip(self, *arguments: str | Path) -> None:
+    def pip(self, *arguments):
         """Run the outer environment's pip on this one, without any package index."""
-        command = [sys.executable, "-m", "pip", "--python", str(self.python), "--no-input"]
+        command = [sys.executable, "-m", "pip", "--python", self.python, "--no-input", *arguments]
         variables = {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-        subprocess.run(
-            [*command, *map(str, arguments)], env={**os.environ, **variables}, check=True
-        )
+        subprocess.run([*map(str, command)], env={**os.environ, **variables}, check=True)
 
-    def install(self, *what: str | Path) -> None:
+    def install(self, *what):
         self.pip("install", "--no-deps", "--no-build-isolation", *what)
-
-    def uninstall(self) -> None:
-        self.pip("uninstall", "--yes", "layerswap")

@@ -3,11 +3,10 @@
 import peft
 import torch
 import transformers
-import yaml
 
 from layerswap_method.adapter_swap.run import swap_adapters
 from layerswap_method.recipe.references import find_model_files
-from tests.standins.merging import recipe
+from tests.standins.merging import recipe, write_recipe
 
 LINEAR = ["q_proj", "v_proj", "down_proj"]
 
@@ -36,7 +35,5 @@ def swapped(folder, base, adapters, parameters, rank=None):
 def run(folder, document, rank=None):
     """Swap what a recipe names; return the new adapter and the lines of the log."""
     folder.mkdir(exist_ok=True)
-    file = folder / "recipe.yml"
-    file.write_text(yaml.safe_dump(dict(document), sort_keys=False))
-    lines = list(swap_adapters(file, find_model_files, str(folder / "out"), rank))
-    return folder / "out", lines
+    file = write_recipe(folder / "recipe.yml", document)
+    return folder / "out", list(swap_adapters(file, find_model_files, str(folder / "out"), rank))

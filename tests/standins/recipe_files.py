@@ -1,9 +1,7 @@
 """Recipe files as text and YAML: where they are, their header, the models they name."""
 
-import re
 import shlex
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 
@@ -18,21 +16,6 @@ RECIPES = sorted(
 """Every recipe of a merge, as a path from the repository's root."""
 
 
-class Reference(NamedTuple):
-    """A model as a recipe names it."""
-
-    model: str
-    adapter: str | None
-
-    @classmethod
-    def parse(cls, text):
-        model, _, adapter = text.partition("+")
-        return cls(model, adapter or None)
-
-    def parts(self):
-        return [part for part in self if part is not None]
-
-
 def is_hub_id(path):
     """Return whether a recipe's path is ``OWNER/NAME``: no folder, one slash."""
     return not path.startswith((".", "/")) and path.count("/") == 1
@@ -43,10 +26,10 @@ def load(recipe):
 
 
 def references(recipe):
-    """Return every model that the recipe names, the base last."""
+    """Return (model, adapter or "") of every model that the recipe names, the base last."""
     document = load(recipe)
     names = [entry["model"] for entry in document["models"]] + [document["base_model"]]
-    return [Reference.parse(name) for name in names]
+    return [(model, adapter) for model, _, adapter in (name.partition("+") for name in names)]
 
 
 def header(recipe):
@@ -59,7 +42,8 @@ def command(recipe):
     return shlex.split(header(recipe)["Run"].replace("\\ ", " "))
 
 
-def first_commands(recipe):
-    """Return the words of each `layerswap` command that a header's Needs asks to run first."""
-    quoted = re.findall(r"`(layerswap (?:compat|harmonize) [^`]+)`", header(recipe)["Needs"])
-    return [shlex.split(each) for each in quoted]
+def layer_count(model):
+    """Return the real number of decoder layers: 8 in pocket models, 36 in Qwen3-8B, else 32."""
+    if model.startswith("runs/pocket/"):
+        return 8
+    return 36 if "Qwen" in model else 32

@@ -12,17 +12,17 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import byte_progress, choice_option, dtype_option, shard_size_option
+from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, shard_size_option
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=FILE)
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @shard_size_option
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=min(4, os.cpu_count() or 1),
     show_default="processors, at most 4",
     help="Number of tensors that are written at once.",
@@ -110,7 +110,11 @@ def _pass_on(
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@dtype_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the new weights.  [default: that of each tensor]",
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -134,11 +138,11 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=FILE)
 @click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
 @click.option(
     "--rank",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Highest rank of the new adapter: larger changes are cut by SVD, and the error is "
     "printed.  [default: nothing is cut]",
 )

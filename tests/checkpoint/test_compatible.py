@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ablations.models.lineage import SAME_ORIGIN, weight_cosine
+from ablations.models.compat import SAME_ORIGIN, weight_cosine
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
 from layerswap_method.deltas.pair import open_pair

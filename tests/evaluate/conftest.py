@@ -1,13 +1,13 @@
-"""A model and data for the suite; one evaluation that several tests look at."""
+"""A model and data for the suite."""
 
 import json
-import shutil
 
 import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.evaluate.run import evaluate_model
 from ablations.runner.records import load_run
+from ablations.runner.run import RunOptions
 from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -21,26 +21,10 @@ def expert(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("suite") / "task")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
-
-
-def ask(expert, data, out, **changes):
-    how = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
-    how |= {name: changes.pop(name) for name in how if name in changes}
-    fields = {
-        "benchmarks": ("mgsm", "mbpp"),
-        "options": OPTIONS,
-        "data_dir": data and str(data),
-        **changes,
-    }
-    return evaluate_model(str(expert), Evaluate.model_validate(fields), out=out, **how)
-
-
-@pytest.fixture(scope="module")
-def first(expert, data, tmp_path_factory):
-    return ask(expert, data, tmp_path_factory.mktemp("suite") / "out")
+def ask(model, out, data=DATA, languages=("sw", "te"), backend="hf", isolation=None, **block):
+    block = {"benchmarks": ("mgsm", "mbpp"), "options": OPTIONS, "data_dir": str(data)} | block
+    options = RunOptions(out=out, backend=backend, isolation=isolation)
+    return evaluate_model(str(model), Evaluate.model_validate(block), options, languages)
 
 
 def samples_of(result, task):

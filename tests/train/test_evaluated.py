@@ -11,7 +11,6 @@ from ablations.engines import vllm_engine
 from ablations.train import fusion
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
-from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 from tests.standins.tuned import train_adapter
 
@@ -56,7 +55,7 @@ def write_fusion(base, folder):
 def test_answers_are_what_the_model_says_without_a_cache(base, tmp_path, write):
     model = write(base, tmp_path / "adapter")
     place = Path(f"{base}+{tmp_path / 'adapter'}")
-    result = ask(place, DATA, tmp_path / "out", backend="auto", **MGSM)
+    result = ask(place, tmp_path / "out", backend="auto", **MGSM)
     assert result.backend == "hf"
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     samples = samples_of(result, TASK)
@@ -72,7 +71,7 @@ def test_answers_are_what_the_model_says_without_a_cache(base, tmp_path, write):
         wanted = tokenizer.decode(said, skip_special_tokens=True).split()
         assert wanted
         assert answer.split()[: len(wanted)] == wanted
-    plain = ask(base, DATA, tmp_path / "plain", **MGSM)
+    plain = ask(base, tmp_path / "plain", **MGSM)
     assert samples_of(plain, TASK) != samples
 
 
@@ -80,4 +79,4 @@ def test_answers_are_what_the_model_says_without_a_cache(base, tmp_path, write):
 def test_vllm_is_refused(base, tmp_path):
     write_prefix(base, tmp_path / "prefix")
     with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
-        ask(Path(f"{base}+{tmp_path / 'prefix'}"), DATA, tmp_path / "out", backend="vllm")
+        ask(f"{base}+{tmp_path / 'prefix'}", tmp_path / "out", backend="vllm")

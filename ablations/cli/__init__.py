@@ -25,6 +25,9 @@ from layerswap_method.errors import LayerSwapError, nearest
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
 
+_PRESSED = "layerswap.pressed"
+"""In the context of such a command, once Ctrl-C was pressed."""
+
 _MODULES = {
     "evaluate": "evaluate tasks",
     "merging": "harmonize merge swap-adapters",
@@ -68,14 +71,12 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
-        interrupt = _Interrupt(ctx)
         try:
-            with interrupt:
-                return super().invoke(ctx)
+            return super().invoke(ctx)
         except BaseException as error:
             # What is interrupted (an import, a line that is drawn) may fail in its own way.
-            if isinstance(error, KeyboardInterrupt) or interrupt.is_pressed:
-                interrupt.explain()
+            if isinstance(error, KeyboardInterrupt) or _PRESSED in ctx.meta:
+                _explain_interrupt(ctx)
                 ctx.exit(130)
             if isinstance(error, click.ClickException):
                 error.message = printable(error.message)  # type: ignore[misc]
@@ -86,51 +87,40 @@ class LazyGroup(click.Group):
             raise
 
 
-class _Interrupt:
-    """Ctrl-C: ends a command that can go on within two seconds, whatever it is at.
+def _explain_interrupt(ctx: click.Context) -> None:
+    """Say it once, in the command or when it takes too long to end."""
+    goes_on = " Finished work is saved; the same command goes on with the rest."
+    if not ctx.meta.get("layerswap.explained"):
+        ctx.meta["layerswap.explained"] = True
+        os.write(2, f"\nInterrupted.{goes_on if _PRESSED in ctx.meta else ''}\n".encode())
+
+
+def _end_soon(ctx: click.Context) -> None:
+    """Have Ctrl-C end a command that can go on within two seconds, whatever it is at.
 
     An import or a library may swallow the interrupt, and an engine may take long to end; workers
     end with this process, and what is saved is whole at any time.
     """
 
-    def __init__(self, ctx: click.Context):
-        self._ctx, self._is_explained, self.is_pressed = ctx, False, False
-
-    def __enter__(self) -> None:
-        self._is_ours = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
-        if self._is_ours:
-            # Python's tracker of shared resources cleans up after an early end, and would tell.
-            os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-            signal.signal(signal.SIGINT, self._press)
-
-    def __exit__(self, *_: object) -> None:
-        if self._is_ours:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _press(self, number: int, frame: FrameType | None) -> None:
-        if self._ctx.invoked_subcommand in _GO_ON:
-            self.is_pressed = True
-            timer = threading.Timer(1.5, self._leave)
-            timer.daemon = True
-            timer.start()
-            # Where a library's callback swallows the interrupt, Python would tell of it.
-            sys.unraisablehook = lambda _: None
-        signal.default_int_handler(number, frame)
-
-    def _leave(self) -> None:
-        self.explain()
+    def leave() -> None:
+        _explain_interrupt(ctx)
         os._exit(130)
 
-    def explain(self) -> None:
-        """Say it once, in the command or when it takes too long to end."""
-        if not self._is_explained:
-            self._is_explained = True
-            goes_on = " Finished work is saved; the same command goes on with the rest."
-            resumes = self._ctx.invoked_subcommand in _GO_ON
-            os.write(2, f"\nInterrupted.{goes_on if resumes else ''}\n".encode())
+    def press(number: int, frame: FrameType | None) -> None:
+        ctx.meta[_PRESSED] = True
+        timer = threading.Timer(1.5, leave)
+        timer.daemon = True
+        timer.start()
+        # Where a library's callback swallows the interrupt, Python would tell of it.
+        sys.unraisablehook = lambda _: None
+        signal.default_int_handler(number, frame)
+
+    default, is_main = signal.default_int_handler, threading.main_thread()
+    if is_main is threading.current_thread() and signal.getsignal(signal.SIGINT) is default:
+        # Python's tracker of shared resources cleans up after an early end, and would tell of it.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+        signal.signal(signal.SIGINT, press)
+        ctx.call_on_close(lambda: signal.signal(signal.SIGINT, default))
 
 
 def _show_versions(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
@@ -151,8 +141,11 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
     callback=_show_versions,
     help="Show the versions of this package and of its peers.",
 )
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Merge, evaluate and compare language models by layer swapping.
 
     mergekit-yaml RECIPE OUT merges as well: this package adds layer_swap to mergekit.
     """
+    if ctx.invoked_subcommand in _GO_ON:
+        _end_soon(ctx)

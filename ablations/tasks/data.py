@@ -14,12 +14,11 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.machine.json_lines import read_lines
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
-from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,7 +32,7 @@ class DataAway(LayerSwapError):
     """The data of a task is not on this machine, and no hub gave it."""
 
 
-class Source(Frozen):
+class Source(NamedTuple):
     """What a benchmark's data must hold, wherever it comes from."""
 
     benchmark: str
@@ -46,8 +45,6 @@ class Source(Frozen):
     """Those of them that prompts are made of: text in every row."""
 
     optional: tuple[str, ...] = ()
-    """Columns that some data sets lack."""
-
     file: str = "{language}_{split}.jsonl"
     """Name of a local file; a ``.tsv`` has a question, a tab and its number on every line."""
 
@@ -55,40 +52,25 @@ class Source(Frozen):
     """How to get the data where that takes more than a download."""
 
 
-MGSM = Source(
-    benchmark="mgsm",
-    columns=("question", "answer", "answer_number", "equation_solution"),
-    texts=("question",),
-)
+MGSM = Source("mgsm", ("question", "answer", "answer_number", "equation_solution"), ("question",))
 MGSM_REV2 = Source(
-    benchmark="mgsm_rev2",
-    columns=("question",),
-    texts=("question",),
+    "mgsm_rev2",
+    ("question",),
+    ("question",),
     optional=("answer_number", "answer", "number"),  # the hub's columns could not be looked up
     file="mgsm_{language}.tsv",  # as github.com/google-research-datasets/MGSM-Rev2 has them
 )
-BELEBELE = Source(
-    benchmark="belebele",
-    columns=(
-        *("link", "question_number", "flores_passage", "question"),
-        *("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num"),
-    ),
-    texts=("flores_passage", "question"),
-)
+_BELEBELE = ("link", "question_number", "flores_passage", "question")
+_CHOICES = ("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num")
+BELEBELE = Source("belebele", (*_BELEBELE, *_CHOICES), ("flores_passage", "question"))
+_MMLU = ("sample_id", "subject", "question", "option_a", "option_b", "option_c", "option_d")
+MMLU = Source("mmlu", (*_MMLU, "answer"), ("subject", "question"))
 FLORES = Source(
-    benchmark="flores",
-    columns=("id", "text"),
-    texts=("text",),
+    "flores",
+    ("id", "text"),
+    ("text",),
     access="FLORES+ is gated: accept its conditions at "
     "https://huggingface.co/datasets/openlanguagedata/flores_plus, then `hf auth login`",
-)
-MMLU = Source(
-    benchmark="mmlu",
-    columns=(
-        *("sample_id", "subject", "question"),
-        *("option_a", "option_b", "option_c", "option_d", "answer"),
-    ),
-    texts=("subject", "question"),
 )
 
 

@@ -107,12 +107,8 @@ def load_mbpp(
     `ablations.tasks.data` for the rest.
     """
     ((language, config),) = configs.items()
-    source = Source(
-        benchmark="mbpp",
-        columns=("task_id", column, "test_list"),
-        texts=(column,),
-        optional=("test_setup_code",),
-    )
+    columns = ("task_id", column, "test_list")
+    source = Source("mbpp", columns, texts=(column,), optional=("test_setup_code",))
     where = split if data_dir is None else "test"
     items, problems = [], []
     for row in read_rows(source, where, language, config, hub_id, data_dir):

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -48,30 +48,22 @@ def merge(
 
     with watched("reading the recipe and the models"):
         file = read_recipe_file(recipe)
-        given = read_recipe(file.document)
+        given: Any = read_recipe(file.document)
         reason = given if isinstance(given, str) else given.why_mergekit()
-        if not isinstance(given, str) and reason is None:
-            models = find_models(given, find_model)
-            reason = models if isinstance(models, str) else None
-    if isinstance(given, str) or reason is not None or isinstance(models, str):
+        models = reason or find_models(given, find_model)
+    if isinstance(models, str):
         _check_method(file.document)
-        _pass_on(recipe, out, reason or "", shard_size, mergekit_options, options)
-        return
+        size = ["--out-shard-size", str(shard_size)]
+        _pass_on([str(recipe), out, *size, *mergekit_options], models, options)
     if mergekit_options:
         raise click.UsageError(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
+    how: Any = {"options": WriteOptions(shard_bytes=shard_size, **options), "bar": byte_progress}
+    how |= {"document": file.document, "text": file.text}
     with watched("planning the merge"):
-        for line in write_merge(
-            given,
-            models,
-            out,
-            document=file.document,
-            text=file.text,
-            options=WriteOptions(shard_bytes=shard_size, **options),
-            bar=byte_progress,
-        ):
+        for line in write_merge(given, models, out, **how):
             say(line)
 
 
@@ -81,18 +73,10 @@ def _check_method(document: Mapping[str, Any]) -> None:
     from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 
     check_form(document)
-    if problems := list(unknown_parameters(document)):
-        raise InputError.from_problems(f"{document['merge_method']} recipe", problems)
+    InputError.raise_any(f"{document['merge_method']} recipe", unknown_parameters(document))
 
 
-def _pass_on(
-    recipe: Path,
-    out: str,
-    reason: str,
-    shard_size: int,
-    more: tuple[str, ...],
-    options: dict[str, Any],
-) -> None:
+def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
     from ablations.machine.mergekit_program import mergekit_yaml
 
     for name in ("verify", "resume"):
@@ -100,10 +84,9 @@ def _pass_on(
             raise click.UsageError(
                 f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
             )
-    click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
-    if options["device"] != "cpu":
-        more = ("--cuda", *more)
-    command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
+    click.echo(f"{arguments[0]} is passed on to mergekit-yaml: {reason}")
+    device = [] if options["device"] == "cpu" else ["--cuda"]
+    command = [*mergekit_yaml(), *arguments, *device]
     sys.exit(subprocess.run(command, check=False).returncode)
 
 

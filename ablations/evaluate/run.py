@@ -22,7 +22,7 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
-from ablations.runner.results import SCORES_FILE, latest_records
+from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.scoring.records import Backend, Evaluation
 from ablations.study.experts import ExpertsFile
@@ -35,7 +35,6 @@ from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_folder
 
-DEFAULT_OUT = Path("runs/evaluate")
 _NAME = "evaluate"
 
 
@@ -65,12 +64,6 @@ class SuiteResult:
         update = {"model": self.model}
         return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
 
-    @property
-    def earlier(self) -> tuple[str, ...]:
-        """Other tasks that the folder has scores of, from calls before."""
-        records = {} if self.run is None else latest_records(self.run)
-        return tuple(t for cell in records.values() for t in cell if t not in self.evaluations)
-
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
@@ -79,12 +72,10 @@ class SuiteResult:
         table = render_table5(name, self.tasks, self.evaluations, self.skipped, notes)
         if self.run is None:
             return f"{table}\n\nNothing was evaluated."
-        many = "task" if len(self.earlier) == 1 else "tasks"
-        earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
         warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
         engine = describe_backend(self.run.cells[0].backend)
-        where = f"Scores{earlier if self.earlier else ''}: {self.out / SCORES_FILE}"
-        return "\n\n".join([*warnings, table, f"Evaluated by lm-eval on {engine}.\n{where}"])
+        where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
+        return "\n\n".join([*warnings, table, where])
 
 
 def evaluate_model(
@@ -174,10 +165,9 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
 
 
 def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
-    """Return where records go by default: a folder named by model and protocol.
+    """Return where records go by default: a folder named by model and what is no default.
 
-    What is no default is in the name, so that `scores.csv` of a quick look with a limit does not
-    take the place of the whole run's.
+    So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
     protocol = block.asked()
     words = {
@@ -187,4 +177,6 @@ def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
         "asked": fingerprint_of(**protocol)[:8] if protocol else None,
     }
     parts = [f"{name}-{value}" for name, value in words.items() if value not in (None, "auto")]
-    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
+    return (
+        Path("runs/evaluate") / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
+    )

@@ -126,9 +126,11 @@ def test_no_secret_and_no_process_is_seen_or_signalled(monkeypatch):
                 except OSError:
                     pass
         """
-        found, is_running = run(source), other.poll() is None
-        other.kill()
-    assert (found, is_running) == (PASSED, True)
+        try:
+            assert run(source) == PASSED
+            assert other.poll() is None
+        finally:
+            other.kill()
 
 
 @held

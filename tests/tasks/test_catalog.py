@@ -18,17 +18,8 @@ CODES = ["en", "ja", "bn", "sw", "te"]
 GENERATED = SHIPPED_TASKS / "generated"
 
 ITALIAN = """
-it:
-  name: Italian
-  mgsm:
-    config: it
-    question: "Domanda: "
-    answer: "Risposta passo dopo passo:"
-    phrase: "La risposta è"
-  flores: ita_Latn
-  bleu: 13a
-  belebele: ita_Latn
-  mmlu: it
+it: {name: Italian, flores: ita_Latn, bleu: 13a, belebele: ita_Latn, mmlu: it, mgsm: {config: it,
+  question: "Domanda: ", answer: "Risposta passo dopo passo:", phrase: "La risposta è"}}
 """
 
 
@@ -74,28 +65,21 @@ def test_languages_and_benchmarks_choose():
         choose(TASKS, ["en"], ["flores"])
 
 
-def test_the_files_are_in_step_with_the_table():
+def test_the_files_are_in_step_with_the_table(tmp_path, monkeypatch):
     files = task_files(load_languages())
     assert len(files) > 30
     assert find_differences(GENERATED, files) == []
-
-
-def test_check_says_what_differs_and_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(generate, "SHIPPED_TASKS", tmp_path)
-    runner = CliRunner()
-    assert runner.invoke(generate.main, []).exit_code == 0
-    assert runner.invoke(generate.main, ["--check"]).exit_code == 0
-    folder = tmp_path / "generated"
-    (folder / "layerswap_sw.yaml").unlink()
+    (folder := tmp_path / "generated").mkdir()
     (folder / "layerswap_mgsm_te.yaml").write_text("task: other\n")
     (folder / "layerswap_mgsm_xx.yaml").write_text("task: layerswap_mgsm_xx\n")
-    found = runner.invoke(generate.main, ["--check"])
+    found = CliRunner().invoke(generate.main, ["--check"])
     assert found.exit_code == 1
     for line in ("sw.yaml is missing", "mgsm_xx.yaml is not from the table", "te.yaml differs"):
         assert line in found.output
-    assert not (folder / "layerswap_sw.yaml").exists()
-    assert runner.invoke(generate.main, []).exit_code == 0
-    assert find_differences(folder, task_files(load_languages())) == []
+    assert len([*folder.iterdir()]) == 2
+    assert CliRunner().invoke(generate.main, []).exit_code == 0
+    assert find_differences(folder, files) == []
 
 
 def test_a_language_is_one_entry(tmp_path):

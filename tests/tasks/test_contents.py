@@ -13,24 +13,23 @@ from tests.standins.scripted import DATA
 from tests.standins.tasks import write_rows, write_task
 
 
-def test_functions_beside_a_task_are_a_part_of_it(tmp_path):
-    included = tmp_path / "_shared.yaml"
+def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
+    included, code = tmp_path / "_shared.yaml", tmp_path / "own.py"
     included.write_text("doc_to_text: !function own.text\nnum_fewshot: 1\n")
     (tmp_path / "one.yaml").write_text("task: one\ninclude: _shared.yaml\n")
     (tmp_path / "two.yaml").write_text("task: two\nnum_fewshot: 1\n")
-    (tmp_path / "own.py").write_text("def text(doc): return 'x'\n")
+    code.write_text("def text(doc): return 'x'\n")
 
     def hashes():
         contents = TaskContents([tmp_path])
         return [contents.fingerprint(name) for name in ("one", "two")]
 
-    one, two = hashes()
-    (tmp_path / "own.py").write_text("def text(doc): return 'y'\n")
-    changed, same = hashes()
-    assert (changed != one, same == two) == (True, True)
-    included.write_text(included.read_text().replace("1", "2"))
-    assert hashes()[0] not in (one, changed)
-    assert hashes()[1] == two
+    seen = [hashes()]
+    for path, old, new in ((code, "'x'", "'y'"), (included, "1", "2")):
+        path.write_text(path.read_text().replace(old, new))
+        seen.append(hashes())
+    ones, twos = zip(*seen, strict=True)
+    assert (len({*ones}), len({*twos})) == (3, 1)
 
 
 def test_data_beside_a_task_counts(tmp_path, monkeypatch):

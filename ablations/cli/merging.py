@@ -7,22 +7,22 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import byte_progress, choice_option, dtype_option, shard_size_option
+from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, shard_size_option
 
 
 @click.command()
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=FILE)
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @shard_size_option
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=COUNT,
     default=min(4, os.cpu_count() or 1),
     show_default="processors, at most 4",
     help="Number of tensors that are written at once.",
@@ -48,30 +48,22 @@ def merge(
 
     with watched("reading the recipe and the models"):
         file = read_recipe_file(recipe)
-        given = read_recipe(file.document)
+        given: Any = read_recipe(file.document)
         reason = given if isinstance(given, str) else given.why_mergekit()
-        if not isinstance(given, str) and reason is None:
-            models = find_models(given, find_model)
-            reason = models if isinstance(models, str) else None
-    if isinstance(given, str) or reason is not None or isinstance(models, str):
+        models = reason or find_models(given, find_model)
+    if isinstance(models, str):
         _check_method(file.document)
-        _pass_on(recipe, out, reason or "", shard_size, mergekit_options, options)
-        return
+        size = ["--out-shard-size", str(shard_size)]
+        _pass_on([str(recipe), out, *size, *mergekit_options], models, options)
     if mergekit_options:
         raise click.UsageError(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
+    how: Any = {"options": WriteOptions(shard_bytes=shard_size, **options), "bar": byte_progress}
+    how |= {"document": file.document, "text": file.text}
     with watched("planning the merge"):
-        for line in write_merge(
-            given,
-            models,
-            out,
-            document=file.document,
-            text=file.text,
-            options=WriteOptions(shard_bytes=shard_size, **options),
-            bar=byte_progress,
-        ):
+        for line in write_merge(given, models, out, **how):
             say(line)
 
 
@@ -81,18 +73,10 @@ def _check_method(document: Mapping[str, Any]) -> None:
     from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 
     check_form(document)
-    if problems := list(unknown_parameters(document)):
-        raise InputError.from_problems(f"{document['merge_method']} recipe", problems)
+    InputError.raise_any(f"{document['merge_method']} recipe", unknown_parameters(document))
 
 
-def _pass_on(
-    recipe: Path,
-    out: str,
-    reason: str,
-    shard_size: int,
-    more: tuple[str, ...],
-    options: dict[str, Any],
-) -> None:
+def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
     from ablations.machine.mergekit_program import mergekit_yaml
 
     for name in ("verify", "resume"):
@@ -100,17 +84,20 @@ def _pass_on(
             raise click.UsageError(
                 f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
             )
-    click.echo(f"{recipe} is passed on to mergekit-yaml: {reason}")
-    if options["device"] != "cpu":
-        more = ("--cuda", *more)
-    command = [*mergekit_yaml(), str(recipe), out, "--out-shard-size", str(shard_size), *more]
+    click.echo(f"{arguments[0]} is passed on to mergekit-yaml: {reason}")
+    device = [] if options["device"] == "cpu" else ["--cuda"]
+    command = [*mergekit_yaml(), *arguments, *device]
     sys.exit(subprocess.run(command, check=False).returncode)
 
 
 @click.command(short_help="Write different models in one architecture, functions kept.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
-@dtype_option
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Of the new weights.  [default: that of each tensor]",
+)
 @click.option(
     "--force",
     is_flag=True,
@@ -134,11 +121,11 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
-@click.argument("recipe", type=click.Path(path_type=Path))
+@click.argument("recipe", type=FILE)
 @click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
 @click.option(
     "--rank",
-    type=click.IntRange(min=1),
+    type=COUNT,
     help="Highest rank of the new adapter: larger changes are cut by SVD, and the error is "
     "printed.  [default: nothing is cut]",
 )

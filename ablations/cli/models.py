@@ -12,19 +12,17 @@ import click
 from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
     FOLDER,
-    FiniteRange,
-    Names,
     byte_progress,
     folder_option,
     list_format_option,
+    names_option,
 )
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
-@click.option("--json", "as_json", is_flag=True, help="Write JSON in place of the table.")
-def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
+def compat(models: tuple[str, ...], base: str | None) -> None:
     """Show what differs between the models A, B, ... and what can be done about it.
 
     Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
@@ -34,7 +32,7 @@ def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
 
     with watched("reading configs, headers and tokenizers"):
         found = compare_models(models, base)
-    say(json.dumps(found.as_json(), indent=2) if as_json else found.table())
+    say(found.table())
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
@@ -67,7 +65,7 @@ def verify(merged: str, published: str, form: str) -> None:
 @click.option("--base", metavar="MODEL", help="The model from which the experts were fine-tuned.")
 @click.option(
     "--threshold",
-    type=FiniteRange(min=0),
+    type=click.FloatRange(min=0),
     metavar="CHANGE",
     help="Count rows with a mean absolute change above this.  [default: what an eighth of the rows "
     "is above]",
@@ -128,32 +126,16 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
     help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
 )
 @click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
-@click.option(
-    "--languages",
-    type=Names(),
-    default=(),
-    help="Codes, such as en,sw.  [default: the recipe's]",
-)
+@names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
-@click.option(
-    "--benchmark",
-    "benchmarks",
-    multiple=True,
-    metavar="TASK=DATASET[:ID]",
-    help="Write this task's score to .eval_results for a benchmark of the hub. "
-    "Can be given several times.",
-)
 @click.option("--offline", is_flag=True, help="Do not ask the hub for licences.")
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan
-    with a picture, the recipe, and with --results the scores with intervals and protocol.
+    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan,
+    the recipe, and with --results the scores with intervals and protocol.
     """
-    from ablations.hub.card import CardOptions, local_paths, write_card
+    from ablations.hub.card import write_card
 
     with watched("writing the card"):
-        for path in write_card(model, CardOptions(hub=not offline, **options)):
-            say(str(path))
-    if local := local_paths(model):
-        click.echo(f"note: the recipe names folders that others lack: {', '.join(local)}", err=True)
+        say(str(write_card(model, hub=not offline, **options)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -16,19 +15,10 @@ from ablations.machine.progress import Step, tell
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+FILE = click.Path(path_type=Path)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 COUNT = click.IntRange(min=1)
-
-
-class FiniteRange(click.FloatRange):
-    """A float within bounds; click's own range lets NaN and infinity pass."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or fail as click does."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{number} is not a finite number.", param, ctx)
-        return number
+SEED = click.IntRange(min=0)
 
 
 class Size(click.ParamType[int]):
@@ -57,6 +47,16 @@ class Names(click.ParamType[tuple[str, ...]]):
         if isinstance(value, str) and not names:
             self.fail("it has no name", param, ctx)
         return names
+
+
+def names_option(
+    name: str, text: str, *, default: str | None = None
+) -> Callable[[Command], Command]:
+    """Return the option of several names, () unless the user or `default` gives some."""
+    shown = default is not None
+    return click.option(
+        name, type=Names(), default=default or (), metavar="LIST", show_default=shown, help=text
+    )
 
 
 @contextmanager
@@ -100,11 +100,6 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return add
 
 
-answers_option = folder_option(
-    "--answers",
-    "Folder of the answers that runs share.  [default: runs/answers, or answers beside a run "
-    "folder that is not below runs]",
-)
 list_format_option = choice_option("--format", ["table", "json"], "How to show them.", "form")
 preset_option = choice_option(
     "--preset",
@@ -117,29 +112,12 @@ backend_option = choice_option(
     ["auto", "hf", "vllm"],
     "Engine that runs the models; auto is vLLM if it is installed, else transformers.",
 )
-dtype_option = click.option(
-    "--dtype",
-    type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the new weights.  [default: that of each tensor]",
-)
 shard_size_option = click.option(
     "--shard-size",
     type=Size(),
     default="5G",
     show_default=True,
     help="Size of the largest weight file.",
-)
-track_option = click.option(
-    "--track",
-    type=click.Choice(["wandb", "trackio"]),
-    help="Also send the scores of each finished model to this tracker (pip install "
-    "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
-)
-data_dir_option = click.option(
-    "--data-dir",
-    type=FOLDER,
-    help="Folder with the data of the benchmarks, in place of the hub: "
-    "DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
 )
 code_options = together(
     click.option(
@@ -150,15 +128,17 @@ code_options = together(
     click.option(
         "--code-isolation",
         type=click.Choice(["bwrap", "none"]),
-        help="Sandbox of those programs. Choose none only if this container is the sandbox.  "
-        "[default: bwrap]",
+        default="bwrap",
+        show_default=True,
+        help="Sandbox of those programs. Choose none only if this container is the sandbox.",
     ),
 )
 
 
-def isolation_of(is_allowed: bool, isolation: Any) -> Any:
-    """Return what holds generated programs, by `code_options`; None where none may run."""
-    return (isolation or "bwrap") if is_allowed else None
+def pop_isolation(options: dict[str, Any]) -> Any:
+    """Take out `code_options`; return what holds generated programs, None where none may run."""
+    isolation = options.pop("code_isolation")
+    return isolation if options.pop("allow_code_execution") else None
 
 
 def settings_option(text: str) -> Callable[[Command], Command]:
@@ -167,94 +147,62 @@ def settings_option(text: str) -> Callable[[Command], Command]:
     return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=help_)
 
 
-def protocol_options(*, whole: str) -> Callable[[Command], Command]:
-    """Return the options of prompts and generation, each None unless the user gives it.
+_SHORT = {
+    "limit": "limit",
+    "dtype": "options.dtype",
+    "max_model_len": "options.max_model_len",
+    "data_dir": "data_dir",
+}
+"""Option of `evaluation_options` -> the key of a study's `evaluate` that it sets."""
+
+evaluation_options = together(
+    click.option("--limit", type=COUNT, help="Items per task, from the first."),
+    click.option(
+        "--dtype",
+        type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
+        help="Of the weights in memory; auto keeps the checkpoint's.",
+    ),
+    click.option("--max-model-len", type=COUNT, help="Context in tokens, prompt and answer."),
+    click.option(
+        "--data-dir",
+        type=FOLDER,
+        help="Folder with the data of the benchmarks, in place of the hub: "
+        "DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
+    ),
+    backend_option,
+    folder_option(
+        "--answers",
+        "Folder of the answers that runs share.  [default: runs/answers, or answers beside a run "
+        "folder that is not below runs]",
+    ),
+    code_options,
+    click.option(
+        "--track",
+        type=click.Choice(["wandb", "trackio"]),
+        help="Also send the scores of each finished model to this tracker (pip install "
+        "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
+    ),
+)
+"""What `run` and `evaluate` share; prompts, generation and engines beyond it go by ``--set``."""
+
+
+def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
+    """Take out ``--set`` and the options that stand for a key; return key -> value of both.
 
     Args:
-        whole: what counts where one is not given, as text; ``""`` names the built-in defaults.
+        options: of the command.
+        block: what stands before the keys of the options, such as ``evaluate.``.
     """
-    return together(
-        click.option(
-            "--limit",
-            type=COUNT,
-            help=f"Items per task, from the first.  [default: {whole or 'all'}]",
-        ),
-        click.option(
-            "--batch-size", type=COUNT, help=f"Sequences at once.  [default: {whole or '64'}]"
-        ),
-        click.option(
-            "--dtype",
-            type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-            help="Of the weights in memory; auto keeps the checkpoint's.  "
-            f"[default: {whole or 'auto'}]",
-        ),
-        click.option(
-            "--max-model-len",
-            type=COUNT,
-            help="Context in tokens, prompt and answer.  "
-            f"[default: {whole or 'that of the model'}]",
-        ),
-    )
+    from ablations.study.files import parse_setting
 
-
-def _bool_option(name: str, text: str) -> Callable[[Command], Command]:
-    return click.option(name, type=bool, metavar="BOOL", help=text)
-
-
-asking_options = together(
-    click.option(
-        "--apply-chat-template",
-        is_flag=False,
-        flag_value="true",
-        metavar="[NAME]",
-        help="Write prompts with the tokenizer's chat template, or with that of this name. "
-        "Write it after MODEL, or as --apply-chat-template=true.",
-    ),
-    click.option("--system-instruction", metavar="TEXT", help="Text of the system message."),
-    _bool_option(
-        "--fewshot-as-multiturn",
-        "Whether examples are turns of the chat.  [default: with a chat template]",
-    ),
-    _bool_option(
-        "--enable-thinking",
-        "Whether the chat template lets the model think.  [default: as the template does]",
-    ),
-    click.option(
-        "--think-end-token",
-        metavar="TOKEN",
-        help="Ends the thinking, such as </think>; the answer is what follows.",
-    ),
-    click.option(
-        "--gen-kwargs",
-        metavar="LIST",
-        help="In place of what tasks say, such as "
-        "temperature=0.6,top_p=0.95,top_k=20,max_gen_toks=32768.",
-    ),
-    click.option(
-        "--repeats",
-        type=COUNT,
-        help="Samples of every item, each with its own seed; the score is their mean.  "
-        "[default: 1]",
-    ),
-)
-"""lm-eval's options of prompts and generation, each None unless the user gives it."""
-
-engine_options = together(
-    click.option("--tensor-parallel-size", type=COUNT, help="vLLM: GPUs that share each layer."),
-    click.option(
-        "--pipeline-parallel-size", type=COUNT, help="vLLM: groups of layers on GPUs of their own."
-    ),
-    click.option(
-        "--gpu-memory-utilization",
-        type=click.FloatRange(min=0, max=1, min_open=True),
-        help="vLLM: share of a GPU's memory to use.  [default: 0.9]",
-    ),
-    click.option("--max-num-seqs", type=COUNT, help="vLLM: sequences at once, at most."),
-    _bool_option("--enforce-eager", "vLLM: run without compiling."),
-    click.option(
-        "--device-map",
-        type=click.Choice(["auto"]),
-        help="transformers: spread the layers over all GPUs.",
-    ),
-)
-"""The options of large engines, each None unless the user gives it."""
+    short = {f"{block}{key}": options.pop(name) for name, key in _SHORT.items()}
+    found = {
+        key: str(value.absolute()) if isinstance(value, Path) else value
+        for key, value in short.items()
+        if value is not None
+    }
+    for key, value in map(parse_setting, options.pop("settings")):
+        if key in found:
+            raise click.UsageError(f"{key} is set twice; leave one of the two out")
+        found[key] = value
+    return found

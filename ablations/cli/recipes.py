@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import choice_option, list_format_option
+from ablations.cli.options import COUNT, FILE, choice_option, list_format_option
 from layerswap_method.errors import InputError
 
 
@@ -43,7 +43,7 @@ def show(name: str) -> None:
 
 @recipes.command()
 @click.argument("name")
-@click.argument("out", type=click.Path(path_type=Path), default=".")
+@click.argument("out", type=FILE, default=".")
 def copy(name: str, out: Path) -> None:
     """Copy the recipe NAME to OUT, a folder or a file ending in .yml.
 
@@ -81,7 +81,7 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
 @click.argument("recipe")
 @click.option(
     "--layers",
-    type=click.IntRange(min=1),
+    type=COUNT,
     metavar="N",
     help="Depth of the models; without it, read from a config, here or on the hub.",
 )
@@ -121,7 +121,7 @@ _NEXT = {
 
 @click.command()
 @click.argument("kind", type=click.Choice(list(_NEXT)))
-@click.argument("file", required=False, type=click.Path(path_type=Path))
+@click.argument("file", required=False, type=FILE)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def init(kind: str, file: Path | None, force: bool) -> None:
     """Write a commented file to start from.

@@ -6,25 +6,16 @@ from pathlib import Path
 
 import click
 
-from ablations.cli.log import say_answer, watched
-from ablations.cli.options import Names, folder_option
+from ablations.cli.log import say, watched
+from ablations.cli.options import FILE, folder_option, names_option
 from ablations.machine.progress import Step, tell
-from layerswap_method.errors import InputError
 
 
 @click.command(short_help="Write the report of a run and print its answer.")
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--format",
-    "formats",
-    type=Names(),
-    default="html,md,latex,csv",
-    metavar="LIST",
-    show_default=True,
-    help="What to write, joined by commas.",
-)
+@click.argument("run", type=FILE)
+@names_option("--format", "What to write, joined by commas.", default="html,md,latex,csv")
 @folder_option("--out", "Folder to write to.  [default: RUN/report]")
-def report(run: Path, formats: tuple[str, ...], out: Path | None) -> None:
+def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
     RUN is a folder that `layerswap run` wrote, finished or not.
@@ -39,38 +30,20 @@ def report(run: Path, formats: tuple[str, ...], out: Path | None) -> None:
 
         with reading():
             tell(Step("reading the records"))
-            _check_place(run)
             found = load_run(run)
             folder = out or run / "report"
             tell(Step("computing tables, tests and figures"))
-            result = make_report(found, draw=formats != ("csv",))
-        files = write_report(result, formats, folder)
+            result = make_report(found, draw=format != ("csv",))
+        files = write_report(result, format, folder)
     for path in files:
         if path.parent == folder:
             click.echo(path)
-    click.echo()
-    say_answer(answer_text(result))
-
-
-def _check_place(path: Path) -> None:
-    """Name the folder that `layerswap run` made, for who gives the study's name."""
-    from ablations.runner.records import read_run_file
-    from ablations.runner.run import default_out
-
-    near = default_out(str(path))
-    if read_run_file(path) is None and read_run_file(near) is not None:
-        raise InputError(f"{path} is not a run folder; did you mean {near}?")
+    say(f"\n{answer_text(result)}")
 
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
-@click.option(
-    "--tasks",
-    type=Names(),
-    default=(),
-    metavar="LIST",
-    help="Names joined by commas: compare these only.  [default: all]",
-)
+@names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
 def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """Test two or more evaluated models against each other.
 

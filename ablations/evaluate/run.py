@@ -6,109 +6,90 @@ not evaluated again, and one more language or benchmark adds only its own.
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import NEEDS_CODE_EXECUTION
-from ablations.evaluate.table5 import render_table5
+from ablations.evaluate.tables import render_table5
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import load_run
-from ablations.runner.results import SCORES_FILE, latest_records
+from ablations.runner.records import Run, load_run
+from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
-from ablations.runner.trackers import TrackerName
-from ablations.sandbox import Isolation
 from ablations.scoring.records import Backend, Evaluation
 from ablations.study.experts import ExpertsFile
-from ablations.study.files import StudyFile
+from ablations.study.files import StudyFile, with_settings
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_folder
 
-DEFAULT_OUT = Path("runs/evaluate")
 _NAME = "evaluate"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class SuiteResult:
     """What a model scored."""
 
     model: str
     """As the user named it."""
 
-    backend: Backend
-    """What evaluated it."""
-
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""
-
-    evaluations: Mapping[str, Evaluation]
-    """Task name -> its evaluation, without samples."""
 
     skipped: Mapping[str, str]
     """Task name -> why it was skipped."""
 
-    earlier: tuple[str, ...]
-    """Other tasks that the folder has scores of, from calls before."""
-
     out: Path
-    """The run folder."""
+    run: Run | None = None
+    """What is in the folder `out`; None where every task was skipped."""
 
-    problems: tuple[str, ...] = ()
-    """What is wrong with the evaluation itself; see `ablations.runner.problems`."""
-
-    notes: tuple[str, ...] = ()
-    """How the model was prompted, where that is not as the tasks say."""
+    @cached_property
+    def evaluations(self) -> dict[str, Evaluation]:
+        """Task name -> its evaluation, without samples."""
+        if self.run is None:
+            return {}
+        (cell,) = self.run.cells
+        update = {"model": self.model}
+        return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
 
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations, self.skipped, self.notes)
-        if not self.evaluations:
+        notes = () if self.run is None else self.run.head.notes
+        table = render_table5(name, self.tasks, self.evaluations, self.skipped, notes)
+        if self.run is None:
             return f"{table}\n\nNothing was evaluated."
-        many = "task" if len(self.earlier) == 1 else "tasks"
-        earlier = f" (and those of {len(self.earlier)} {many} of earlier calls)"
-        wrapped = (textwrap.fill(f"Warning: {each}", 100) for each in self.problems)
-        warnings = "".join(f"{each}\n\n" for each in wrapped)
-        return (
-            f"{warnings}{table}\n\nEvaluated by lm-eval on {describe_backend(self.backend)}.\n"
-            f"Scores{earlier if self.earlier else ''}: {self.out / SCORES_FILE}"
-        )
+        warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
+        engine = describe_backend(self.run.cells[0].backend)
+        where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
+        return "\n\n".join([*warnings, table, where])
 
 
 def evaluate_model(
-    model: str,
-    asked: Evaluate,
-    *,
-    languages: Sequence[str] = (),
-    backend: BackendChoice = "auto",
-    isolation: Isolation | None = None,
-    out: Path | None = None,
-    track: TrackerName | None = None,
-    answers: Path | None = None,
+    model: str, block: Evaluate, options: RunOptions, languages: Sequence[str] = ()
 ) -> SuiteResult:
     """Evaluate one model on the suite; finished tasks with unchanged inputs stay.
 
     Args:
         model: a checkpoint folder, a hub id (``org/name`` or ``org/name@revision``), or either
             with a LoRA adapter: ``BASE+ADAPTER``.
-        asked: tasks and settings. Without benchmarks, those of the paper; other tasks are asked
+        block: tasks and settings. Without benchmarks, those of the paper; other tasks are evaluated
             alone unless languages or benchmarks are named too.
+        options: backend, isolation, tracker and folders; `out` of None is that of `default_folder`.
         languages: codes; none means those of the paper.
-        backend: what evaluates.
-        isolation: what holds generated programs; None skips the tasks that run them.
-        out: folder for the records; None for `default_folder`.
-        track: what the scores are sent to as well.
-        answers: folder of the answers that runs share; None for that of all runs.
 
     Raises:
         InputError: for unknown languages or benchmarks, data that is missing (all of it in one
@@ -116,78 +97,86 @@ def evaluate_model(
             be streamed, a missing backend, or a folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
-    chosen, others = _chosen(asked, languages)
+    chosen = _choose(block, languages)
+    suite = {task.name for task in chosen}
     expert = find_model(model)
-    beside = None
+    side_adapter = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
         read_changes(expert.adapter, read_checkpoint(model, expert.folder))
     else:
-        beside = expert.adapter
-    engine = resolve_backend(backend, beside)
-    out = default_folder(model, engine, asked) if out is None else out
+        side_adapter = expert.adapter
+    backend = resolve_backend(options.backend, side_adapter)
+    out = options.out or default_folder(model, backend, block)
     check_folder(out, _NAME)
-    names = [task.name for task in chosen if isolation or not task.executes_code] + others
+    names = [task.name for task in chosen if options.isolation or not task.executes_code]
     skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in names}
+    names += [name for name in block.tasks if name not in suite]
     if not names:
-        return SuiteResult(model, engine, chosen, {}, skipped, (), out)
+        return SuiteResult(model, chosen, skipped, out)
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
         baseline=("base",),
         experts=Pools(base=model, task=(model,), language=(model,)),
-        evaluate=asked.model_copy(update={"tasks": tuple(names), "benchmarks": ()}),
+        evaluate=block.model_copy(update={"tasks": tuple(names), "benchmarks": ()}),
     )
-    options = RunOptions(
+    options = dataclasses.replace(
+        options,
         experts=ExpertsFile(experts={model: model}),
-        backend=engine,
+        backend=backend,
         model=model,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
-        track=track,
-        answers=answers,
-        isolation=isolation,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
-    done = load_run(out)
-    (cell,) = done.cells
-    found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
-    earlier = tuple(task for task in latest_records(done)[cell.label] if task not in found)
-    problems, notes = evaluation_problems(done), done.head.notes
-    skipped |= cell.skipped
-    return SuiteResult(model, engine, chosen, found, skipped, earlier, out, problems, notes)
+    run = load_run(out)
+    return SuiteResult(model, chosen, skipped | run.cells[0].skipped, out, run)
 
 
-def _chosen(asked: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], list[str]]:
-    """Return the tasks of the suite, and the names of the others."""
+def read_block(settings: Mapping[str, Any]) -> Evaluate:
+    """Return a study's block `evaluate` that settings, key -> value, make by themselves.
+
+    Raises:
+        InputError: with everything that is wrong with them.
+    """
+    document = with_settings({}, settings)
+    try:
+        return Evaluate.model_validate(document)
+    except ValidationError as error:
+        found = problems(Evaluate, document, error)
+        raise InputError.from_problems("evaluate", found) from error
+
+
+def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
+    """Return the tasks of the suite, in its order."""
     suite = list_tasks()
-    named = {task.name for task in suite if task.name in asked.tasks}
-    if languages or asked.benchmarks or not asked.tasks:
+    names = set(block.tasks)
+    if languages or block.benchmarks or not block.tasks:
         of_paper = (
             task
             for task in suite
             if (languages or task.language in PAPER_LANGUAGES)
-            and (asked.benchmarks or task.benchmark in PAPER_BENCHMARKS)
+            and (block.benchmarks or task.benchmark in PAPER_BENCHMARKS)
         )
-        named |= {task.name for task in choose(of_paper, languages, asked.benchmarks)}
-    chosen = tuple(task for task in suite if task.name in named)
-    return chosen, [name for name in asked.tasks if name not in named]
+        names |= {task.name for task in choose(of_paper, languages, block.benchmarks)}
+    return tuple(task for task in suite if task.name in names)
 
 
-def default_folder(model: str, backend: Backend, asked: Evaluate) -> Path:
-    """Return where records go by default: a folder named by model and protocol.
+def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
+    """Return where records go by default: a folder named by model and what is no default.
 
-    What is no default is in the name, so that `scores.csv` of a quick look with a limit does not
-    take the place of the whole run's.
+    So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
-    options = asked.options
-    protocol = asked.asked()
+    protocol = block.asked()
     words = {
-        "limit": asked.limit,
-        "dtype": options.dtype,
-        "max-model-len": options.max_model_len,
+        "limit": block.limit,
+        "dtype": block.options.dtype,
+        "max-model-len": block.options.max_model_len,
         "asked": fingerprint_of(**protocol)[:8] if protocol else None,
     }
     parts = [f"{name}-{value}" for name, value in words.items() if value not in (None, "auto")]
-    return DEFAULT_OUT / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
+    return (
+        Path("runs/evaluate") / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
+    )

@@ -1,1 +1,1 @@
-"""What is given to others: model cards, uploads, bundles of a run."""
+"""What is given to others: the model card of a merge."""

@@ -10,200 +10,113 @@ import importlib.metadata
 import json
 import logging
 import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ablations.drawing.canvas import can_draw
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
-from ablations.gallery.picture import draw
 from ablations.gallery.plan import describe, supply_of
-from ablations.hub.origins import common_licence, licence_note, licence_of
-from ablations.hub.scores import (
-    benchmark_ids,
-    cell_of,
-    check_same_model,
-    model_index,
-    notes,
-    result_files,
-    score_table,
-)
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
-from ablations.runner.records import CellRecord, load_run
+from ablations.hub.scores import cell_of, check_same_model, model_index, score_section
+from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.runner.records import load_run
 from layerswap_method.errors import InputError
-from layerswap_method.frozen import Frozen
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
-
-if TYPE_CHECKING:
-    from huggingface_hub import ModelCard
 
 LOG = logging.getLogger("layerswap")
 
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
-PICTURE = "layer_plan.png"
-RESULTS = ".eval_results"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
-class CardOptions(Frozen):
-    """What the user sets of a card."""
-
-    results: Path | None = None
-    """A run folder with the model's scores; None for a card without an evaluation."""
-
-    cell: str | None = None
-    """Label of the cell in `results`; None looks for the one that was read from the model."""
-
-    languages: tuple[str, ...] = ()
-    """Codes; () takes those of the recipe's header."""
-
-    license: str | None = None
-    """Of the merge; None goes by the merged models' cards."""
-
-    benchmarks: tuple[str, ...] = ()
-    """``TASK=OWNER/DATASET[:TASK_ID]``, for `.eval_results`."""
-
-    hub: bool = True
-    """Whether licences of models that are not here may be fetched from the hub."""
-
-
-def write_card(model: Path, options: CardOptions) -> list[Path]:
-    """Complete the card in a merged model's folder; return what was written.
+def write_card(
+    model: Path,
+    *,
+    results: Path | None = None,
+    cell: str | None = None,
+    languages: Sequence[str] = (),
+    license: str | None = None,
+    hub: bool = True,
+) -> Path:
+    """Complete the card in a merged model's folder; return its file.
 
     Args:
         model: the folder that `mergekit-yaml` or `layerswap merge` wrote.
-        options: of the user.
+        results: a run folder with the model's scores; None for a card without an evaluation.
+        cell: label of the cell in `results`; None looks for the one that was read from the model.
+        languages: codes; none takes those of the recipe's header.
+        license: of the merge; None goes by the merged models' cards.
+        hub: whether licences of models that are not here may be fetched from the hub.
 
     Raises:
-        InputError: for a folder that is no merge, a card that huggingface_hub cannot read, a run
-            without scores of the model, or benchmarks that were not evaluated.
+        InputError: for a folder that is no merge, a card that huggingface_hub cannot read, or a run
+            without scores of the model.
     """
-    if options.benchmarks and options.results is None:
-        raise InputError("--benchmark says which scores to write: it needs --results RUN")
+    from huggingface_hub import ModelCard
+
     for name in (CARD, RECIPE):
         if not (model / name).is_file():
             raise InputError(
                 f"{model}: holds no {name}; give the folder that mergekit-yaml or layerswap merge "
                 "wrote (without --no-write-model-card)"
             )
-    check_place(model / CARD)
-    text, document = _read_recipe(model)
-    card = read_card(model)
-    references = _references(document)
-    licences = {each: licence_of(each, hub=options.hub) for each in references}
-    run = None if options.results is None else load_run(options.results)
-    cell = None if run is None else cell_of(run, model, options.cell)
-    if run is not None and cell is not None:
-        check_same_model(run, cell, model)
-    files = {} if cell is None else result_files(cell, benchmark_ids(options.benchmarks))
-    _complete(card.data, model, options, text, common_licence(licences), cell)
-    sections = [*_plan_section(model), *_recipe_section(model, document)]
-    if cell is not None and run is not None:
-        said = "\n".join(f"- {note}" for note in notes(cell, run))
-        sections += ["## Evaluation", score_table(cell), said]
-    sections += ["## Licence", _licence_text(options.license, licences)]
-    content = _with_section(str(card.text), "\n\n".join(sections))
-    written = {model / RESULTS / name: entry for name, entry in files.items()}
-    with told_if_unwritable(model):
-        for path, entry in written.items():
-            write_text(path, entry)
-        write_text(model / CARD, f"---\n{card.data.to_yaml()}\n---\n{content}")
-    pictures = [model / PICTURE] if (model / PICTURE).is_file() else []
-    return [model / CARD, *pictures, *written]
-
-
-def read_card(model: Path) -> ModelCard:
-    """Return the card in a model's folder.
-
-    Raises:
-        InputError: for a card that huggingface_hub cannot read.
-    """
-    from huggingface_hub import ModelCard
-
-    try:
-        card: ModelCard = ModelCard.load(model / CARD)
-    except Exception as error:
-        raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
-    return card
-
-
-def local_paths(model: Path) -> list[str]:
-    """Return the folders of this machine that a merge's recipe names: others do not have them.
-
-    Raises:
-        InputError: where the recipe cannot be read.
-    """
-    _, document = _read_recipe(model)
-    return [
-        each for each in _references(document) if is_folder(each) or each.startswith((".", "/"))
-    ]
-
-
-def _read_recipe(model: Path) -> tuple[str, dict[str, Any]]:
     text, document = read_text_and_yaml(model / RECIPE)
     if not isinstance(document, dict) or "merge_method" not in document:
         raise InputError(f"{model / RECIPE}: is not a recipe; it has no merge_method:")
-    return text, document
-
-
-def _references(document: Any) -> list[str]:
-    """Return every model and adapter of a recipe, each once."""
-    return list(dict.fromkeys(p for each in named_models(document) for p in each.split("+")))
-
-
-def _complete(
-    data: Any,
-    model: Path,
-    options: CardOptions,
-    recipe: str,
-    licence: str | None,
-    cell: CellRecord | None,
-) -> None:
-    """Add to a card's front matter what mergekit's lacks."""
+    try:
+        card = ModelCard.load(model / CARD)
+    except Exception as error:
+        raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
+    references = list(dict.fromkeys(p for m in named_models(document) for p in m.split("+")))
+    local = [each for each in references if is_folder(each) or each.startswith((".", "/"))]
+    if local:
+        LOG.warning("the recipe names folders that others lack: %s", ", ".join(local))
+    licences = {each: _licence_of(each, hub=hub) for each in references}
+    data = card.data
     data.base_model_relation = "merge"
     data.pipeline_tag = "text-generation"
-    codes = list(options.languages) or header_languages(read_header(recipe))
-    if codes:
+    if codes := list(languages) or header_languages(read_header(text)):
         data.language = codes
-    data.license = options.license or licence
+    data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
-    if cell is not None:
+    sections = [*_plan_section(model), *_recipe_section(model, document)]
+    if results is not None:
+        run = load_run(results)
+        scored = cell_of(run, model, cell)
+        check_same_model(run, scored, model)
         data.model_name = model.resolve().name
-        data.eval_results = model_index(cell)
+        data.eval_results = model_index(scored)
+        sections += ["## Evaluation", score_section(scored, run)]
+    sections += ["## Licence", _licence_text(license, licences)]
+    with told_if_unwritable(model):
+        content = _with_section(str(card.text), "\n\n".join(sections))
+        write_text(model / CARD, f"---\n{data.to_yaml()}\n---\n{content}")
+    return model / CARD
 
 
 def _plan_section(model: Path) -> list[str]:
     if not (model / PLAN_FILE).is_file():
         return []
-    supply = supply_of(str(model))
-    drawn = "\n".join(["```text", *describe(supply), "```"])
-    if not can_draw():
-        return ["## Layers", drawn]
-    draw(supply, model.resolve().name, model / PICTURE)
-    return ["## Layers", f"![Which expert supplies each layer]({PICTURE})", drawn]
+    return ["## Layers", "\n".join(["```text", *describe(supply_of(str(model))), "```"])]
 
 
-def _recipe_section(model: Path, document: Any) -> list[str]:
+def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
     made = next((f" of layerswap {_version_of(path)}" for path in plans if path.is_file()), "")
+    has_adapter = any("+" in model for model in named_models(document))
+    options = " --lora-merge-cache ./adapters" if has_adapter else ""
     return [
         "## Reproduce",
         f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
         f"`{document['merge_method']}`{made}. This card was written with {', '.join(versions)}.",
-        f"```console\n$ mergekit-yaml {RECIPE} ./merged{_adapter_option(document)}\n```",
+        f"```console\n$ mergekit-yaml {RECIPE} ./merged{options}\n```",
     ]
-
-
-def _adapter_option(document: Any) -> str:
-    """Return what mergekit needs where a recipe names adapters."""
-    has_adapter = any("+" in model for model in named_models(document))
-    return " --lora-merge-cache ./adapters" if has_adapter else ""
 
 
 def _version_of(plan: Path) -> str:
@@ -214,12 +127,45 @@ def _version_of(plan: Path) -> str:
         raise InputError(f"{plan}: is damaged; merge the recipe again") from error
 
 
-def _licence_text(given: str | None, licences: dict[str, str | None]) -> str:
-    note = licence_note(licences)
-    if given is None:
-        return note
-    rows = note.partition("\n\n")[2]
-    return f"{given}, as stated by whoever wrote this card. The merged models state:\n\n{rows}"
+def _licence_of(reference: str, *, hub: bool) -> str | None:
+    """Return the licence that a model's own card states; None where none can be read."""
+    from huggingface_hub import ModelCard, model_info
+
+    stated: object = None
+    try:  # a card that the hub would refuse as well; no such model, no network, no access
+        if (card := Path(reference) / CARD).is_file():
+            stated = ModelCard.load(card).data.license
+        elif hub and not is_folder(reference):
+            name, _, revision = reference.partition("@")
+            found = model_info(name, revision=revision or None).card_data
+            stated = found.license if found is not None else None
+    except Exception:
+        return None
+    return stated if isinstance(stated, str) and stated else None
+
+
+def _common(licences: Mapping[str, str | None]) -> str | None:
+    """Return the one licence of all models; None where they differ or one is unknown."""
+    stated = set(licences.values())
+    return next(iter(stated)) if len(stated) == 1 else None
+
+
+def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
+    rows = "\n".join(f"- `{model}`: {stated or 'not stated'}" for model, stated in licences.items())
+    if given is not None:
+        said = f"{given}, as stated by whoever wrote this card. The merged models state:"
+    elif (one := _common(licences)) is not None:
+        said = f"All merged models are under {one}, and so is this one."
+    else:
+        unknown = None in licences.values()
+        why = (
+            "not every merged model states one" if unknown else "those of the merged models differ"
+        )
+        said = (
+            f"No licence is stated for this model, because {why}. Whoever uses or shares it must "
+            "follow the terms of all of them:"
+        )
+    return f"{said}\n\n{rows}"
 
 
 def _with_section(text: str, section: str) -> str:

@@ -1,13 +1,10 @@
-"""A model's scores as a card shows them: a table, `model-index`, and `.eval_results` entries."""
+"""A model's scores as a card shows them: a table with notes, and the hub's `model-index`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import yaml
+from typing import TYPE_CHECKING
 
 from ablations.runner.records import CellRecord, Run, TaskRecord
 from ablations.runner.run import FINGERPRINTS
@@ -15,14 +12,14 @@ from ablations.scoring.observed import OBSERVED
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
-from ablations.tasks.catalog import Task, list_tasks
+from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.plan import describe_plan
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
-    from huggingface_hub import EvalResult, EvalResultEntry
+    from huggingface_hub import EvalResult
 
 
 def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
@@ -36,21 +33,19 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
     Raises:
         InputError: where there is no such cell, with those that there are.
     """
-    labels = [cell.label for cell in run.cells]
-    if label is not None:
-        for cell in run.cells:
-            if cell.label == label:
-                return cell
-        raise InputError(
-            f"{run.path}: no cell {label!r}{nearest(label, labels)}; finished are "
-            f"{'; '.join(labels) or 'none'}"
-        )
     for cell in run.cells:
-        if {(run.path / name).resolve() for name in named_models(cell.merge)} == {model.resolve()}:
+        read = {(run.path / name).resolve() for name in named_models(cell.merge)}
+        if cell.label == label or (label is None and read == {model.resolve()}):
             return cell
+    labels = [cell.label for cell in run.cells]
+    listed = "; ".join(labels) or "none"
+    if label is not None:
+        raise InputError(
+            f"{run.path}: no cell {label!r}{nearest(label, labels)}; finished are {listed}"
+        )
     raise InputError(
         f"{run.path}: no cell was read from {model}; evaluate it (layerswap evaluate {model}), or "
-        f"name the cell that merges the same: --cell LABEL, one of {'; '.join(labels) or 'none'}"
+        f"name the cell that merges the same: --cell LABEL, one of {listed}"
     )
 
 
@@ -81,136 +76,57 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         )
 
 
-def shown(record: TaskRecord) -> list[TaskScore]:
-    """Return the scores of a task that a card shows: its own metrics, without observations."""
-    return [score for score in record.evaluation.scores if score.metric not in OBSERVED]
+def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:
+    """Return the scores that a card shows: the tasks' own metrics, without observations."""
+    pairs = [(record, score) for record in cell.tasks for score in record.evaluation.scores]
+    return [(record, score) for record, score in pairs if score.metric not in OBSERVED]
 
 
-def score_table(cell: CellRecord) -> str:
-    """Return the scores with intervals and protocol, as a Markdown table."""
-    known = {task.name: task for task in list_tasks()}
-    rows = ["| task | metric | score | items | protocol |", "|---|---|---|---|---|"]
-    for record in cell.tasks:
-        for score in shown(record):
-            value = with_interval(score.value, score.interval, score.is_share)
-            rows.append(
-                f"| `{score.task}` | {_metric(score)} | {value} | {score.n} | "
-                f"{_protocol(record, known)} |"
-            )
-    return "\n".join(rows)
-
-
-def notes(cell: CellRecord, run: Run) -> list[str]:
-    """Return what a reader of the table must know, as sentences."""
+def score_section(cell: CellRecord, run: Run) -> str:
+    """Return the scores with intervals and protocol as a Markdown table, and notes on them."""
+    protocols = {task.name: task.protocol for task in list_tasks()}
+    lines = ["| task | metric | score | items | protocol |", "|---|---|---|---|---|"]
+    for record, score in _shown(cell):
+        value = with_interval(score.value, score.interval, score.is_share)
+        protocol = protocols.get(score.task) or _protocol(record)
+        lines.append(f"| `{score.task}` | {_metric(score)} | {value} | {score.n} | {protocol} |")
     first = cell.tasks[0].evaluation
     versions = ", ".join(f"{name} {version}" for name, version in sorted(first.versions.items()))
-    levels = {s.interval.level for r in cell.tasks for s in shown(r) if s.interval is not None}
-    said = [
-        "Scores are in percent where a metric is a share. An interval "
-        f"({', '.join(f'{level:.0%}' for level in sorted(levels))}) is over the items of the task, "
-        "not over trainings."
-        if levels
-        else "Scores are in percent where a metric is a share.",
-        f"Evaluated by lm-eval on {cell.backend} with {versions}.",
-    ]
-    if run.study.evaluate.limit is not None:
-        said.append(f"Only the first {run.study.evaluate.limit} items of each task were used.")
-    return [*said, *dict.fromkeys(cell.notes)]
+    intervals = [score.interval for _, score in _shown(cell) if score.interval is not None]
+    notes = ["Scores are in percent where a metric is a share."]
+    if intervals:
+        level = f"{intervals[0].level:.0%}"
+        notes[0] += f" An interval ({level}) is over the items of the task, not over trainings."
+    notes.append(f"Evaluated by lm-eval on {cell.backend} with {versions}.")
+    if (limit := run.study.evaluate.limit) is not None:
+        notes.append(f"Only the first {limit} items of each task were used.")
+    return "\n".join([*lines, "", *(f"- {note}" for note in dict.fromkeys((*notes, *cell.notes)))])
 
 
 def model_index(cell: CellRecord) -> list[EvalResult]:
     """Return every shown score as huggingface_hub's `EvalResult`; shares in percent."""
     from huggingface_hub import EvalResult
 
-    known = {task.name: task for task in list_tasks()}
+    sources = {task.name: task.source for task in list_tasks()}
     return [
         EvalResult(
             task_type="text-generation",
-            dataset_type=known[score.task].source if score.task in known else score.task,
+            dataset_type=sources.get(score.task, score.task),
             dataset_name=score.task,
             metric_type=score.metric,
             metric_name=_metric(score),
-            metric_value=_value(score),
+            metric_value=round(100 * score.value, 2) if score.is_share else round(score.value, 4),
         )
-        for record in cell.tasks
-        for score in shown(record)
+        for _, score in _shown(cell)
     ]
-
-
-def benchmark_ids(given: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return task -> (dataset id, task id) from ``TASK=OWNER/DATASET[:TASK_ID]``.
-
-    Raises:
-        InputError: for text of another form, or a task named twice.
-    """
-    found: dict[str, tuple[str, str]] = {}
-    for text in given:
-        task, equals, rest = text.partition("=")
-        dataset, _, task_id = rest.partition(":")
-        if not (task and equals and dataset.count("/") == 1) or dataset.startswith("/"):
-            raise InputError(f"--benchmark {text!r}: write TASK=OWNER/DATASET[:TASK_ID]")
-        if task in found:
-            raise InputError(f"--benchmark: {task} is named twice")
-        found[task] = dataset, task_id or "default"
-    return found
-
-
-def result_files(cell: CellRecord, ids: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """Return file name -> content of `.eval_results`, one file a benchmark that is named.
-
-    The first shown score of a task is its value.
-
-    Raises:
-        InputError: for a task that the cell has no score of.
-    """
-    from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
-
-    known = {task.name: task for task in list_tasks()}
-    records = {record.task: record for record in cell.tasks}
-    entries: dict[str, list[EvalResultEntry]] = {}
-    for task, (dataset, task_id) in ids.items():
-        if task not in records:
-            raise InputError(
-                f"--benchmark: {task} was not evaluated{nearest(task, records)}; evaluated were "
-                f"{', '.join(records)}"
-            )
-        record, score = records[task], shown(records[task])[0]
-        entry = EvalResultEntry(
-            dataset_id=dataset,
-            task_id=task_id,
-            value=_value(score),
-            date=str(record.provenance["finished"])[:10],
-            notes=(
-                f"{_metric(score)}, {with_interval(score.value, score.interval, score.is_share)}, "
-                f"n={score.n}; {_protocol(record, known)}"
-            ),
-        )
-        entries.setdefault(dataset, []).append(entry)
-    return {
-        f"{dataset.replace('/', '--')}.yaml": yaml.safe_dump(
-            eval_result_entries_to_yaml(found), sort_keys=False, allow_unicode=True
-        )
-        for dataset, found in entries.items()
-    }
 
 
 def _metric(score: TaskScore) -> str:
     return score.metric if score.filter == "none" else f"{score.metric} ({score.filter})"
 
 
-def _value(score: TaskScore) -> float:
-    return round(100 * score.value, 2) if score.is_share else round(score.value, 4)
-
-
-def _protocol(record: TaskRecord, known: Mapping[str, Task]) -> str:
-    if record.task in known:
-        return known[record.task].protocol
-    return ", ".join(_stated(record))
-
-
-def _stated(record: TaskRecord) -> Iterator[str]:
-    evaluation: Any = record.evaluation
-    if record.task in evaluation.num_fewshot:
-        yield f"{evaluation.num_fewshot[record.task]}-shot"
-    if version := evaluation.task_versions.get(record.task):
-        yield f"version {version}"
+def _protocol(record: TaskRecord) -> str:
+    evaluation, task = record.evaluation, record.task
+    shots = [f"{evaluation.num_fewshot[task]}-shot"] if task in evaluation.num_fewshot else []
+    version = evaluation.task_versions.get(task)
+    return ", ".join([*shots, *([f"version {version}"] if version else [])])

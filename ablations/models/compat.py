@@ -1,4 +1,4 @@
-"""What of several models matches, as a table and as JSON."""
+"""What of several models matches, as a table, and whether they were trained from a base."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.drawing.text_table import text_table
-from ablations.models.find import find_model
-from ablations.models.lineage import SAME_ORIGIN, weight_cosine
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from ablations.models.find import find_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
+from layerswap_method.checkpoint.stored import FLOATS, read_rows
 from layerswap_method.errors import InputError
+from layerswap_method.tensor_names import decoder_layer
+
+_TENSORS, _ROWS = 5, 64
+"""Number of matrices that are compared, spread over the depth, and of their rows that are read."""
+
+SAME_ORIGIN = 0.5
+"""From this cosine on, weights have a common origin: unrelated ones of thousands of values have
+one near 0, and a fine-tuned model and its base one near 1."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +68,6 @@ class Compatibility:
         force = " --force" if any(row.remedy == "force" for row in sized) else ""
         return f"Run: layerswap harmonize {' '.join(self.names)} --out DIR{force}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return all of it for programs."""
-        return {
-            "schema_version": 1,
-            "models": list(self.names),
-            "mergeable": not self.problems,
-            "problems": list(self.problems),
-            "fields": [row.model_dump(mode="json") for row in self.rows],
-            "base": self.base,
-            "base_cosines": list(self.cosines),
-            "verdict": self.verdict(),
-        }
-
 
 def compare_models(references: Sequence[str], base: str | None = None) -> Compatibility:
     """Return what of several models matches.
@@ -89,13 +84,13 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     """
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
-    checkpoints = [_read(reference) for reference in references]
+    checkpoints = [find_checkpoint(reference) for reference in references]
     problems = [problem for each in checkpoints for problem in own_problems(each)]
     for other in checkpoints[1:]:
         problems += pair_problems(checkpoints[0], other)
     cosines: tuple[float | None, ...] = ()
     if base is not None:
-        parent = _read(base)
+        parent = find_checkpoint(base)
         cosines = tuple(weight_cosine(each, parent) for each in checkpoints)
         if not any(cosine is not None and cosine >= SAME_ORIGIN for cosine in cosines):
             raise InputError(
@@ -106,13 +101,6 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     return Compatibility(
         tuple(references), differences(checkpoints), tuple(problems), base, cosines
     )
-
-
-def _read(reference: str) -> Checkpoint:
-    found = find_model(reference)
-    if found.adapter is not None:
-        raise InputError(f"{reference}: compat compares checkpoints; leave the adapter out")
-    return read_checkpoint(reference, found.folder)
 
 
 def _descends(cosine: float | None) -> str:
@@ -142,3 +130,34 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def weight_cosine(one: Checkpoint, other: Checkpoint) -> float | None:
+    """Return the mean cosine of the same rows of both, in [-1, 1]; None where no matrix fits.
+
+    Only matrices inside the layers are compared, since norms are alike in unrelated models, too.
+    """
+    import torch
+
+    names = [
+        name
+        for name, tensor in one.tensors.items()
+        if decoder_layer(name) is not None
+        and len(tensor.shape) == 2
+        and tensor.dtype in FLOATS
+        and name in other.tensors
+        and other.tensors[name].dtype in FLOATS
+        and other.shapes[name] == tensor.shape
+    ]
+    if not names:
+        return None
+    last = len(names) - 1
+    chosen = dict.fromkeys(names[i * last // (_TENSORS - 1)] for i in range(_TENSORS))
+    cosines = []
+    for name in chosen:
+        left, right = (
+            read_rows(model.tensors[name], slice(0, _ROWS)).double().flatten()
+            for model in (one, other)
+        )
+        cosines.append(torch.nn.functional.cosine_similarity(left, right, dim=0).item())
+    return sum(cosines) / len(cosines)

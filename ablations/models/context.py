@@ -7,8 +7,8 @@ from typing import Any
 from layerswap_method.errors import InputError
 
 
-def check_context(model: str, asked: int | None) -> None:
-    """Check that the model has positions for `asked` tokens, prompt and answer; None is its own.
+def check_context(model: str, tokens: int | None) -> None:
+    """Check that the model has positions for `tokens`, prompt and answer; None is its own.
 
     vLLM refuses more by itself; transformers goes on, and what comes after the last position that
     was trained is noise.
@@ -17,12 +17,10 @@ def check_context(model: str, asked: int | None) -> None:
         InputError: where it has fewer.
         OSError: where there is no config to be read.
     """
-    if asked is None:
-        return
-    context = context_of(model)
-    if context is not None and asked > context:
+    context = None if tokens is None else context_of(model)
+    if tokens is not None and context is not None and tokens > context:
         raise InputError(
-            f"{model}: a context of {asked} tokens (--max-model-len) is more than it has "
+            f"{model}: a context of {tokens} tokens (--max-model-len) is more than it has "
             f"positions for ({context})"
         )
 
@@ -38,13 +36,9 @@ def context_of(model: str) -> int | None:
     config = AutoConfig.from_pretrained(model).get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     positions = next((each for each in stated if each is not None), None)
-    return None if positions is None else int(positions * _stretch(config))
-
-
-def _stretch(config: Any) -> float:
-    """Return by how much rotary positions are stretched beyond what the config states."""
-    rotary = getattr(config, "rope_parameters", None) or {}
+    rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     kinds = [each for each in (rotary, *rotary.values()) if isinstance(each, dict)]
-    # Others (yarn, llama3, longrope) state the stretched number.
+    # Rotary positions are stretched; others (yarn, llama3, longrope) state the stretched number.
     stretched = [kind for kind in kinds if kind.get("rope_type") in ("linear", "dynamic")]
-    return max((float(kind.get("factor") or 1) for kind in stretched), default=1.0)
+    factor = max((float(kind.get("factor") or 1) for kind in stretched), default=1.0)
+    return None if positions is None else int(positions * factor)

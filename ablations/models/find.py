@@ -23,8 +23,7 @@ from layerswap_method.recipe.references import (
 class Expert(Model):
     """An expert that is on this machine, by the name that the study gives it; paths are absolute.
 
-    `source` is where another machine finds it: the reference, a hub id with the revision that was
-    found.
+    `source` is where another machine finds it: the reference, with a hub id's revision.
     """
 
     source: str = ""
@@ -38,13 +37,7 @@ class Expert(Model):
 def find_expert(
     name: str, known: Mapping[str, Any], *, download: bool, folder: Path | None = None
 ) -> Expert:
-    """Return the expert `name`.
-
-    Args:
-        name: as the study writes it.
-        known: the `experts` of an experts file.
-        download: whether a hub id may be downloaded; else it must be in the local cache.
-        folder: of the file that names the expert; see `resolve_from`.
+    """Return the expert `name` of the `experts` of an experts file; see `find_model`.
 
     Raises:
         InputError: where it is not named or not there; with what to do.
@@ -69,7 +62,7 @@ def find_model(
 
     Args:
         reference: as a user writes it.
-        name: of the expert in a study; None for the reference itself.
+        name: of the expert in a study.
         download: whether a hub id may be downloaded; else it must be in the local cache.
         folder: of the file that has the reference, see `resolve_from`; None for the command line.
 
@@ -102,9 +95,7 @@ def find_checkpoint(reference: str) -> Checkpoint:
     """
     found = find_model(reference)
     if found.adapter is not None:
-        raise InputError(
-            f"{reference}: is an adapter on its base; give a whole checkpoint (merge it first)"
-        )
+        raise InputError(f"{reference}: is an adapter on its base; merge it first, or leave it out")
     return read_checkpoint(reference, found.folder)
 
 

@@ -24,9 +24,7 @@ def compatibility_report(
 ) -> tuple[list[Checkpoint], list[str]]:
     """Return the experts' headers (without adapters), and why some cannot be merged.
 
-    Args:
-        experts: the base first, with which the others are compared.
-        aligned: whether vocabularies may differ.
+    The base is first, with which the others are compared; `aligned` vocabularies may differ.
     """
     found: list[Checkpoint] = []
     problems: list[str] = []
@@ -48,27 +46,18 @@ def unfit_vocabularies(
 ) -> list[str]:
     """Return why merges cannot be: they take vocabulary rows of models with different numbers.
 
-    Args:
-        merges: recipes.
-        experts: all models that they name.
-        checkpoints: one an expert.
+    The recipes `merges` name `experts`, whose headers are `checkpoints`.
     """
-    found = dict.fromkeys(
-        problem
-        for merge in merges
-        if not merge.keys() & {"tokenizer", "tokenizer_source"}
-        for problem in vocabulary_problems(_givers(merge, experts, checkpoints))
-    )
+    both = list(zip(experts, checkpoints, strict=True))
+    found: dict[str, None] = {}
+    for merge in merges:
+        if merge.keys() & {"tokenizer", "tokenizer_source"}:
+            continue
+        givers = set(named_models(merge))
+        if merge["merge_method"] == LAYER_SWAP:
+            recipe = LayerSwapRecipe.read(merge)
+            if not recipe.parameters.needs_deltas:  # changes are measured row by row
+                givers = {str(model) for model in recipe.embedding_givers}
+        used = [checkpoint for expert, checkpoint in both if expert.reference in givers]
+        found |= dict.fromkeys(vocabulary_problems(used))
     return list(found)
-
-
-def _givers(
-    merge: Mapping[str, Any], experts: Collection[Expert], checkpoints: Sequence[Checkpoint]
-) -> list[Checkpoint]:
-    models = set(named_models(merge))
-    if merge["merge_method"] == LAYER_SWAP:
-        recipe = LayerSwapRecipe.read(merge)
-        if not recipe.parameters.needs_deltas:  # changes are measured row by row
-            models = {str(model) for model in recipe.embedding_givers}
-    both = zip(experts, checkpoints, strict=True)
-    return [checkpoint for expert, checkpoint in both if expert.reference in models]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from pydantic import Field, StrictBool, StrictStr, ValidationError, model_validator
+from pydantic import Field, StrictBool, StrictStr, model_validator
 
-from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described
-from layerswap_method.recipe.problems import problems
 
 MOST_REPEATS = 1000
 """Samples of an item at most; far more than anyone has time for."""
@@ -165,33 +162,3 @@ class Protocol(Described):
 def protocol_of(source: Any) -> Protocol:
     """Return the protocol that the fields of a larger block say."""
     return Protocol(**{name: getattr(source, name) for name in Protocol.model_fields})
-
-
-def read_protocol(given: Mapping[str, Any]) -> Protocol:
-    """Return the protocol of options by name, `gen_kwargs` as lm-eval writes it.
-
-    Raises:
-        InputError: with everything that is wrong with them.
-    """
-    values = dict(given)
-    if isinstance(text := values.get("gen_kwargs"), str):
-        values["gen_kwargs"] = parse_gen_kwargs(text)
-    try:
-        return Protocol.model_validate(values)
-    except ValidationError as error:
-        raise InputError("\n".join(problems(Protocol, values, error))) from error
-
-
-def parse_gen_kwargs(text: str) -> dict[str, Any]:
-    """Return name -> value of ``temperature=0.6,top_p=0.95``, as lm-eval writes it.
-
-    Raises:
-        InputError: for a part without ``=`` or without a value.
-    """
-    found: dict[str, Any] = {}
-    for part in filter(None, map(str.strip, text.split(","))):
-        name, _, value = map(str.strip, part.partition("="))
-        if not value:
-            raise InputError(f"gen_kwargs: {part!r} is not NAME=VALUE, such as temperature=0.6")
-        found[name] = {"true": True, "false": False}.get(value.lower(), value)
-    return found

@@ -67,7 +67,7 @@ def chat_notes(study: Study, experts: Mapping[str, Expert]) -> Iterator[str]:
         yield (
             f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "
             "for models that were trained on chats set evaluate.apply_chat_template: true "
-            "(--apply-chat-template)"
+            "(layerswap evaluate: --set apply_chat_template=true)"
         )
 
 

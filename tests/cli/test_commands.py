@@ -1,4 +1,11 @@
+"""What holds for every command, and what is imported where: nothing heavy for help."""
+
+import ast
 import importlib.metadata
+import json
+import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import click
@@ -9,25 +16,98 @@ from ablations.cli import main
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 
+ROOT = Path(__file__).parents[2]
+HEAVY = {
+    *("torch", "transformers", "tokenizers", "safetensors", "mergekit", "lm_eval", "vllm"),
+    *("numpy", "scipy", "pydantic", "datasets", "sacrebleu", "ray", "matplotlib"),
+    *("peft", "huggingface_hub", "jinja2", "tabulate"),
+}
+ONE_HOME = {"mergekit", "vllm", "lm_eval", "ray", "matplotlib", "peft", "jinja2", "tabulate"}
 
-@pytest.fixture
-def runner() -> CliRunner:
-    return CliRunner()
+WALK = """
+import json, sys
+import click
+from ablations.cli import main
+
+def walk(command, path):
+    print(json.dumps([path, command.get_help(click.Context(command, info_name=path[-1]))]))
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            walk(command.get_command(context, name), [*path, name])
+
+walk(main, ["layerswap"])
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
+EVALUATION = """
+import json, sys, ablations.engines.lm_eval_backend, ablations.evaluate.run
+print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+"""
 
 
-def test_the_console_program_is_this_group() -> None:
-    (program,) = [
-        entry
-        for entry in importlib.metadata.entry_points(group="console_scripts")
-        if entry.name == "layerswap"
-    ] or [None]
-    if program is None:
+def lines_of(code):
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_no_help_imports_anything_heavy():
+    *pages, modules = lines_of(WALK)
+    commands = {" ".join(path) for path, _ in pages}
+    assert {"layerswap", "layerswap pocket build", "layerswap quickstart"} <= commands
+    assert "click" in modules
+    assert not HEAVY & set(modules)
+    assert all("Usage:" in page for _, page in pages)
+
+
+def test_the_evaluation_modules_import_nothing_heavy_before_they_run():
+    (modules,) = lines_of(EVALUATION)
+    assert "ablations" in modules
+    engines = {"torch", "transformers", "lm_eval", "vllm", "mergekit", "datasets", "ray"}
+    assert not engines & set(modules)
+
+
+def imports(code):
+    """Yield the top-level packages that `code` imports, but for those that only types need."""
+    waiting = [ast.parse(code)]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module.split(".")[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield str(getattr(node.args[0], "value", "")).split(".")[0]
+        waiting += ast.iter_child_nodes(node)
+
+
+def test_each_heavy_package_has_one_home():
+    homes = defaultdict(set)
+    for package in ("layerswap_method", "ablations"):
+        for path in (ROOT / package).rglob("*.py"):
+            for name in ONE_HOME.intersection(imports(path.read_text(encoding="utf-8"))):
+                homes[name].add(path.relative_to(ROOT).as_posix())
+    asking = {path.rpartition("/")[0] for path in homes.pop("lm_eval")}
+    assert asking == {"ablations/engines", "ablations/tasks"}
+    # What is written into mergekit itself; nothing here imports it.
+    plugin = [path for path in homes.pop("mergekit") if "/upstream/" not in path]
+    assert {path.split("/")[1] for path in plugin} == {"mergekit_plugin"}
+    assert {"vllm", "matplotlib"} <= homes.keys()
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_the_console_program_is_this_group():
+    programs = importlib.metadata.entry_points(group="console_scripts", name="layerswap")
+    if not programs:
         pytest.skip("the package is not installed in this environment")
-    assert program.load() is main
+    assert {program.load() for program in programs} == {main}
 
 
-def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> None:
-    result = runner.invoke(main, ["quikstart"])
+def test_an_unknown_command_exits_2_and_names_the_nearest():
+    result = CliRunner().invoke(main, ["quikstart"])
     assert result.exit_code == 2
     assert "no command 'quikstart'; did you mean 'quickstart'?" in result.output
 
@@ -40,21 +120,19 @@ def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> 
         (InputError("no model 'a\x1b]0;title\x07'"), "no model 'a\\x1b]0;title\\x07'"),
     ],
 )
-def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
+def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(monkeypatch, error, said):
     @click.command()
-    def version() -> None:
+    def tasks():
         raise error
 
-    monkeypatch.setattr("ablations.cli.version.version", version)
-    result = runner.invoke(main, ["version"])
+    monkeypatch.setattr("ablations.cli.evaluate.tasks", tasks)
+    result = CliRunner().invoke(main, ["tasks"])
     assert result.exit_code in (1, 2)
     assert said in result.output
     assert result.output.count("\n") == 1
 
 
-def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path: Path) -> None:
+def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path):
     recipe = tmp_path / "r.yml"
     recipe.write_text('merge_method: linear\nmodels: [{model: "a\\u001b[2Jb"}]\ndtype: float32\n')
     result = CliRunner().invoke(main, ["check", str(recipe)])
@@ -62,8 +140,7 @@ def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path: Path) -> N
     assert "\\x1b[2J" in result.output
 
 
-def test_version_says_what_is_installed(runner: CliRunner) -> None:
-    lines = runner.invoke(main, ["version"]).output.splitlines()
+def test_version_says_what_is_installed():
+    lines = CliRunner().invoke(main, ["--version"]).output.splitlines()
     assert lines[0] == f"layerswap {__version__}"
     assert f"mergekit {importlib.metadata.version('mergekit')}" in lines
-    assert all(len(line.split()) in (2, 3) for line in lines)

@@ -17,13 +17,12 @@ ROOT = Path(__file__).parents[2]
 ROWS = ["base", "task expert", "language expert", "soup", "layer swap"]
 
 
-def _run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(where):
     """Run `layerswap quickstart` in `where`, with this checkout's code."""
+    code = "from ablations.cli import main; main()"
+    options = ["--preset", "tiny", "--limit", "8", "--backend", "hf"]
     return subprocess.run(
-        [
-            *(sys.executable, "-c", "from ablations.cli import main; main()", "quickstart"),
-            *("--preset", "tiny", "--limit", "8", "--backend", "hf", *arguments),
-        ],
+        [sys.executable, "-c", code, "quickstart", *options],
         cwd=where,
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
         capture_output=True,
@@ -33,19 +32,18 @@ def _run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def where(tmp_path_factory):
     return tmp_path_factory.mktemp("clone")
 
 
 @pytest.fixture(scope="module")
-def first(where: Path) -> str:
-    done = _run(where)
+def table(where):
+    done = run(where)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return done.stdout[done.stdout.index("exact_match, n=8") :]
 
 
-def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
-    table = first[first.index("exact_match, n=8") :]
+def test_it_shows_every_model_and_how_to_read_them(table):
     rows = [line for line in table.splitlines() if line.startswith(tuple(ROWS))]
     assert [row.split("  ")[0] for row in rows] == ROWS
     assert all(row.count("[") == 6 for row in rows)
@@ -53,21 +51,17 @@ def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
     assert "layerswap report runs/quickstart" in table
 
 
-def test_nothing_finished_is_done_again(first: str, where: Path) -> None:
-    again = _run(where).stdout
+def test_what_is_lost_is_done_again_and_no_more(table, where):
+    again = run(where).stdout
     assert "0 cells evaluated, 5 finished before" in again
-    assert again[again.index("exact_match, n=8") :] == first[first.index("exact_match, n=8") :]
-
-
-def test_what_is_lost_is_done_again_and_no_more(first: str, where: Path) -> None:
-    out = where / "runs" / "quickstart"
-    base = next(cell for cell in load_run(out).cells if cell.label == "base")
+    assert again.endswith(table)
+    base = next(c for c in load_run(where / "runs" / "quickstart").cells if c.label == "base")
     next(task for task in base.tasks if task.task == "pocket_facts_sw").path.unlink()
-    again = _run(where).stdout
-    assert re.findall(r"(\w+): (\w+) evaluated in", again) == [("base", "pocket_facts_sw")]
+    lost = run(where).stderr
+    assert re.findall(r"(\w+): (\w+) evaluated in", lost) == [("base", "pocket_facts_sw")]
 
 
-def test_a_refused_recipe_leaves_no_folder_and_says_why(first: str, where: Path) -> None:
+def test_a_refused_recipe_leaves_no_folder_and_says_why(table, where):
     recipe = where / "wrong.yml"
     text = (ROOT / "recipes" / "pocket" / "layer_swap.yml").read_text()
     absolute = text.replace("runs/pocket", str(where / "runs" / "pocket"))
@@ -83,9 +77,9 @@ def test_a_refused_recipe_leaves_no_folder_and_says_why(first: str, where: Path)
     assert "no_such_method" in (where / "wrong.log").read_text()
 
 
-def test_an_occupied_pocket_folder_exits_2(tmp_path: Path) -> None:
+def test_an_occupied_pocket_folder_exits_2(tmp_path):
     (tmp_path / "runs" / "pocket" / "base").mkdir(parents=True)
-    done = _run(tmp_path)
+    done = run(tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert done.stderr.startswith("Error: ")
+    assert "Error: " in done.stderr

@@ -1,16 +1,13 @@
-"""A model and data for the suite; one evaluation that several tests look at."""
+"""A model and data for the suite."""
 
 import json
-import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.run import SuiteResult, evaluate_model
+from ablations.evaluate.run import evaluate_model
 from ablations.runner.records import load_run
-from ablations.scoring.records import Sample
+from ablations.runner.run import RunOptions
 from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -19,34 +16,18 @@ OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 
 
 @pytest.fixture(scope="module")
-def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def expert(tmp_path_factory):
     """A random model with 128 tokens of context, to which most words are unknown."""
     return write_model(tmp_path_factory.mktemp("suite") / "task")
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
+def ask(model, out, data=DATA, languages=("sw", "te"), backend="hf", isolation=None, **block):
+    block = {"benchmarks": ("mgsm", "mbpp"), "options": OPTIONS, "data_dir": str(data)} | block
+    options = RunOptions(out=out, backend=backend, isolation=isolation)
+    return evaluate_model(str(model), Evaluate.model_validate(block), options, languages)
 
 
-def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) -> SuiteResult:
-    how: dict[str, Any] = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
-    how |= {name: changes.pop(name) for name in how if name in changes}
-    fields = {
-        "benchmarks": ("mgsm", "mbpp"),
-        "options": OPTIONS,
-        "data_dir": data and str(data),
-        **changes,
-    }
-    return evaluate_model(str(expert), Evaluate.model_validate(fields), out=out, **how)
-
-
-@pytest.fixture(scope="module")
-def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
-    return ask(expert, data, tmp_path_factory.mktemp("suite") / "out")
-
-
-def samples_of(result: SuiteResult, task: str) -> list[Sample]:
+def samples_of(result, task):
     """Return the items of a task as they are on disk, with the texts of the stored answers."""
     (cell,) = load_run(result.out).cells
     record = next(record for record in cell.tasks if record.task == task)

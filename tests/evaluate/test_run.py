@@ -1,4 +1,4 @@
-"""The suite on one model, end to end, with small hand-written files."""
+"""The suite on one model, end to end, with small hand-written files; and what it refuses."""
 
 import csv
 import json
@@ -8,66 +8,86 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from ablations.evaluate.run import SuiteResult, default_folder
+from ablations.cli import main
+from ablations.evaluate.run import default_folder
 from ablations.runner.records import load_run
 from ablations.study.schema import Evaluate
-from tests.evaluate.conftest import ask, samples_of
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.evaluate.conftest import OPTIONS, ask, samples_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
+from tests.standins.tuned import write_adapter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+SW, TE = (f"layerswap_mgsm_{code}" for code in ("sw", "te"))
+ONE = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
+
+
+@pytest.fixture(scope="module")
+def first(expert, data, tmp_path_factory):
+    return ask(expert, tmp_path_factory.mktemp("suite") / "out", data)
+
+
+def rows_of(out):
+    with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def invoke(*arguments):
+    result = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
+    return result.exit_code, result.output
 
 
 @pytest.mark.slow
-def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
-    lines = _table(first)
-    assert " ".join(lines[0].split()) == "Task Language task also in language cut off items"
+def test_the_table_has_the_papers_rows_and_what_was_skipped(first):
+    warnings, _, table = first.report().partition("Task  ")
+    assert all(text.startswith("Warning: ") for text in warnings.split("\n\n")[:-1])
+    lines = table.splitlines()
+    assert lines[0].split() == ["Language", "task", "also", "in", "language", "cut", "off", "items"]
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
-    assert lines[3].strip().startswith("Telugu")
-    assert lines[3].split()[-1] == "4"
+    assert (lines[3].split()[0], lines[3].split()[-1]) == ("Telugu", "4")
     assert lines[4].split()[-2:] == ["Swahili", "skipped"]
-    assert first.skipped == dict.fromkeys(
-        ("layerswap_mbpp_sw", "layerswap_mbpp_te"), "needs --allow-code-execution"
-    )
-    text = first.report()
+    mbpp = ("layerswap_mbpp_sw", "layerswap_mbpp_te")
+    assert first.skipped == dict.fromkeys(mbpp, "needs --allow-code-execution")
+    text = first.report().replace("\n  ", " ")
     assert "Evaluated by lm-eval on HF transformers" in text
     # The prompts of MGSM are longer, and so are the answers it allows.
-    assert "do not fit the context of 128 tokens" in text.replace("\n  ", " ")
-    assert "answers end at 64 tokens" in text.replace("\n  ", " ")
+    assert "do not fit the context of 128 tokens" in text
+    assert "answers end at 64 tokens" in text
+    assert load_run(first.out).head.num_layers == 2
 
 
 @pytest.mark.slow
-def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteResult) -> None:
-    name = "layerswap_mgsm_sw"
-    samples = samples_of(first, name)
+def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first):
+    metrics = {"exact_match", "language_fidelity", "truncated", "prompt_truncated"}
+    samples = samples_of(first, SW)
     assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
-    rows = _scores(first.out)
-    assert {row["metric"] for row in rows if row["task"] == name} == {
-        *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
-    }
+    assert {row["metric"] for row in rows_of(first.out) if row["task"] == SW} == metrics
     strict = [sample for sample in samples if sample.filter == "strict-match"]
     assert [sample.doc_id for sample in strict] == [0, 1, 2, 3]
     for sample in strict:
         assert len(sample.prompt_hash) == 64
         assert isinstance(sample.answers[0], str)
-        assert sample.values.keys() == {
-            *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
-        }
+        assert sample.values.keys() == metrics
     (cell,) = load_run(first.out).cells
-    answers, prompts = (first.out / text for text in cell.provenance["texts"])
-    assert [json.loads(line)["item"] for line in prompts.read_text().splitlines()] == [0, 1, 2, 3]
-    assert {json.loads(line)["item"] for line in answers.read_text().splitlines()} == {0, 1, 2, 3}
+    for text in cell.provenance["texts"]:
+        lines = (first.out / text).read_text().splitlines()
+        assert sorted(json.loads(line)["item"] for line in lines) == [0, 1, 2, 3]
 
 
 @pytest.mark.slow
-def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
-    first: SuiteResult, expert: Path, data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def asked() -> list[str]:
+def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(first, expert, data, caplog):
+    def asked():
         caplog.clear()
         with caplog.at_level(logging.INFO, "ablations"):
-            again = ask(expert, data, first.out)
+            again = ask(expert, first.out, data)
         assert again.evaluations.keys() == first.evaluations.keys()
         logged = [record.getMessage() for record in caplog.records]
         return [line.split()[1] for line in logged if "evaluated in" in line]
@@ -76,94 +96,58 @@ def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
     train = data / "mgsm" / "te_train.jsonl"
     lines = train.read_text().splitlines()
     train.write_text("\n".join([*lines[1:], lines[0]]) + "\n")
-    # A file that no task of these reads may come and go.
-    (data / "mgsm" / "xx_test.jsonl").write_text("{}\n")
-    assert asked() == ["layerswap_mgsm_te"]
+    assert asked() == [TE]
     assert asked() == []
 
 
 @pytest.mark.slow
-def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
-    def scores() -> dict[str, list[object]]:
-        found: dict[str, list[object]] = {}
-        for row in _scores(tmp_path / "out"):
+def test_results_of_earlier_calls_are_kept(expert, tmp_path):
+    def scores():
+        found = {}
+        for row in rows_of(tmp_path):
             found.setdefault(row["task"], []).append(row)
         return found
 
-    mgsm, mbpp = ("layerswap_mgsm_sw", "layerswap_mgsm_te"), ("layerswap_mbpp_sw",)
-    wide = ask(
-        *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "limit": 2, "isolation": "bwrap"},
-    )
-    assert wide.earlier == ()
+    ask(expert, tmp_path, languages=("sw",), limit=2, isolation="bwrap")
     before = scores()
-    assert before.keys() == {mgsm[0], *mbpp}
-    # Another folder of data with the files of one task only, and no leave to run code.
-    only = tmp_path / "only"
-    shutil.copytree(DATA / "mgsm", only)
-    narrow = ask(expert, only, tmp_path / "out", languages=("te",), benchmarks=("mgsm",), limit=2)
-    assert narrow.evaluations.keys() == {mgsm[1]}
-    assert set(narrow.earlier) == {mgsm[0], *mbpp}
+    assert before.keys() == {SW, "layerswap_mbpp_sw"}
+    # No leave to run code now, and another language.
+    narrow = ask(expert, tmp_path, languages=("te",), benchmarks=("mgsm",), limit=2)
+    assert narrow.evaluations.keys() == {TE}
     after = scores()
-    assert set(after) == {*mgsm, *mbpp}
-    assert next(iter(after)) == mgsm[1]
+    assert next(iter(after)) == TE
     assert before == {name: after[name] for name in before}
-    lines = _table(narrow)
-    assert lines[2].startswith("MGSM em@maj1, 8-shot  Telugu ")
-    assert lines[3] == ""
-    where = tmp_path / "out" / "scores.csv"
-    assert lines[-1] == f"Scores (and those of 2 tasks of earlier calls): {where}"
-
-
-def _scores(out: Path) -> list[dict[str, str]]:
-    with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _table(result: SuiteResult) -> list[str]:
-    """Return the lines of a report below its warnings."""
-    warnings, head, table = result.report().partition("Task  ")
-    assert all(text.startswith("Warning: ") for text in warnings.split("\n\n")[:-1])
-    return (head + table).splitlines()
 
 
 @pytest.mark.slow
-def test_another_model_or_protocol_in_one_folder_loses_nothing(
-    expert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
+def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path, caplog):
     other = write_model(tmp_path / "other", seed=1)
     for model, limit, is_new in ((expert, 2, 1), (expert, 1, 1), (other, 2, 1), (expert, 2, 0)):
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            result = ask(model, DATA, tmp_path / "out", limit=limit, **asked)
+            result = ask(model, tmp_path / "out", limit=limit, **ONE)
         assert caplog.text.count("evaluated in") == is_new
-        assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == limit
+        assert result.evaluations[SW].score(SW).n == limit
     assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
 
 
 @pytest.mark.slow
-def test_without_an_out_a_quick_look_is_in_nobodys_way(
-    expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_out_a_quick_look_is_in_nobodys_way(expert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
-    quick = ask(expert, DATA, None, limit=1, **asked)
-    whole = ask(expert, DATA, None, **asked)
     folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
-    assert (quick.out, whole.out) == (folder / "hf-limit-1", folder / "hf")
-    for result, items in ((quick, 1), (whole, 4)):
+    for limit, name, items in ((1, "hf-limit-1", 1), (None, "hf", 4)):
+        result = ask(expert, None, limit=limit, **ONE)
+        assert result.out == folder / name
         assert (result.out / "scores.csv").is_file()
-        assert result.evaluations["layerswap_mgsm_sw"].score("layerswap_mgsm_sw").n == items
+        assert result.evaluations[SW].score(SW).n == items
 
 
 @pytest.mark.parametrize(
-    ("model", "asked", "name"),
+    ("model", "block", "name"),
     [
         ("org/name", {}, "org--name/hf"),
         ("org/name@v1+a/b", {}, "org--name@v1+a--b/hf"),
         ("./models/mine/", {"limit": 5}, "models--mine/hf-limit-5"),
-        ("m", {"options": {"dtype": "float32"}}, "m/hf-dtype-float32"),
         (
             *("m", {"limit": 5, "options": {"dtype": "float16", "max_model_len": 64}}),
             "m/hf-limit-5-dtype-float16-max-model-len-64",
@@ -172,31 +156,109 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
         ("m", {"system_instruction": "Be short."}, "m/hf-asked-HASH"),
     ],
 )
-def test_the_default_folder_tells_what_is_no_default(
-    model: str, asked: dict[str, object], name: str
-) -> None:
-    folder = str(default_folder(model, "hf", Evaluate.model_validate(asked)))
+def test_the_default_folder_tells_what_is_no_default(model, block, name):
+    folder = str(default_folder(model, "hf", Evaluate.model_validate(block)))
     assert re.sub("asked-[0-9a-f]{8}$", "asked-HASH", folder) == f"runs/evaluate/{name}"
 
 
 @pytest.mark.slow
-def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
-    result = ask(
-        *(expert, DATA, tmp_path / "out"),
-        **{"languages": ("sw",), "benchmarks": (), "limit": 2, "isolation": "bwrap"},
+def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path):
+    out = tmp_path / "out"
+    code, text = invoke(
+        *(expert, "--languages", "sw", "--data-dir", DATA, "--limit", 2, "--backend", "hf"),
+        *("--dtype", "float32", "--allow-code-execution", "--out", out),
     )
-    assert len(result.evaluations) == len(result.tasks) == 6
-    assert not result.skipped
-    text = result.report().replace("\n  ", " ")
-    for title in ("BELEBELE accuracy, 5-shot", "FLORES BLEU, 0-shot", "MMLU accuracy, 5-shot"):
-        assert title in text
-    assert "Eng-Swh" in text
+    assert code == 0, text
+    text = text.replace("\n  ", " ")
+    titles = ("MGSM em@maj1, 8-shot", "BELEBELE accuracy, 5-shot", "FLORES BLEU, 0-shot")
+    for part in (*titles, "MBPP pass@1, 0-shot", "MMLU accuracy, 5-shot", "Eng-Swh"):
+        assert part in text
     assert "bleu is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
+    assert "chrf++ is nrefs:1|case:mixed|eff:yes|nc:6|nw:2" in text
     assert "layerswap_mbpp_sw: prompts are in 'en', because there is no translation" in text
-    score = result.evaluations["layerswap_flores_en-sw"].score("layerswap_flores_en-sw", "chrf++")
-    assert score.signature is not None
-    assert score.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:2")
+    assert len({row["task"] for row in rows_of(out)}) == 6
 
 
-def test_the_run_folder_says_how_large_the_model_is(first: SuiteResult) -> None:
-    assert load_run(first.out).head.num_layers == 2
+@pytest.mark.parametrize(
+    ("arguments", "parts"),
+    [
+        (
+            ("--languages", "sw,tee", "--benchmarks", "mgms"),
+            ("no language 'tee'; did you mean 'te'?", "no benchmark 'mgms'; did you mean 'mgsm'?"),
+        ),
+        (("--languages", " , "), ("has no name",)),
+        (("--data-dir", "none"), ("does not exist",)),
+        (("--set", "temprature=1"), ("evaluate: temprature: unknown key",)),
+        (("--set", "gen_kwargs={top_k: 20}"), ("have no effect without sampling",)),
+        (("--set", "limit=1", "--limit", "2"), ("limit is set twice",)),
+    ],
+)
+def test_wrong_options_exit_2_and_say_what_is_valid(expert, arguments, parts):
+    code, text = invoke(expert, *arguments)
+    assert code == 2
+    assert [part for part in parts if part not in text] == []
+
+
+def test_everything_that_is_missing_is_said_before_a_model_is_loaded(expert, data, tmp_path):
+    empty = tmp_path / "data"
+    shutil.copytree(data / "mgsm", empty / "mgsm")
+    with pytest.raises(InputError) as caught:
+        ask(expert, tmp_path / "out", empty, benchmarks=("mgsm", "belebele", "mmlu"))
+    message = caught.value.message
+    assert message.startswith("data of the tasks: 4 problems")
+    assert "belebele/sw_test.jsonl: no such file" in message
+    assert "mmlu/te_dev.jsonl: no such file" in message
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
+def test_gpus_that_are_not_there_are_said_before_anything_is_read_or_written(expert, tmp_path):
+    large = OPTIONS.model_copy(update={"tensor_parallel_size": 64})
+    with pytest.raises(InputError, match=r"with --backend hf write device_map: auto"):
+        ask(expert, tmp_path / "out", options=large)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        ("{}/../tasc", "no such folder; did you mean 'task'"),
+        ("nobody/nothing", r"^nobody/nothing: no such folder .* and the hub says: "),
+        ("org/base+path/adapter", r"^org/base: no such folder .* and the hub says: "),
+        ("{0}+/no/adapter", r"^/no/adapter: no such folder"),
+        ("{0}+{0}", r"has no adapter_config\.json, so it is not a PEFT adapter"),
+    ],
+)
+def test_models_that_are_not_there_are_said(expert, tmp_path, model, message):
+    with pytest.raises(InputError, match=message):
+        ask(model.format(expert), tmp_path)
+
+
+def test_damaged_weights_and_odd_adapters_are_one_message(expert, tmp_path):
+    damaged = shutil.copytree(expert, tmp_path / "damaged")
+    (weights,) = damaged.glob("*.safetensors")
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(LayerSwapError, match=r"damaged: model.safetensors is damaged"):
+        ask(damaged, tmp_path / "out", benchmarks=("mgsm",))
+    dora = write_adapter(tmp_path / "dora", "model.layers.1.mlp.down_proj", 96, 64)
+    config = json.loads((dora / "adapter_config.json").read_text()) | {"use_dora": True}
+    (dora / "adapter_config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="use_dora is set; merge it into its base first"):
+        ask(f"{expert}+{dora}", tmp_path / "out", benchmarks=("mgsm",))
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(expert, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file: is not a folder"):
+        ask(expert, tmp_path / "file" / "out")
+    # One that looks as if it could be written: root may write to /proc, which takes nothing.
+    with pytest.raises(LayerSwapError, match=r"/proc/layerswap.*: cannot be written: "):
+        ask(expert, Path("/proc/layerswap"))
+
+
+def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(expert, tmp_path):
+    text = ask(expert, tmp_path / "out", benchmarks=("mbpp",)).report()
+    skipped = "layerswap_mbpp_sw, layerswap_mbpp_te: skipped: needs --allow-code-execution"
+    assert skipped in text
+    assert "Nothing was evaluated." in text
+    assert "Evaluated by" not in text
+    assert not (tmp_path / "out").exists()

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from ablations.scoring.intervals import wilson_interval
-from ablations.scoring.protocol import Protocol, protocol_of, read_protocol
+from ablations.scoring.protocol import Protocol, protocol_of
 from ablations.scoring.records import Sample, TaskScore
 from ablations.scoring.repeats import mean_scores
 from ablations.study.schema import Evaluate
-from layerswap_method.errors import InputError
+from layerswap_method.recipe.problems import problems
 
 
 def test_two_ways_of_writing_the_same_are_the_same() -> None:
     assert Protocol().asked() == {}
-    assert read_protocol({"gen_kwargs": ""}).asked() == {}
-    one = read_protocol({"apply_chat_template": True, "fewshot_as_multiturn": True})
+    one = Protocol(apply_chat_template=True, fewshot_as_multiturn=True)
     assert one.asked() == Protocol(apply_chat_template=True).asked()
-    written = read_protocol({"gen_kwargs": "temperature=0.6,do_sample=true,top_p=0.95"})
-    assert written.asked() == read_protocol({"gen_kwargs": "top_p=0.95, temperature=0.6"}).asked()
+    written = Protocol(gen_kwargs={"temperature": 0.6, "do_sample": True, "top_p": 0.95})
+    assert written.asked() == Protocol(gen_kwargs={"top_p": 0.95, "temperature": 0.6}).asked()
     assert written.asked()["gen_kwargs"] == {
         "do_sample": True,
         "temperature": 0.6,
@@ -27,22 +27,24 @@ def test_two_ways_of_writing_the_same_are_the_same() -> None:
         "top_k": 0,
     }
     study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
-    assert protocol_of(study) == read_protocol({"gen_kwargs": "max_gen_toks=9"})
+    assert protocol_of(study) == Protocol(gen_kwargs={"max_gen_toks": 9})
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"repeats": 4}, "repeats is 4 and the temperature is 0: every repeat"),
-        ({"repeats": 2, "gen_kwargs": "temperature=0"}, "set gen_kwargs.temperature above 0"),
-        ({"gen_kwargs": "top_k=20"}, "top_p and top_k have no effect without sampling"),
-        ({"gen_kwargs": "temperature=1,do_sample=false"}, "do_sample is false and temperature"),
+        ({"repeats": 2, "gen_kwargs": {"temperature": 0}}, "set gen_kwargs.temperature above 0"),
+        ({"gen_kwargs": {"top_k": 20}}, "top_p and top_k have no effect without sampling"),
         (
-            {"gen_kwargs": "temprature=1"},
+            {"gen_kwargs": {"temperature": 1, "do_sample": False}},
+            "do_sample is false and temperature",
+        ),
+        (
+            {"gen_kwargs": {"temprature": 1}},
             "gen_kwargs.temprature: unknown key; did you mean 'temperature'",
         ),
-        ({"gen_kwargs": "temperature"}, "'temperature' is not NAME=VALUE"),
-        ({"gen_kwargs": "temperature=hot"}, "gen_kwargs.temperature: "),
+        ({"gen_kwargs": {"temperature": "hot"}}, "gen_kwargs.temperature: "),
         ({"enable_thinking": True}, "enable_thinking needs a chat template"),
         (
             {"enable_thinking": True, "apply_chat_template": True},
@@ -52,10 +54,11 @@ def test_two_ways_of_writing_the_same_are_the_same() -> None:
     ],
 )
 def test_what_does_not_go_together_is_one_clear_error(given: dict[str, object], said: str) -> None:
-    with pytest.raises(InputError) as caught:
-        read_protocol(given)
-    assert said in caught.value.message
-    assert "\n" not in caught.value.message
+    with pytest.raises(ValidationError) as caught:
+        Protocol.model_validate(given)
+    (problem,) = problems(Protocol, given, caught.value)
+    assert said in problem
+    assert "\n" not in problem
 
 
 def _sample(doc_id: int, repeat: int, value: float) -> Sample:

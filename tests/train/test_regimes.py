@@ -20,7 +20,6 @@ from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer
 from tests.evaluate.conftest import ask, samples_of
-from tests.standins.scripted import DATA
 from tests.standins.tuned import train_adapter
 from tests.train.conftest import call, run, weights, write_base, write_config
 
@@ -283,7 +282,7 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
     mgsm = {"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 3}
     model = write(base, tmp_path / "adapter", experts)
     place = Path(f"{base}+{tmp_path / 'adapter'}")
-    result = ask(place, DATA, tmp_path / "out", backend="auto", **mgsm)
+    result = ask(place, tmp_path / "out", backend="auto", **mgsm)
     assert result.backend == "hf"
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     samples = samples_of(result, "layerswap_mgsm_sw")
@@ -299,7 +298,7 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
         wanted = tokenizer.decode(words, skip_special_tokens=True).split()
         assert wanted
         assert answer.split()[: len(wanted)] == wanted
-    plain = ask(base, DATA, tmp_path / "plain", **mgsm)
+    plain = ask(base, tmp_path / "plain", **mgsm)
     assert samples_of(plain, "layerswap_mgsm_sw") != samples
 
 
@@ -307,4 +306,4 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
 def test_vllm_is_refused(base, tmp_path):
     write_prefix(base, tmp_path / "prefix", None)
     with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
-        ask(Path(f"{base}+{tmp_path / 'prefix'}"), DATA, tmp_path / "out", backend="vllm")
+        ask(f"{base}+{tmp_path / 'prefix'}", tmp_path / "out", backend="vllm")

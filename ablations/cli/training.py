@@ -1,7 +1,8 @@
-"""Commands of the testbeds: `pocket`, `smol` and `quickstart`."""
+"""Commands that train: `train`, and the testbeds `pocket`, `smol` and `quickstart`."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
@@ -13,11 +14,41 @@ import click
 from ablations.cli.log import say, show_log, watched
 from ablations.cli.options import (
     COUNT,
+    SEED,
     backend_option,
     choice_option,
+    code_options,
     folder_option,
+    pop_isolation,
     preset_option,
+    settings_option,
 )
+
+
+@click.command(short_help="Train an expert from one configuration.")
+@click.argument("config")
+@folder_option("--out", "Folder of the run, with the expert in it.  [default: runs/CONFIG]")
+@settings_option("A field of the file and its value, such as samples=1000 or lora.r=8.")
+@click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
+@click.option("--seed", type=SEED, help="Short for --set seed=N.")
+@code_options
+def train(config: str, out: Path | None, settings: tuple[str, ...], **options: Any) -> None:
+    """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
+
+    A run that was stopped continues with the same command. For several
+    GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
+    """
+    from ablations.train.config import read_config
+    from ablations.train.run import train_expert
+
+    is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
+    show_log(logging.INFO if is_first else logging.ERROR)
+    isolation = pop_isolation(options)
+    short = [f"{name}={value}" for name, value in options.items() if value is not None]
+    out = out or Path("runs") / Path(config).stem
+    train_expert(read_config(config, (*settings, *short)), out, code_isolation=isolation)
+    if is_first:
+        click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
 
 
 @click.group()
@@ -28,7 +59,7 @@ def pocket() -> None:
 @pocket.command("build")
 @folder_option("--out", "Folder for the pocket experts and their tasks.", "runs/pocket")
 @preset_option
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Base seed.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Base seed.")
 @click.option(
     "--expert-seeds", type=COUNT, default=1, show_default=True, help="Pairs of experts to train."
 )
@@ -100,8 +131,8 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     Needs no GPU, no weights and no network. Finished work is reused.
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
-    show_log(stream=sys.stdout, with_seconds=True)
-    from ablations.evaluate.table import render_run
+    show_log()
+    from ablations.evaluate.tables import render_run
     from ablations.pocket.build import PocketConfig, build_pocket
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study

@@ -1,0 +1,200 @@
+"""`layerswap compat`: what differs, what can be done; and how long a context may be."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
+
+from ablations.cli import main
+from ablations.engines.lm_eval_backend import start_model
+from ablations.engines.options import EngineOptions
+from ablations.models.compat import compare_models
+from ablations.models.context import check_context
+from layerswap_method.checkpoint import stored
+from layerswap_method.checkpoint.compatible import match_tokens, read_vocabulary
+from layerswap_method.errors import InputError
+from tests.harmonize.models import random_model
+from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.tuned import tune
+from tests.standins.zoo import make_model
+
+
+def run(*args):
+    return CliRunner().invoke(main, ["compat", *map(str, args)])
+
+
+def compare(*models, base=None):
+    return compare_models([str(model) for model in models], base and str(base))
+
+
+def differing(found):
+    return {row.field: (list(row.values), row.remedy) for row in found.rows if not row.same}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Return a folder with a Llama, its fine-tuned child, and a Mistral of other sizes."""
+    found = tmp_path_factory.mktemp("models")
+    random_model(found / "base", 0)
+    tune(found / "base", found / "child", 1, 0.02, None)
+    sizes = {"intermediate_size": 64, "num_key_value_heads": 1, "num_hidden_layers": 5}
+    random_model(found / "mistral", 2, "Mistral", sliding_window=64, **sizes)
+    tokens = words(48)
+    save_word_tokenizer(found / "base", tokens)
+    save_word_tokenizer(found / "child", tokens)
+    save_word_tokenizer(found / "mistral", [*tokens[:40], *tokens[41:], "other"])
+    return found
+
+
+def test_models_of_one_base_match(root):
+    found = compare(root / "base", root / "child", base=root / "base")
+    assert found.problems == ()
+    assert differing(found) == {}
+    assert found.cosines[0] == pytest.approx(1)
+    assert 0.9 < found.cosines[1] < 1
+    text = run(root / "base", root / "child").output
+    assert "The merge methods take these models as they are." in text
+
+
+def test_every_difference_has_what_can_be_done(root, tmp_path):
+    found = compare(root / "base", root / "mistral", base=root / "base")
+    matched = "48 tokens: 40 at the same id, 7 at another, 1 not in the first"
+    assert differing(found) == {
+        "architecture": (["LlamaForCausalLM", "MistralForCausalLM"], "harmonize"),
+        "layers": ([3, 5], "harmonize"),
+        "key-value heads": ([2, 1], "harmonize"),
+        "MLP neurons": ([40, 64], "harmonize"),
+        "sliding window": ([None, 64], "harmonize"),
+        "tokens": (["48 tokens", matched], "recipe"),
+    }
+    assert "layerswap compat" in found.problems[0]
+    assert found.cosines[1] is None or abs(found.cosines[1]) < 0.1
+    wanted = f"Run: layerswap harmonize {root / 'base'} {root / 'mistral'} --out DIR"
+    assert found.verdict() == wanted
+    table = run(root / "base", root / "mistral", "--base", root / "base").output
+    lines = {line.split("  ")[0]: line for line in table.splitlines()}
+    assert "layerswap harmonize: layers that add nothing" in lines["layers"]
+    assert lines["layers"].split()[1:3] == ["3", "5"]
+    assert "yes (1.000)" in lines[f"descends from {root / 'base'}"]
+    assert wanted in table
+    # The command that it names makes the pair mergeable.
+    command = wanted.removeprefix("Run: layerswap ").replace("DIR", str(tmp_path)).split()
+    assert CliRunner().invoke(main, command).exit_code == 0
+    found = compare(tmp_path / "base", tmp_path / "mistral")
+    assert found.problems == ()
+    assert differing(found).keys() == {"longest sequence", "tokens"}
+
+
+def test_what_nothing_reconciles_is_said(root, tmp_path):
+    found = compare(root / "base", make_model("gpt2", tmp_path / "gpt2", 1))
+    assert differing(found)["norm"][0] == ["RMSNorm", "LayerNorm"]
+    assert differing(found)["architecture"][1] == "impossible"
+    assert found.verdict().startswith("These models cannot be merged: nothing reconciles archit")
+
+
+@pytest.mark.parametrize("where", ["config", "weights"])
+def test_quantised_models_are_not_called_mergeable(root, tmp_path, where):
+    model = shutil.copytree(root / "child", tmp_path / "child")
+    if where == "config":
+        config = json.loads((model / "config.json").read_text())
+        config["quantization_config"] = {"quant_method": "awq"}
+        (model / "config.json").write_text(json.dumps(config))
+    else:
+        file = model / "model.safetensors"
+        tensors = load_file(file).items()
+        save_file({n: t.to(torch.int8) if t.ndim > 1 else t for n, t in tensors}, file)
+    found = compare(model, shutil.copytree(model, tmp_path / "other"))
+    assert found.verdict() == "These models cannot be merged: nothing reconciles quantised."
+
+
+def test_scaling_of_many_parts_takes_a_line_a_part(tmp_path):
+    rope = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
+    for name, factor in (("eight", 8.0), ("thirty-two", 32.0)):
+        random_model(tmp_path / name, rope_parameters=rope | {"factor": factor})
+    table = run(tmp_path / "eight", tmp_path / "thirty-two").output
+    lines = {line.split("  ")[0]: line.split() for line in table.splitlines()}
+    force = ["layerswap", "harmonize", "--force:", "changes", "the", "function"]
+    assert lines["RoPE scaling: factor"][3:] == ["8", "32", *force]
+    assert lines["RoPE scaling: low_freq_factor"][3:] == ["1", "1", "-"]
+    assert "RoPE scaling" not in lines
+
+
+def test_vocabularies_alone_are_left_to_the_recipe(root, tmp_path):
+    found = compare(root / "base", random_model(tmp_path / "wider", 3, vocab_size=52))
+    assert found.problems
+    assert found.verdict().endswith("the last column says of vocabulary rows, tokens.")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["base"], "give two or more"),
+        (["base", "bse"], "did you mean 'base'?"),
+        (["base", "child", "--base", "mistral"], "descends from it (cosine of the weights: no ("),
+    ],
+)
+def test_bad_input_is_one_error(args, message, root):
+    result = run(*(each if each.startswith("--") else root / each for each in args))
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_tokens_are_read_from_either_form(root, tmp_path):
+    tokens = read_vocabulary("base", root / "base")
+    assert (len(tokens.tokens), tokens.tokens["<bos>"]) == (48, 1)
+    assert match_tokens(tokens.tokens, tokens.tokens) == (48, 0, 0)
+    document = {"model": {"type": "Unigram", "vocab": [["<pad>", 0.0], ["a", -1.5]]}}
+    document |= {"added_tokens": [{"id": 2, "content": "<x>"}]}
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps(document))
+    found = read_vocabulary("model", tmp_path)
+    assert (found.tokens, found.added) == ({"<pad>": 0, "a": 1, "<x>": 2}, {"<x>"})
+    file.write_text("{}")
+    with pytest.raises(InputError, match=r"model: .*tokenizer.json cannot be read as a tokenizer"):
+        read_vocabulary("model", tmp_path)
+    file.unlink()
+    assert read_vocabulary("model", tmp_path) is None
+
+
+def test_only_headers_are_read(root, monkeypatch):
+    def fail(*_):
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr(stored, "read_rows", fail)
+    monkeypatch.setattr(stored, "read_into", fail)
+    monkeypatch.setattr("ablations.models.compat.read_rows", fail)
+    assert compare(root / "base", root / "child").problems == ()
+
+
+STRETCHED = {"rope_type": "linear", "factor": 4.0, "rope_theta": 10000.0}
+TRAINED_LONG = STRETCHED | {"rope_type": "yarn", "original_max_position_embeddings": 32}
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "most"),
+    [
+        ("llama", {"max_position_embeddings": 128}, 128),
+        ("llama", {"max_position_embeddings": 128, "rope_parameters": STRETCHED}, 512),
+        ("llama", {"max_position_embeddings": 128, "rope_parameters": TRAINED_LONG}, 128),
+        ("gpt2", {"n_positions": 64}, 64),
+    ],
+)
+def test_a_context_beyond_the_positions_is_refused(kind, settings, most, tmp_path):
+    AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
+    check_context(str(tmp_path), None)
+    check_context(str(tmp_path), most)
+    with pytest.raises(InputError, match=rf"{most + 1} tokens .* positions for \({most}\)$"):
+        check_context(str(tmp_path), most + 1)
+
+
+@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
+def test_no_engine_is_started_for_it(backend, tmp_path):
+    AutoConfig.for_model("gpt2", n_positions=64).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"positions for \(64\)"):
+        start_model(str(tmp_path), backend, EngineOptions(max_model_len=65))

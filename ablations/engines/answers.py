@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import write_bytes
-from ablations.scoring.outcomes import Outcome
+from ablations.scoring.observed import Outcome
 
 if TYPE_CHECKING:
     from ablations.machine.locks import Claim

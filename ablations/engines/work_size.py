@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.questions import asked_limit, within
+from ablations.engines.answering import asked_limit, within
 from ablations.engines.quiet import quietly
 from ablations.engines.task_faults import task_errors
 from ablations.engines.task_loading import load_tasks, raise_problems

@@ -15,8 +15,7 @@ import numpy.typing as npt
 
 from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.language_id import why_not_judged
-from ablations.scoring.observed import OBSERVED, language_of, observed_values
-from ablations.scoring.outcomes import Key, Outcome
+from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
 from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric
 from ablations.statistics.intervals import Interval

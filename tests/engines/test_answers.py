@@ -15,7 +15,7 @@ from ablations.engines.lm_eval_backend import loaded, run_tasks
 from ablations.engines.options import EngineOptions
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
-from ablations.scoring.outcomes import Outcome
+from ablations.scoring.observed import Outcome
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from tests.engines.backends import BACKENDS

@@ -52,6 +52,7 @@ class _StoredModel(Answering, LM):  # type: ignore[misc]
     """Has stored answers and no engine."""
 
     chat_template_args: Mapping[str, Any]
+    tokenizer_name = ""
     chat_template = HFLM.chat_template
     apply_chat_template = HFLM.apply_chat_template
 

@@ -98,7 +98,7 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
         pytest.skip("transformers keeps no prefix cache")
     first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
     study.evaluator.evaluate(first, study.world.request)
-    monkeypatch.setattr(study.evaluator._engine, "forget", lambda: None)
+    monkeypatch.setattr(study.evaluator._engine, "reset_cache", lambda: None)
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])

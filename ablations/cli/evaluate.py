@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ablations.cli.options import (
     engine_options,
     folder_option,
     isolation_of,
-    list_format_option,
     protocol_options,
     track_option,
 )
@@ -111,17 +109,11 @@ def evaluate(
 
 
 @click.command()
-@list_format_option
-def tasks(form: str) -> None:
+def tasks() -> None:
     """List the paper's benchmarks as lm-eval tasks.
 
     Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
     """
-    from ablations.tasks.catalog import describe_tasks, list_tasks
+    from ablations.tasks.catalog import describe_tasks
 
-    found = list_tasks()
-    if form == "json":
-        rows = [{**task.model_dump(mode="json"), "protocol": task.protocol} for task in found]
-        click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-        return
-    click.echo(describe_tasks(found))
+    click.echo(describe_tasks())

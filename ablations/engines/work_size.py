@@ -20,7 +20,7 @@ from ablations.engines.task_loading import load_tasks, raise_problems
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
 from ablations.scoring.records import EvaluationRequest
-from ablations.tasks.errors import DataAway
+from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 

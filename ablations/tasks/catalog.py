@@ -60,14 +60,11 @@ class Task(Frozen):
     """Tokens that an answer may have; None where choices are scored."""
 
     prompt_language: str
-    """Code of the language the questions are in."""
-
     executes_code: bool
     source: str
     """Data set on the hub, which a data folder replaces."""
 
-    configs: dict[str, str]
-    """Language code (as in the names of local files) -> config on the hub."""
+    configs: tuple[str, ...]
 
     @property
     def title(self) -> str:
@@ -77,16 +74,14 @@ class Task(Frozen):
     @property
     def protocol(self) -> str:
         """Examples, metrics, filters and the limit of an answer in words."""
-        parts = [f"{self.num_fewshot}-shot", " and ".join(self.metrics)]
-        if self.filters:
-            parts.append(" or ".join(self.filters))
+        parts = [f"{self.num_fewshot}-shot", " and ".join(self.metrics), " or ".join(self.filters)]
         if self.max_gen_toks is not None:
             parts.append(f"up to {self.max_gen_toks} tokens")
         if self.prompt_language != self.language:
             parts.append(f"prompts in {self.prompt_language}")
         if self.executes_code:
             parts.append("runs code")
-        return ", ".join(parts)
+        return ", ".join(filter(None, parts))
 
 
 def read_languages() -> dict[str, dict[str, Any]]:
@@ -99,43 +94,36 @@ def read_languages() -> dict[str, dict[str, Any]]:
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
     languages = read_languages()
-    templates: dict[Path, dict[str, Any]] = {}
     found: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
         content = read_yaml(path, tags=["!function"])
-        if "group" in content:
-            continue
-        template = (path.parent / content["include"]).resolve()
-        if template not in templates:
-            templates[template] = read_yaml(template, tags=["!function"])
-        # As lm-eval has it: what a task says by itself wins.
-        found.append(_task(templates[template] | content, languages))
+        if "group" not in content:
+            # As lm-eval has it: what a task says by itself wins.
+            found.append(_task(_template(content["include"]) | content, languages))
     benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
-    # A pair begins with its translation from English.
-    return tuple(
-        sorted(
-            found,
-            key=lambda task: (
-                benchmarks.index(task.benchmark),
-                codes.index(task.language),
-                not task.label.startswith("Eng"),
-            ),
-        )
-    )
+
+    def place(task: Task) -> tuple[int, int, bool]:
+        is_back = not task.label.startswith(
+            "Eng"
+        )  # a pair begins with its translation from English
+        return benchmarks.index(task.benchmark), codes.index(task.language), is_back
+
+    return tuple(sorted(found, key=place))
 
 
-def describe_tasks(tasks: Sequence[Task]) -> str:
-    """Return a table of `tasks` and their groups as text."""
-    sources = [f"{task.source} ({', '.join(task.configs.values())})" for task in tasks]
-    rows = [
-        (task.name, task.label, task.protocol, source)
-        for task, source in zip(tasks, sources, strict=True)
-    ]
+@cache
+def _template(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = read_yaml(SHIPPED_TASKS / "generated" / name, tags=["!function"])
+    return content
+
+
+def describe_tasks() -> str:
+    """Return a table of the shipped tasks and their groups as text."""
+    tasks = list_tasks()
+    rows = [(t.name, t.label, t.protocol, f"{t.source} ({', '.join(t.configs)})") for t in tasks]
     table = text_table(("task", "language", "protocol", "source"), rows, sides="llll")
-    groups = dict.fromkeys(
-        f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)
-    )
-    return f"{table}\n\nGroups: {', '.join(groups)}"
+    groups = [f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)]
+    return f"{table}\n\nGroups: {', '.join(dict.fromkeys(groups))}"
 
 
 def choose(
@@ -148,27 +136,20 @@ def choose(
             language or benchmark of which no task is left.
     """
     tasks = tuple(tasks)
-    known = {
-        "language": list(dict.fromkeys(task.language for task in tasks)),
-        "benchmark": list(dict.fromkeys(task.benchmark for task in tasks)),
-    }
-    problems = [
-        f"no {kind} {name!r}{nearest_of(name, known[kind])}"
-        for kind, names in (("language", languages), ("benchmark", benchmarks))
-        for name in dict.fromkeys(names)
-        if name not in known[kind]
-    ]
-    chosen = [
-        task
-        for task in tasks
-        if (not languages or task.language in languages)
-        and (not benchmarks or task.benchmark in benchmarks)
-    ]
+    named = (("language", languages), ("benchmark", benchmarks))
+    problems = []
+    for kind, names in named:
+        known = dict.fromkeys(str(getattr(task, kind)) for task in tasks)
+        unknown = [name for name in dict.fromkeys(names) if name not in known]
+        problems += [f"no {kind} {name!r}{nearest_of(name, known)}" for name in unknown]
+    chosen = tuple(
+        task for task in tasks if all(not n or getattr(task, kind) in n for kind, n in named)
+    )
     if not problems and not chosen:
         problems.append(f"no task of {', '.join(benchmarks)} in {', '.join(languages)}")
     if problems:
         raise InputError("\n".join(problems))
-    return tuple(chosen)
+    return chosen
 
 
 def _task(content: dict[str, Any], languages: dict[str, dict[str, Any]]) -> Task:
@@ -180,7 +161,6 @@ def _task(content: dict[str, Any], languages: dict[str, dict[str, Any]]) -> Task
         label = languages[language]["name"]
     else:
         label = "-".join(languages[each]["flores"][:3].title() for each in (source, target))
-    options = content.get("dataset_kwargs") or {}
     return Task(
         name=content["task"],
         benchmark=benchmark,
@@ -193,5 +173,5 @@ def _task(content: dict[str, Any], languages: dict[str, dict[str, Any]]) -> Task
         prompt_language=metadata.get("prompt_language", language),
         executes_code=bool(content.get("unsafe_code")),
         source=content["dataset_path"],
-        configs=options.get("configs") or {},
+        configs=tuple(content["dataset_kwargs"]["configs"].values()),
     )

@@ -1,22 +1,22 @@
-"""What a task is made of, as a hash: its YAML with what it includes, and the data that it reads.
+"""What a task is made of: its YAML with what that includes, functions beside it, and its data.
 
 Comments, the order of keys and the place of files do not count, nor do the other files of the
-folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`); functions that
-stand next to a task's file are a part of the task.
+folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
-from ablations.tasks.own_data import with_placed_data
 from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import is_there
 
 _MOST_FILES = 10_000
 """Of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
@@ -31,50 +31,36 @@ class TaskContents:
         data_dir: Path | None = None,
         elsewhere: Callable[[str], Path | None] = lambda _: None,
     ) -> None:
-        """Read the task files below `folders`.
+        """Read the task files below `folders`; a task in several is that of the first.
 
-        Args:
-            folders: lm-eval's `include_path`; a task in several is that of the first.
-            data_dir: folder with the tasks' data in place of the hub.
-            elsewhere: gives the file of a task that is not below them, if it is known.
+        The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
         """
-        self._elsewhere = elsewhere
-        self._folder = folders[0]
-        self._data_dir = data_dir
+        self._elsewhere, self._data_dir = elsewhere, data_dir
         self._known: dict[str, tuple[Path, dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
         for path in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
             content = _read(path)
-            name = content.get("task")
-            name = name if isinstance(name, str) else content.get("group")
-            if isinstance(name, str):
+            if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (path, content))
 
     def fingerprint(self, name: str) -> str:
-        """Return a hash of all that can change the task's prompts or scores.
-
-        Of a task that no file names plainly (a class, say) it is that of the whole folder.
-        """
+        """Return a hash of all that can change the task's prompts or scores."""
         if name not in self._hashes:
-            self._hashes[name] = fingerprint_of(**self._parts(name))
+            if name not in self._known:
+                path = self._elsewhere(name) or Path()
+                self._known[name] = path, _read(path)
+            path, content = self._known[name]
+            called = set(re.findall(r"!function (\w+)", str(content)))
+            code = set(path.parent.glob("*.py"))
+            if not called & {file.stem for file in code}:
+                code = set()
+            self._hashes[name] = fingerprint_of(
+                content=_without_places(with_placed_data(content, path.parent)),
+                code=fingerprint_files(path.parent, code),
+                data=self._data(content),
+                members=[],  # kept for the hashes of old records
+            )
         return self._hashes[name]
-
-    def _parts(self, name: str) -> dict[str, Any]:
-        if name not in self._known and (path := self._elsewhere(name)) is not None:
-            self._known[name] = (path, _read(path))
-        if name not in self._known:
-            data = None if self._data_dir is None else fingerprint_folder(self._data_dir)
-            return {"folder": fingerprint_folder(self._folder), "data": data}
-        path, content = self._known[name]
-        members = content.get("task")
-        parts = members if isinstance(members, list) else []
-        named = [part.get("task") if isinstance(part, dict) else part for part in parts]
-        return {
-            "content": _without_places(with_placed_data(content, path.parent)),
-            "code": fingerprint_files(path.parent, set(_code(path, content))),
-            "data": self._data(content),
-            "members": [self.fingerprint(part) for part in named if isinstance(part, str)],
-        }
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
@@ -84,16 +70,11 @@ class TaskContents:
         benchmark = (content.get("metadata") or {}).get("benchmark")
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return fingerprint_folder(self._data_dir)
-        places = [self._data_dir / benchmark, self._data_dir]
-        pattern = "{}_*"
+        places, pattern = [self._data_dir / benchmark, self._data_dir], "{}_*"
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
             places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
-        return [
-            fingerprint_files(
-                place, {f for code in codes for f in place.glob(pattern.format(code))}
-            )
-            for place in places
-        ]
+        files = [{f for code in codes for f in p.glob(pattern.format(code))} for p in places]
+        return [fingerprint_files(*each) for each in zip(places, files, strict=True)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -120,43 +101,48 @@ def _read(path: Path) -> dict[str, Any]:
     return {**included, **content}
 
 
-def _code(path: Path, content: Any) -> Iterator[Path]:
-    """Yield the Python files beside a task's file, if it names a function in one of them."""
-    functions = [text for text in _texts(content) if text.startswith("!function ")]
-    beside = {file.stem for file in path.parent.glob("*.py")}
-    if any(text.split()[1].split(".")[0] in beside for text in functions):
-        yield from path.parent.glob("*.py")
+def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the content of a task's file with the data next to it named by its whole path.
+
+    lm-eval reads relative `data_files` from the working directory. Here a file that is not there,
+    but beside the task's YAML in `folder`, is that one.
+    """
+    source, options = config.get("dataset_path"), config.get("dataset_kwargs")
+    # One of datasets' own readers, such as json or csv, not a data set of the hub.
+    if not isinstance(source, str) or "/" in source or not isinstance(options, Mapping):
+        return dict(config)
+
+    def place(text: str) -> str:
+        near = folder / text
+        return str(near.absolute()) if not is_there(text) and is_there(near) else text
+
+    return {**config, "dataset_kwargs": _with_local(options, place)}
 
 
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict | list):
-        for each in value.values() if isinstance(value, dict) else value:
-            yield from _texts(each)
-
-
-def _without_places(value: Any) -> Any:
+def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """Return the content with every local file or folder of data as a hash of what is in it."""
-    if not isinstance(value, dict):
-        return value
-    options = value.get("dataset_kwargs") or {}
-    named = {key: options[key] for key in ("data_files", "data_dir") if key in options}
-    held = {key: _held(each) for key, each in named.items()}
-    source = _held(value.get("dataset_path"))
-    return {**value, "dataset_kwargs": {**options, **held}, "dataset_path": source}
+    options = _with_local(config.get("dataset_kwargs") or {}, _hash_local)
+    source = _map_texts(config.get("dataset_path"), _hash_local)
+    return {**config, "dataset_kwargs": options, "dataset_path": source}
 
 
-def _held(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _held(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_held(each) for each in value]
-    path = Path(value) if isinstance(value, str) and value else None
-    if path is not None and path.is_dir():
-        few = sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) <= _MOST_FILES
-        if not few:
+def _hash_local(text: str) -> str:
+    path = Path(text)
+    if text and path.is_dir():
+        if sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) > _MOST_FILES:
             raise InputError(f"{path}: holds over {_MOST_FILES:,} files: no data set of a task")
-    if path is not None and path.is_file():
-        return fingerprint_files(path.parent, {path})
-    return fingerprint_folder(path) if path is not None and path.is_dir() else value
+        return fingerprint_folder(path)
+    return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
+
+
+def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    named = {key: options[key] for key in ("data_files", "data_dir") if key in options}
+    return {**options, **_map_texts(named, change)}
+
+
+def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _map_texts(each, change) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_map_texts(each, change) for each in value]
+    return change(value) if isinstance(value, str) else value

@@ -3,6 +3,9 @@
 lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``metadata``; a
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
 ``--metadata '{"data_dir": "..."}'``) replaces the hub. The layout is in README.md here.
+
+Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` where it is not the
+benchmark's.
 """
 
 from __future__ import annotations
@@ -14,9 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.machine.json_lines import read_lines
-from ablations.tasks.errors import DataAway
 from ablations.tasks.numbers import read_number
-from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 MGSM_EXEMPLARS = 8
 CHOICE_EXEMPLARS = 5
+
+
+class DataAway(LayerSwapError):
+    """The data of a task is not on this machine, and no hub gave it."""
 
 
 class Source(Frozen):
@@ -40,7 +46,7 @@ class Source(Frozen):
     """Those of them that prompts are made of: text in every row."""
 
     optional: tuple[str, ...] = ()
-    """Columns that a translation may lack."""
+    """Columns that some data sets lack."""
 
     file: str = "{language}_{split}.jsonl"
     """Name of a local file; a ``.tsv`` has a question, a tab and its number on every line."""
@@ -96,33 +102,19 @@ def load_mgsm(
 ) -> dict[str, Dataset]:
     """Return the splits ``train`` (whole exemplars) and ``test`` of MGSM or MGSM-Rev2.
 
-    Args:
-        hub_id: of the questions.
-        configs: language -> its config.
-        exemplars: hub id of MGSM for MGSM-Rev2, which has corrected questions and no exemplars;
-            None for MGSM itself.
-        data_dir: folder of local files; None for the hub.
-
-    Raises:
-        InputError: when the data is not there, or not MGSM's.
+    `exemplars` is the hub id of MGSM for MGSM-Rev2, which has corrected questions and no exemplars.
     """
     ((language, config),) = configs.items()
     train = read_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
-    questions = MGSM if exemplars is None else MGSM_REV2
-    test = read_rows(questions, "test", language, config, hub_id, data_dir)
-    if questions is MGSM_REV2:
-        empty = dict.fromkeys(MGSM.columns)
-        names = questions.optional
-        test = [
-            empty
-            | {"question": row["question"].strip()}
-            | {"answer_number": next((row[name] for name in names if name in row), None)}
-            for row in test
-        ]
-    place = f"{questions.benchmark} {language} (test)"
+    source = MGSM if exemplars is None else MGSM_REV2
+    test = read_rows(source, "test", language, config, hub_id, data_dir)
+    for row in test if source is MGSM_REV2 else ():
+        numbers = [row.pop(name) for name in source.optional if name in row] or [None]
+        answer = {"question": row["question"].strip(), "answer_number": numbers[0]}
+        row |= dict.fromkeys(MGSM.columns) | answer
     return {
         "train": _mgsm_dataset(f"mgsm {language} (train)", train, are_exemplars=True),
-        "test": _mgsm_dataset(place, test, are_exemplars=False),
+        "test": _mgsm_dataset(f"{source.benchmark} {language} (test)", test, are_exemplars=False),
     }
 
 
@@ -143,11 +135,7 @@ def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Datase
 def load_belebele(
     *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
 ) -> dict[str, Dataset]:
-    """Return Belebele's only split, ``test``, with the letter of the answer as `answer`.
-
-    Raises:
-        InputError: when the data is not there, or not Belebele's.
-    """
+    """Return Belebele's only split, ``test``, with the letter of the answer as `answer`."""
     ((language, config),) = configs.items()
     rows = read_rows(BELEBELE, "test", language, config, hub_id, data_dir)
     problems = []
@@ -167,11 +155,7 @@ def load_belebele(
 def load_mmlu(
     *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
 ) -> dict[str, Dataset]:
-    """Return one split, ``items``: those of ``dev`` and ``test``, told apart by column `split`.
-
-    Raises:
-        InputError: when the data is not there, or a subject has fewer than five examples.
-    """
+    """Return one split, ``items``: those of ``dev`` and ``test``, told apart by column `split`."""
     ((language, config),) = configs.items()
     items = [
         {**row, "split": split}
@@ -194,13 +178,7 @@ def load_flores(
 ) -> dict[str, Dataset]:
     """Return the split ``devtest`` of a pair: `id`, `source`, `target`, in the order of `id`.
 
-    Args:
-        hub_id: the dataset.
-        configs: source language -> its config, then target language -> its config.
-        data_dir: folder of local files; None for the hub.
-
-    Raises:
-        InputError: when the data is not there, or the two languages have other sentences.
+    `configs` has the source language first, then the target language.
     """
     sides, problems = [], list[str]()
     for language, config in configs.items():
@@ -231,22 +209,17 @@ def read_rows(
 ) -> list[Row]:
     """Return the rows of one split, with the columns of `source` only (optional ones if there).
 
-    Args:
-        source: which columns to expect.
-        split: name of the split.
-        language: code of the language, as local files have it in their names.
-        config: config of the dataset on the hub.
-        hub_id: dataset on the hub.
-        data_dir: folder of local files; None for the hub.
+    Local files go by the code of the language, data sets of the hub by their `config`.
 
     Raises:
         InputError: when file, dataset or a column is missing, there are no rows, or a text is none.
+        DataAway: when the hub gives no such data.
     """
     if data_dir is None:
         rows, where = _from_hub(source, hub_id, config, split), f"{hub_id} ({config}, {split})"
     else:
         path = _find_file(source, language, split, Path(data_dir))
-        rows, where = (_from_table if path.suffix == ".tsv" else _from_file)(path), str(path)
+        rows, where = _from_file(path), str(path)
     if not rows:
         raise InputError(f"{where}: no rows")
     problems = [
@@ -263,46 +236,31 @@ def read_rows(
 
 
 def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:
-    if not data_dir.is_dir():
-        raise InputError(f"{data_dir}: no such data folder")
     folder, file = data_dir / source.benchmark, source.file.format(language=language, split=split)
     if source is MGSM and not folder.is_dir() and (data_dir / file).is_file():
         return data_dir / file  # a folder of one benchmark, as MGSM's files are handed around
-    if not folder.is_dir():
-        names = [path.name for path in data_dir.iterdir()]
-        raise InputError(
-            f"{data_dir}: no folder {source.benchmark!r} in it{nearest(source.benchmark, names)}; "
-            f"expected is {source.benchmark}/{file}"
-        )
     path = folder / file
     if not path.is_file():
-        names = [path.name for path in folder.iterdir()]
+        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
         raise InputError(f"{path}: no such file{nearest(path.name, names)}")
     return path
 
 
 def _from_file(path: Path) -> list[Row]:
-    rows, number = [], 0
+    rows, number = list[Row](), 0
     try:
         for number, line in read_lines(path):
-            rows.append(json.loads(line))
-            if not isinstance(rows[-1], dict):
-                raise InputError(f"{path}, line {number}: not an object with the dataset's columns")
+            if path.suffix == ".tsv":
+                question, tab, answer = line.lstrip("\ufeff").rpartition("\t")
+                problem = "no tab between a question and its number"
+                row = {"question": question, "answer_number": answer.strip()} if tab else None
+            else:
+                row, problem = json.loads(line), "not an object with the dataset's columns"
+            if not isinstance(row, dict):
+                raise InputError(f"{path}, line {number}: {problem}")
+            rows.append(row)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {number}: not JSON: {error}") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
-    return rows
-
-
-def _from_table(path: Path) -> list[Row]:
-    rows = []
-    try:
-        for number, line in read_lines(path):
-            question, tab, answer = line.lstrip("\ufeff").rpartition("\t")
-            if not tab:
-                raise InputError(f"{path}, line {number}: no tab between a question and its number")
-            rows.append({"question": question, "answer_number": answer.strip()})
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     return rows
@@ -331,11 +289,7 @@ def refuse(where: str, problems: Sequence[str]) -> None:
 
 
 def make_dataset(where: str, rows: list[Row], problems: Sequence[str] = ()) -> Dataset:
-    """Return `rows` as lm-eval takes them.
-
-    Raises:
-        InputError: with `problems`, or for a column whose values are of several types.
-    """
+    """Return `rows` as lm-eval takes them, or raise an `InputError` of `problems`."""
     from datasets import Dataset
 
     refuse(where, problems)

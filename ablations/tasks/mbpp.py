@@ -1,4 +1,4 @@
-"""MBPP for lm-eval: its problems, and whether answers solve them.
+"""MBPP for lm-eval: its problems, the program in an answer, and whether it passes the tests.
 
 lm-eval loads this through `_mbpp.yaml`. Programs are run by the filter, which is given all answers
 at once and so can run several at a time; the metric then reads what came of them.
@@ -6,11 +6,14 @@ at once and so can run several at a time; the metric then reads what came of the
 
 from __future__ import annotations
 
+import ast
+import builtins
 import contextlib
 import itertools
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from pathlib import Path
@@ -18,7 +21,6 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.machine.progress import Step, tell
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
-from ablations.tasks.code import extract_code, tested_names
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
 
@@ -35,6 +37,7 @@ _TEST_IDS = range(11, 511)
 """MBPP's test split (its README); the Japanese dataset has all splits in one."""
 
 _MAX_AT_ONCE = 8
+_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w+.-]*[ \t]*\r?$", re.MULTILINE)
 _isolation: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
 
 
@@ -100,15 +103,8 @@ def load_mbpp(
 ) -> dict[str, Dataset]:
     """Return MBPP's split ``test``: task_id, text, test_list, test_setup_code.
 
-    Args:
-        hub_id: the dataset.
-        configs: language of the prompts → config.
-        split: where the test problems are on the hub; local files are named ``test``.
-        column: with the text of a problem; `text` afterwards.
-        data_dir: folder of local files; None for the hub.
-
-    Raises:
-        InputError: when the data is not there, or not MBPP's.
+    On the hub the test problems are in `split`, and `column` has the text of a problem. See
+    `ablations.tasks.data` for the rest.
     """
     ((language, config),) = configs.items()
     source = Source(
@@ -118,11 +114,10 @@ def load_mbpp(
         optional=("test_setup_code",),
     )
     where = split if data_dir is None else "test"
-    rows = read_rows(source, where, language, config, hub_id, data_dir)
-    kept = [row for row in rows if row["task_id"] in _TEST_IDS]
-    problems = [] if kept else ["no task_id from 11 to 510, which are MBPP's test problems"]
-    items = []
-    for row in kept:
+    items, problems = [], []
+    for row in read_rows(source, where, language, config, hub_id, data_dir):
+        if row["task_id"] not in _TEST_IDS:
+            continue
         tests, setup = row["test_list"], row.get("test_setup_code") or ""
         if not (isinstance(tests, list) and all(isinstance(t, str) for t in [*tests, setup])):
             problems.append(f"task_id {row['task_id']}: its tests are not a list of texts")
@@ -131,30 +126,20 @@ def load_mbpp(
             tested_names([setup, *tests])
         except SyntaxError as error:
             problems.append(f"task_id {row['task_id']}: its tests are not valid Python: {error}")
-        items.append(
-            {
-                "task_id": row["task_id"],
-                "text": row[column].strip(),
-                "test_list": [test.strip() for test in tests],
-                "test_setup_code": setup,
-            }
-        )
+        stripped = {"text": row[column].strip(), "test_list": [test.strip() for test in tests]}
+        items.append({"task_id": row["task_id"], **stripped, "test_setup_code": setup})
+    if not (items or problems):
+        problems.append("no task_id from 11 to 510, which are MBPP's test problems")
     return {"test": make_dataset(f"mbpp {language} ({where})", items, problems)}
 
 
 def run_answers(
     answers: Iterable[Sequence[str]], items: Sequence[Mapping[str, Any]]
 ) -> list[RunCode]:
-    """Run the program of each item's first answer against its tests, several at a time.
-
-    The filter of `_mbpp.yaml`.
-
-    Args:
-        answers: of each item, as the model gave them.
-        items: as `load_mbpp` made them.
+    """Run the program of each item's first answer against its tests: the filter of `_mbpp.yaml`.
 
     Raises:
-        InputError: when this machine can hold no program (see `find_isolation`).
+        NoIsolation: when this machine can hold no program.
     """
     isolation = find_isolation()
     at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
@@ -178,3 +163,64 @@ def _run_answer(answer: str, item: Mapping[str, Any], isolation: Isolation) -> R
         return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
     held = isolation == "bwrap"
     return RunCode(code, run_program(code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, held=held))
+
+
+def tested_names(tests: Sequence[str]) -> frozenset[str]:
+    """Return the functions and classes that the tests call.
+
+    Python's own are among them only where nothing else is called: MBPP has a problem whose
+    function is named ``sum``.
+
+    Raises:
+        SyntaxError: for tests that are no Python.
+    """
+    tree = ast.parse("\n".join(tests))
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    return frozenset(called - set(dir(builtins)) or called)
+
+
+def extract_code(answer: str, names: Collection[str]) -> str:
+    r"""Return the program in an answer to a prompt that ends with an opened block of code.
+
+    What stands between two fences, before the first and after the last are its parts. The program
+    is the first part that defines one of `names`: so prose before a block, prose after it, a
+    second block with an example and a block that is opened once more do no harm. Where no part
+    does, it is the first that is not blank.
+
+    Args:
+        answer: as the model gave it; vLLM may have put one space before it.
+        names: what the tests call; see `tested_names`.
+    """
+    parts = [part for part in _FENCE.split(answer) if part.strip()]
+    if not parts:
+        return ""
+    defines = re.compile(
+        rf"^[ \t]*(?:(?:async[ \t]+)?def|class)[ \t]+(?:{'|'.join(map(re.escape, names))})\b"
+        rf"|^[ \t]*(?:{'|'.join(map(re.escape, names))})[ \t]*(?::[^=\n]+)?=(?!=)",
+        re.MULTILINE,
+    )
+    chosen = next((part for part in parts if names and defines.search(part)), parts[0])
+    return _unindent(chosen)
+
+
+def _unindent(code: str) -> str:
+    """Return code that begins at the margin: the whole moved there, or its first line only."""
+    lines = code.strip("\r\n").split("\n")
+    while lines and not lines[0].strip():
+        del lines[0]
+    depth = _depth(lines[0])
+    others = [_depth(line) for line in lines[1:] if line.strip()]
+    if depth == 1 or any(other < depth for other in others):
+        # One space before the first line: the tokenizer's, not the model's.
+        lines[0] = lines[0].lstrip()
+    else:
+        lines = [line[depth:] for line in lines]
+    return "\n".join(lines).rstrip()
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())

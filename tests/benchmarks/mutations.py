@@ -103,7 +103,7 @@ or context_of(str(setup.base.folder)) => or 0
 setup.answers / work.weights_key / => setup.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
-tools/task_contents.py @ tasks/test_task_files.py
+tools/task_contents.py @ tasks/test_catalog.py
 "group_select": -1 => "group_select": 0
 ablations/statistics/intervals.py @ statistics
 (len(p_values) - rank) * p_values[index] => p_values[index]

@@ -1,5 +1,4 @@
 import importlib.metadata
-from pathlib import Path
 
 import click
 import pytest
@@ -11,11 +10,11 @@ from layerswap_method.errors import InputError
 
 
 @pytest.fixture
-def runner() -> CliRunner:
+def runner():
     return CliRunner()
 
 
-def test_the_console_program_is_this_group() -> None:
+def test_the_console_program_is_this_group():
     (program,) = [
         entry
         for entry in importlib.metadata.entry_points(group="console_scripts")
@@ -26,7 +25,7 @@ def test_the_console_program_is_this_group() -> None:
     assert program.load() is main
 
 
-def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> None:
+def test_an_unknown_command_exits_2_and_names_the_nearest(runner):
     result = runner.invoke(main, ["quikstart"])
     assert result.exit_code == 2
     assert "no command 'quikstart'; did you mean 'quickstart'?" in result.output
@@ -41,10 +40,10 @@ def test_an_unknown_command_exits_2_and_names_the_nearest(runner: CliRunner) -> 
     ],
 )
 def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(
-    runner: CliRunner, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
-) -> None:
+    runner, monkeypatch, error, said
+):
     @click.command()
-    def version() -> None:
+    def version():
         raise error
 
     monkeypatch.setattr("ablations.cli.version.version", version)
@@ -54,7 +53,7 @@ def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(
     assert result.output.count("\n") == 1
 
 
-def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path: Path) -> None:
+def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path):
     recipe = tmp_path / "r.yml"
     recipe.write_text('merge_method: linear\nmodels: [{model: "a\\u001b[2Jb"}]\ndtype: float32\n')
     result = CliRunner().invoke(main, ["check", str(recipe)])
@@ -62,7 +61,7 @@ def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path: Path) -> N
     assert "\\x1b[2J" in result.output
 
 
-def test_version_says_what_is_installed(runner: CliRunner) -> None:
+def test_version_says_what_is_installed(runner):
     lines = runner.invoke(main, ["version"]).output.splitlines()
     assert lines[0] == f"layerswap {__version__}"
     assert f"mergekit {importlib.metadata.version('mergekit')}" in lines

@@ -32,7 +32,7 @@ print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
 """
 
 
-def test_no_help_imports_anything_heavy() -> None:
+def test_no_help_imports_anything_heavy():
     done = subprocess.run(
         [sys.executable, "-c", WALK], capture_output=True, text=True, check=True, cwd=ROOT
     )
@@ -44,14 +44,14 @@ def test_no_help_imports_anything_heavy() -> None:
     assert all("Usage:" in page for _, page in pages)
 
 
-def _imports(code: str) -> set[str]:
+def _imports(code):
     """Return the top-level packages that `code` imports anywhere, functions included.
 
     What stands under ``if TYPE_CHECKING:`` never runs and does not count.
     """
-    found: set[str] = set()
+    found = set()
 
-    def visit(node: ast.AST) -> None:
+    def visit(node):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             for child in node.orelse:
                 visit(child)
@@ -74,8 +74,8 @@ def _imports(code: str) -> set[str]:
     return found
 
 
-def test_each_heavy_package_has_one_home() -> None:
-    homes: dict[str, list[str]] = defaultdict(list)
+def test_each_heavy_package_has_one_home():
+    homes = defaultdict(list)
     for package in ("layerswap_method", "ablations"):
         for path in sorted((ROOT / package).rglob("*.py")):
             for name in _imports(path.read_text(encoding="utf-8")) & ONE_HOME:
@@ -90,7 +90,7 @@ def test_each_heavy_package_has_one_home() -> None:
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_the_evaluation_modules_import_nothing_heavy_before_they_run() -> None:
+def test_the_evaluation_modules_import_nothing_heavy_before_they_run():
     code = (
         "import sys; import ablations.engines.lm_eval_backend, ablations.evaluate.run; "
         "print(*sorted({name.split('.')[0] for name in sys.modules}))"

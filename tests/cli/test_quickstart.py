@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = ["base", "task expert", "language expert", "soup", "layer swap"]
 
 
-def _run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def _run(where, *arguments):
     """Run `layerswap quickstart` in `where`, with this checkout's code."""
     return subprocess.run(
         [
@@ -33,18 +33,18 @@ def _run(where: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def where(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def where(tmp_path_factory):
     return tmp_path_factory.mktemp("clone")
 
 
 @pytest.fixture(scope="module")
-def first(where: Path) -> str:
+def first(where):
     done = _run(where)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
+def test_it_shows_every_model_and_how_to_read_them(first):
     table = first[first.index("exact_match, n=8") :]
     rows = [line for line in table.splitlines() if line.startswith(tuple(ROWS))]
     assert [row.split("  ")[0] for row in rows] == ROWS
@@ -53,13 +53,13 @@ def test_it_shows_every_model_and_how_to_read_them(first: str) -> None:
     assert "layerswap report runs/quickstart" in table
 
 
-def test_nothing_finished_is_done_again(first: str, where: Path) -> None:
+def test_nothing_finished_is_done_again(first, where):
     again = _run(where).stdout
     assert "0 cells evaluated, 5 finished before" in again
     assert again[again.index("exact_match, n=8") :] == first[first.index("exact_match, n=8") :]
 
 
-def test_what_is_lost_is_done_again_and_no_more(first: str, where: Path) -> None:
+def test_what_is_lost_is_done_again_and_no_more(first, where):
     out = where / "runs" / "quickstart"
     base = next(cell for cell in load_run(out).cells if cell.label == "base")
     next(task for task in base.tasks if task.task == "pocket_facts_sw").path.unlink()
@@ -67,7 +67,7 @@ def test_what_is_lost_is_done_again_and_no_more(first: str, where: Path) -> None
     assert re.findall(r"(\w+): (\w+) evaluated in", again) == [("base", "pocket_facts_sw")]
 
 
-def test_a_refused_recipe_leaves_no_folder_and_says_why(first: str, where: Path) -> None:
+def test_a_refused_recipe_leaves_no_folder_and_says_why(first, where):
     recipe = where / "wrong.yml"
     text = (ROOT / "recipes" / "pocket" / "layer_swap.yml").read_text()
     absolute = text.replace("runs/pocket", str(where / "runs" / "pocket"))
@@ -83,7 +83,7 @@ def test_a_refused_recipe_leaves_no_folder_and_says_why(first: str, where: Path)
     assert "no_such_method" in (where / "wrong.log").read_text()
 
 
-def test_an_occupied_pocket_folder_exits_2(tmp_path: Path) -> None:
+def test_an_occupied_pocket_folder_exits_2(tmp_path):
     (tmp_path / "runs" / "pocket" / "base").mkdir(parents=True)
     done = _run(tmp_path)
     assert done.returncode == 2

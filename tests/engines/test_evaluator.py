@@ -17,8 +17,8 @@ from ablations.engines.donor import differences
 from ablations.engines.in_place import SwapFailed
 from ablations.engines.live import LiveEvaluator, open_live
 from ablations.engines.options import EngineOptions
+from ablations.engines.task_faults import TaskFault
 from ablations.scoring.records import EvaluationRequest
-from ablations.tasks.errors import TaskFault
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import read_mix
 from tests.standins.merging import merge_of, merge_of_folder

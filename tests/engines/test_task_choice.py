@@ -98,7 +98,7 @@ def test_a_missing_data_folder_and_unreadable_data_are_said(folder: Path, tmp_pa
     broken = write_tasks(tmp_path / "broken", items=4)
     (broken / "data.jsonl").unlink()
     with pytest.raises(
-        InputError, match=r"task words_choose: its data cannot be read: .*data\.jsonl: no such file"
+        InputError, match=r"task words_choose: its data cannot be read: .*data\.jsonl' \("
     ):
         load_tasks(EvaluationRequest(tasks=("words_choose",), include_path=broken))
 

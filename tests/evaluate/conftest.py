@@ -2,15 +2,12 @@
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.run import SuiteResult, evaluate_model
+from ablations.evaluate.run import evaluate_model
 from ablations.runner.records import load_run
-from ablations.scoring.records import Sample
 from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
@@ -19,18 +16,18 @@ OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 
 
 @pytest.fixture(scope="module")
-def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def expert(tmp_path_factory):
     """A random model with 128 tokens of context, to which most words are unknown."""
     return write_model(tmp_path_factory.mktemp("suite") / "task")
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory):
     return shutil.copytree(DATA, tmp_path_factory.mktemp("suite") / "data")
 
 
-def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) -> SuiteResult:
-    how: dict[str, Any] = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
+def ask(expert, data, out, **changes):
+    how = {"languages": ("sw", "te"), "backend": "hf", "isolation": None}
     how |= {name: changes.pop(name) for name in how if name in changes}
     fields = {
         "benchmarks": ("mgsm", "mbpp"),
@@ -42,11 +39,11 @@ def ask(expert: Path, data: Path | None, out: Path | None, **changes: object) ->
 
 
 @pytest.fixture(scope="module")
-def first(expert: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> SuiteResult:
+def first(expert, data, tmp_path_factory):
     return ask(expert, data, tmp_path_factory.mktemp("suite") / "out")
 
 
-def samples_of(result: SuiteResult, task: str) -> list[Sample]:
+def samples_of(result, task):
     """Return the items of a task as they are on disk, with the texts of the stored answers."""
     (cell,) = load_run(result.out).cells
     record = next(record for record in cell.tasks if record.task == task)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.evaluate.run import SuiteResult
 from ablations.machine.mergekit_program import merge
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
@@ -19,22 +18,20 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def adapter(tmp_path_factory):
     folder = tmp_path_factory.mktemp("suite") / "adapter"
     # Not of the attention: to this model most words are one, and attention to equal ones is equal.
     return write_adapter(folder, "model.layers.1.mlp.down_proj", 96, 64)
 
 
-def both_ways(
-    expert: Path, adapter: Path, out: Path, **changes: object
-) -> tuple[SuiteResult, SuiteResult]:
+def both_ways(expert, adapter, out, **changes):
     """Return what a base and its adapter say, and what the checkpoint says that mergekit makes."""
     reference = f"{expert}+{adapter}"
     recipe = out / "recipe.yml"
     recipe.write_text(f"merge_method: passthrough\nmodels: [{{model: '{reference}'}}]\n")
     cache = ["--lora-merge-cache", str(out / "adapters")]
     merge(recipe, out / "merged", fingerprint="test", options=cache)
-    asked: dict[str, object] = {"benchmarks": ("mgsm", "belebele", "flores"), "limit": 3, **changes}
+    asked = {"benchmarks": ("mgsm", "belebele", "flores"), "limit": 3, **changes}
     return (
         ask(Path(reference), DATA, out / "streamed", **asked),
         ask(out / "merged", DATA, out / "cold", **asked),
@@ -42,9 +39,7 @@ def both_ways(
 
 
 @pytest.mark.slow
-def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(
-    expert: Path, adapter: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, adapter, tmp_path, caplog):
     streamed, cold = both_ways(expert, adapter, tmp_path)
     assert len(streamed.evaluations) == len(cold.evaluations) == 8
     alone = ask(expert, DATA, tmp_path / "alone", benchmarks=("mgsm",), limit=3)
@@ -69,9 +64,7 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint_on_vllm(
-    expert: Path, adapter: Path, tmp_path: Path
-) -> None:
+def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint_on_vllm(expert, adapter, tmp_path):
     streamed, cold = both_ways(expert, adapter, tmp_path, backend="vllm", benchmarks=("mgsm",))
     assert len(streamed.evaluations) == 2
     for name, each in streamed.evaluations.items():
@@ -80,9 +73,7 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint_on_vllm(
         assert samples_of(streamed, name) == samples_of(cold, name)
 
 
-def test_an_adapter_that_cannot_be_streamed_is_said(
-    expert: Path, adapter: Path, data: Path, tmp_path: Path
-) -> None:
+def test_an_adapter_that_cannot_be_streamed_is_said(expert, adapter, data, tmp_path):
     other = shutil.copytree(adapter, tmp_path / "dora")
     config = json.loads((other / "adapter_config.json").read_text())
     (other / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))

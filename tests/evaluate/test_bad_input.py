@@ -11,9 +11,7 @@ from tests.evaluate.conftest import OPTIONS, ask
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
-    expert: Path, data: Path, tmp_path: Path
-) -> None:
+def test_everything_that_is_missing_is_said_before_a_model_is_loaded(expert, data, tmp_path):
     empty = tmp_path / "data"
     shutil.copytree(data / "mgsm", empty / "mgsm")
     with pytest.raises(InputError) as caught:
@@ -26,15 +24,15 @@ def test_everything_that_is_missing_is_said_before_a_model_is_loaded(
 
 
 def test_gpus_that_are_not_there_are_said_before_anything_is_read_or_written(
-    expert: Path, data: Path, tmp_path: Path
-) -> None:
+    expert, data, tmp_path
+):
     large = OPTIONS.model_copy(update={"tensor_parallel_size": 64})
     with pytest.raises(InputError, match=r"with --backend hf write device_map: auto"):
         ask(expert, data, tmp_path / "out", options=large)
     assert not (tmp_path / "out").exists()
 
 
-def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: Path) -> None:
+def test_models_that_are_not_there_are_said(expert, data, tmp_path):
     with pytest.raises(InputError, match="no such folder; did you mean 'task'"):
         ask(expert.with_name("tasc"), data, tmp_path)
     with pytest.raises(InputError, match=r"^nobody/nothing: no such folder .* and the hub says: "):
@@ -49,7 +47,7 @@ def test_models_that_are_not_there_are_said(expert: Path, data: Path, tmp_path: 
         ask(Path(f"{expert}+{expert}"), data, tmp_path)
 
 
-def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_one_message(expert, data, tmp_path):
     damaged = shutil.copytree(expert, tmp_path / "damaged")
     (weights,) = damaged.glob("*.safetensors")
     weights.write_bytes(weights.read_bytes()[:1000])
@@ -57,9 +55,7 @@ def test_a_damaged_checkpoint_is_one_message(expert: Path, data: Path, tmp_path:
         ask(damaged, data, tmp_path / "out", benchmarks=("mgsm",))
 
 
-def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(
-    expert: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(expert, data, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match=r"file: is not a folder"):
         ask(expert, data, tmp_path / "file" / "out")
@@ -68,9 +64,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(
         ask(expert, data, Path("/proc/layerswap"))
 
 
-def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(
-    expert: Path, data: Path, tmp_path: Path
-) -> None:
+def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(expert, data, tmp_path):
     text = ask(expert, data, tmp_path / "out", benchmarks=("mbpp",)).report()
     skipped = "layerswap_mbpp_sw, layerswap_mbpp_te: skipped: needs --allow-code-execution"
     assert skipped in text

@@ -1,7 +1,6 @@
 """`layerswap evaluate` and `layerswap tasks`, as typed."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -12,12 +11,12 @@ from tests.standins.scripted import DATA
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def _invoke(*arguments: object) -> tuple[int, str]:
+def _invoke(*arguments):
     result = CliRunner().invoke(main, [str(each) for each in arguments])
     return result.exit_code, result.output
 
 
-def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert: Path) -> None:
+def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert):
     code, text = _invoke("evaluate", expert, "--languages", "sw,tee", "--benchmarks", "mgms")
     assert code == 2
     assert "no language 'tee'; did you mean 'te'?" in text
@@ -33,7 +32,7 @@ def test_the_command_says_unknown_names_with_the_nearest_and_exits_2(expert: Pat
 
 
 @pytest.mark.slow
-def test_the_command_prints_the_table(expert: Path, tmp_path: Path) -> None:
+def test_the_command_prints_the_table(expert, tmp_path):
     code, text = _invoke(
         *("evaluate", expert, "--languages", "sw", "--benchmarks", "mgsm,mbpp"),
         *("--data-dir", DATA, "--limit", 2, "--backend", "hf", "--out", tmp_path / "out"),
@@ -45,7 +44,7 @@ def test_the_command_prints_the_table(expert: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "scores.csv").is_file()
 
 
-def test_the_tasks_command_lists_protocol_and_source() -> None:
+def test_the_tasks_command_lists_protocol_and_source():
     code, text = _invoke("tasks")
     assert code == 0
     assert "layerswap_belebele_te" in text

@@ -1,11 +1,8 @@
 """The suite on the real MGSM."""
 
-from pathlib import Path
-
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.pocket.build import PocketPaths
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import PUBLISHED_MGSM
 
@@ -13,7 +10,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-def test_the_real_mgsm_runs_to_the_end(tiny_pocket: PocketPaths, tmp_path: Path) -> None:
+def test_the_real_mgsm_runs_to_the_end(tiny_pocket, tmp_path):
     result = ask(
         tiny_pocket.task, PUBLISHED_MGSM, tmp_path, languages=("sw",), benchmarks=("mgsm",), limit=2
     )
@@ -23,9 +20,7 @@ def test_the_real_mgsm_runs_to_the_end(tiny_pocket: PocketPaths, tmp_path: Path)
 @pytest.mark.slow
 @pytest.mark.vllm
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_both_backends_are_asked_the_same_of_the_real_mgsm(
-    tiny_pocket: PocketPaths, tmp_path: Path
-) -> None:
+def test_both_backends_are_asked_the_same_of_the_real_mgsm(tiny_pocket, tmp_path):
     name = "layerswap_mgsm_sw"
     results = [
         ask(

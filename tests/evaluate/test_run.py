@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.evaluate.run import SuiteResult, default_folder
+from ablations.evaluate.run import default_folder
 from ablations.runner.records import load_run
 from ablations.study.schema import Evaluate
 from tests.evaluate.conftest import ask, samples_of
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 @pytest.mark.slow
-def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) -> None:
+def test_the_table_has_the_papers_rows_and_what_was_skipped(first):
     lines = _table(first)
     assert " ".join(lines[0].split()) == "Task Language task also in language cut off items"
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
@@ -38,13 +38,13 @@ def test_the_table_has_the_papers_rows_and_what_was_skipped(first: SuiteResult) 
 
 
 @pytest.mark.slow
-def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteResult) -> None:
+def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first):
     name = "layerswap_mgsm_sw"
     samples = samples_of(first, name)
     assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
     rows = _scores(first.out)
     assert {row["metric"] for row in rows if row["task"] == name} == {
-        *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+        *("exact_match", "language_fidelity", "truncated", "prompt_truncated")
     }
     strict = [sample for sample in samples if sample.filter == "strict-match"]
     assert [sample.doc_id for sample in strict] == [0, 1, 2, 3]
@@ -52,7 +52,7 @@ def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteRes
         assert len(sample.prompt_hash) == 64
         assert isinstance(sample.answers[0], str)
         assert sample.values.keys() == {
-            *("exact_match", "language_fidelity", "truncated", "prompt_truncated"),
+            *("exact_match", "language_fidelity", "truncated", "prompt_truncated")
         }
     (cell,) = load_run(first.out).cells
     answers, prompts = (first.out / text for text in cell.provenance["texts"])
@@ -61,10 +61,8 @@ def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first: SuiteRes
 
 
 @pytest.mark.slow
-def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
-    first: SuiteResult, expert: Path, data: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def asked() -> list[str]:
+def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(first, expert, data, caplog):
+    def asked():
         caplog.clear()
         with caplog.at_level(logging.INFO, "ablations"):
             again = ask(expert, data, first.out)
@@ -83,9 +81,9 @@ def test_what_is_finished_is_not_asked_again_unless_its_inputs_changed(
 
 
 @pytest.mark.slow
-def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None:
-    def scores() -> dict[str, list[object]]:
-        found: dict[str, list[object]] = {}
+def test_results_of_earlier_calls_are_kept(expert, tmp_path):
+    def scores():
+        found = {}
         for row in _scores(tmp_path / "out"):
             found.setdefault(row["task"], []).append(row)
         return found
@@ -115,12 +113,12 @@ def test_results_of_earlier_calls_are_kept(expert: Path, tmp_path: Path) -> None
     assert lines[-1] == f"Scores (and those of 2 tasks of earlier calls): {where}"
 
 
-def _scores(out: Path) -> list[dict[str, str]]:
+def _scores(out):
     with (out / "scores.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _table(result: SuiteResult) -> list[str]:
+def _table(result):
     """Return the lines of a report below its warnings."""
     warnings, head, table = result.report().partition("Task  ")
     assert all(text.startswith("Warning: ") for text in warnings.split("\n\n")[:-1])
@@ -128,9 +126,7 @@ def _table(result: SuiteResult) -> list[str]:
 
 
 @pytest.mark.slow
-def test_another_model_or_protocol_in_one_folder_loses_nothing(
-    expert: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path, caplog):
     asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
     other = write_model(tmp_path / "other", seed=1)
     for model, limit, is_new in ((expert, 2, 1), (expert, 1, 1), (other, 2, 1), (expert, 2, 0)):
@@ -143,9 +139,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(
 
 
 @pytest.mark.slow
-def test_without_an_out_a_quick_look_is_in_nobodys_way(
-    expert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_out_a_quick_look_is_in_nobodys_way(expert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     asked = {"languages": ("sw",), "benchmarks": ("mgsm",)}
     quick = ask(expert, DATA, None, limit=1, **asked)
@@ -172,15 +166,13 @@ def test_without_an_out_a_quick_look_is_in_nobodys_way(
         ("m", {"system_instruction": "Be short."}, "m/hf-asked-HASH"),
     ],
 )
-def test_the_default_folder_tells_what_is_no_default(
-    model: str, asked: dict[str, object], name: str
-) -> None:
+def test_the_default_folder_tells_what_is_no_default(model, asked, name):
     folder = str(default_folder(model, "hf", Evaluate.model_validate(asked)))
     assert re.sub("asked-[0-9a-f]{8}$", "asked-HASH", folder) == f"runs/evaluate/{name}"
 
 
 @pytest.mark.slow
-def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> None:
+def test_all_benchmarks_run_from_local_files(expert, tmp_path):
     result = ask(
         *(expert, DATA, tmp_path / "out"),
         **{"languages": ("sw",), "benchmarks": (), "limit": 2, "isolation": "bwrap"},
@@ -198,5 +190,5 @@ def test_all_benchmarks_run_from_local_files(expert: Path, tmp_path: Path) -> No
     assert score.signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:2")
 
 
-def test_the_run_folder_says_how_large_the_model_is(first: SuiteResult) -> None:
+def test_the_run_folder_says_how_large_the_model_is(first):
     assert load_run(first.out).head.num_layers == 2

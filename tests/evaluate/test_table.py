@@ -6,7 +6,7 @@ from ablations.statistics.intervals import Interval
 from layerswap_method.errors import InputError
 
 
-def _score(task: str, value: float, n: int = 300, **changes: object) -> TaskScore:
+def _score(task, value, n=300, **changes):
     interval = Interval(low=value - 0.05, high=value + 0.05, method="wilson")
     fields = {
         "task": task,
@@ -22,7 +22,7 @@ def _score(task: str, value: float, n: int = 300, **changes: object) -> TaskScor
     return TaskScore.model_validate(fields | changes)
 
 
-def _evaluation(*scores: TaskScore) -> Evaluation:
+def _evaluation(*scores):
     return Evaluation(
         model="m",
         backend="hf",
@@ -35,13 +35,13 @@ def _evaluation(*scores: TaskScore) -> Evaluation:
     )
 
 
-def test_a_score_reads_as_percent_with_its_interval() -> None:
+def test_a_score_reads_as_percent_with_its_interval():
     assert format_score(_score("t", 0.6234)) == "62.3 [57.3, 67.3]"
     assert format_score(_score("t", 0.6234, interval=None)) == "62.3"
     assert format_score(_score("t", 17.5, is_share=False, interval=None)) == "17.500"
 
 
-def test_rows_are_models_and_columns_are_tasks() -> None:
+def test_rows_are_models_and_columns_are_tasks():
     table = render_table(
         {
             "base": _evaluation(_score("p_math", 0.1), _score("p_facts", 0.5)),
@@ -59,7 +59,7 @@ def test_rows_are_models_and_columns_are_tasks() -> None:
     )
 
 
-def test_columns_that_do_not_fit_go_below_with_the_row_names() -> None:
+def test_columns_that_do_not_fit_go_below_with_the_row_names():
     scores = [_score(f"task{index}", 0.5) for index in range(4)]
     table = render_table({"base": _evaluation(*scores)}, [s.task for s in scores], width=50)
     assert max(len(line) for line in table.splitlines()) <= 50
@@ -67,16 +67,16 @@ def test_columns_that_do_not_fit_go_below_with_the_row_names() -> None:
     assert all(table.count(score.task) == 1 for score in scores)
 
 
-def test_unequal_numbers_of_items_are_shown_as_a_range() -> None:
+def test_unequal_numbers_of_items_are_shown_as_a_range():
     evaluations = {"a": _evaluation(_score("t", 0.5)), "b": _evaluation(_score("t", 0.5, n=250))}
     assert "n=250-300" in render_table(evaluations, ["t"])
 
 
-def test_a_task_that_was_not_evaluated_is_named_with_the_nearest() -> None:
+def test_a_task_that_was_not_evaluated_is_named_with_the_nearest():
     with pytest.raises(InputError, match="'pocket_mat' was not evaluated; did you mean 'pocket_m"):
         render_table({"a": _evaluation(_score("pocket_math", 0.5))}, ["pocket_mat"])
 
 
-def test_a_metric_that_is_not_there_is_named_with_those_that_are() -> None:
+def test_a_metric_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(InputError, match="no score acc,None; it has exact_match,none"):
         _evaluation(_score("t", 0.5)).score("t", "acc")

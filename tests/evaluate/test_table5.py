@@ -3,13 +3,13 @@
 from ablations.evaluate.table5 import render_table5
 from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, TaskScore
-from ablations.tasks.catalog import Task, list_tasks
+from ablations.tasks.catalog import list_tasks
 
 TASKS = {task.name: task for task in list_tasks()}
 SWAHILI, TELUGU, CODE = (TASKS[f"layerswap_{name}"] for name in ("mgsm_sw", "mgsm_te", "mbpp_te"))
 
 
-def _evaluation(task: Task, *, truncated: int) -> Evaluation:
+def _evaluation(task, *, truncated):
     hits = {
         ("exact_match", "strict-match"): 60,
         ("exact_match", "flexible-extract"): 70,
@@ -41,7 +41,7 @@ def _evaluation(task: Task, *, truncated: int) -> Evaluation:
     )
 
 
-def test_rows_are_as_in_the_paper_and_a_reason_is_a_note() -> None:
+def test_rows_are_as_in_the_paper_and_a_reason_is_a_note():
     done = {task.name: _evaluation(task, truncated=0) for task in (SWAHILI, TELUGU)}
     why = {CODE.name: "needs --allow-code-execution"}
     lines = render_table5("org/model", (SWAHILI, TELUGU, CODE), done, why).splitlines()
@@ -54,7 +54,7 @@ def test_rows_are_as_in_the_paper_and_a_reason_is_a_note() -> None:
     assert not any("cut off at the token limit" in line for line in lines)
 
 
-def test_more_than_a_few_percent_cut_off_are_said() -> None:
+def test_more_than_a_few_percent_cut_off_are_said():
     for truncated, is_said in ((5, False), (30, True)):
         done = {SWAHILI.name: _evaluation(SWAHILI, truncated=truncated)}
         text = render_table5("m", (SWAHILI,), done, {}).replace("\n  ", " ")
@@ -62,7 +62,7 @@ def test_more_than_a_few_percent_cut_off_are_said() -> None:
         assert (note in text) == is_said
 
 
-def test_nothing_but_skipped_tasks_is_a_table_too() -> None:
+def test_nothing_but_skipped_tasks_is_a_table_too():
     text = render_table5("m", (CODE,), {}, {CODE.name: "needs --allow-code-execution"})
     assert text.splitlines()[2].split()[-2:] == ["Telugu", "skipped"]
     assert f"{CODE.name}: skipped: needs --allow-code-execution" in text

@@ -1,9 +1,6 @@
 """A merge by `layerswap merge`, and its scores by lm-eval: what cards and uploads are made of."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -21,7 +18,7 @@ HEADER = """# What:     two talkers
 """
 
 
-def merge(root: Path) -> Path:
+def merge(root):
     """Merge two random models of one shape and return the folder."""
     experts = {
         role: write_model(root / role, seed) for seed, role in enumerate(("task", "language"))
@@ -36,12 +33,12 @@ def merge(root: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def merged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def merged(tmp_path_factory):
     return merge(tmp_path_factory.mktemp("merge"))
 
 
 @pytest.fixture(scope="module")
-def scored(merged: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def scored(merged, tmp_path_factory):
     """A run folder with the scores of `merged`."""
     root = tmp_path_factory.mktemp("scores")
     data = shutil.copytree(DATA, root / "data")
@@ -51,6 +48,6 @@ def scored(merged: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def model(merged: Path, tmp_path: Path) -> Path:
+def model(merged, tmp_path):
     """A copy of `merged` as it was written."""
     return shutil.copytree(merged, tmp_path / "model")

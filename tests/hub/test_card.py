@@ -1,11 +1,7 @@
 """`layerswap card`: mergekit's card, completed, as huggingface_hub's own classes read it."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -23,17 +19,17 @@ from tests.evaluate.test_run import pytestmark  # noqa: F401 - engines warn
 TASK = "layerswap_mgsm_sw"
 
 
-def card(*arguments: str | Path) -> tuple[int, str]:
+def card(*arguments):
     result = CliRunner().invoke(main, ["card", *map(str, arguments), "--offline"])
     return result.exit_code, result.output
 
 
-def metadata(model: Path) -> dict[str, Any]:
-    found: dict[str, Any] = ModelCard.load(model / "README.md").data.to_dict()
+def metadata(model):
+    found = ModelCard.load(model / "README.md").data.to_dict()
     return found
 
 
-def test_mergekits_front_matter_stays_and_is_completed(model: Path) -> None:
+def test_mergekits_front_matter_stays_and_is_completed(model):
     before = metadata(model)
     code, said = card(model)
     assert code == 0, said
@@ -55,7 +51,7 @@ def test_mergekits_front_matter_stays_and_is_completed(model: Path) -> None:
     assert f"merged by `layer_swap` of layerswap {__version__}." in text
 
 
-def test_the_command_for_adapters_is_one_that_works(model: Path) -> None:
+def test_the_command_for_adapters_is_one_that_works(model):
     recipe = model / "mergekit_config.yml"
     document = yaml.safe_load(recipe.read_text())
     document["models"][0]["model"] += "+./adapter"
@@ -64,7 +60,7 @@ def test_the_command_for_adapters_is_one_that_works(model: Path) -> None:
     assert "./merged --lora-merge-cache ./adapters\n" in (model / "README.md").read_text()
 
 
-def test_a_second_call_writes_the_same(model: Path) -> None:
+def test_a_second_call_writes_the_same(model):
     card(model)
     first = (model / "README.md").read_text()
     card(model)
@@ -78,9 +74,7 @@ def test_a_second_call_writes_the_same(model: Path) -> None:
         (("mit", "llama3.1"), None, "the merged models' licences differ"),
     ],
 )
-def test_the_licence_is_that_of_all_models_or_none(
-    tmp_path: Path, merged: Path, stated: tuple[str, str], licence: str | None, note: str
-) -> None:
+def test_the_licence_is_that_of_all_models_or_none(tmp_path, merged, stated, licence, note):
     model = shutil.copytree(merged, tmp_path / "model")
     recipe = model / "mergekit_config.yml"
     text = recipe.read_text()
@@ -97,9 +91,7 @@ def test_the_licence_is_that_of_all_models_or_none(
 
 
 @pytest.mark.slow
-def test_scores_stand_in_the_table_the_index_and_the_results(
-    merged: Path, scored: Path, tmp_path: Path
-) -> None:
+def test_scores_stand_in_the_table_the_index_and_the_results(merged, scored, tmp_path):
     kept = shutil.copytree(merged, tmp_path / "kept")
     ids = [f"--benchmark={TASK}=owner/mgsm:sw", "--benchmark=layerswap_belebele_sw=owner/belebele"]
     code, said = card(merged, "--results", scored, *ids)
@@ -108,7 +100,7 @@ def test_scores_stand_in_the_table_the_index_and_the_results(
     record = next(each for each in cell.tasks if each.task == TASK)
     score = record.evaluation.scores[0]
     data = ModelCard.load(merged / "README.md").data
-    results: Any = data.eval_results
+    results = data.eval_results
     assert {each.dataset_name for each in results} == {TASK, "layerswap_belebele_sw"}
     found = next(each for each in results if each.metric_name == f"{score.metric} ({score.filter})")
     assert found.metric_value == round(100 * score.value, 2)
@@ -128,7 +120,7 @@ def test_scores_stand_in_the_table_the_index_and_the_results(
 
 
 @pytest.mark.slow
-def test_scores_of_another_model_are_refused(model: Path, scored: Path) -> None:
+def test_scores_of_another_model_are_refused(model, scored):
     code, said = card(model, "--results", scored)
     assert code == 2
     assert "no cell was read from" in said
@@ -142,9 +134,7 @@ def test_scores_of_another_model_are_refused(model: Path, scored: Path) -> None:
 
 
 @pytest.mark.slow
-def test_scores_from_before_a_change_are_refused(
-    merged: Path, scored: Path, tmp_path: Path
-) -> None:
+def test_scores_from_before_a_change_are_refused(merged, scored, tmp_path):
     kept = shutil.copytree(merged, tmp_path / "kept")
     try:
         config = merged / "config.json"
@@ -158,18 +148,18 @@ def test_scores_from_before_a_change_are_refused(
         shutil.copytree(kept, merged)
 
 
-def test_a_cell_of_other_layers_is_refused(model: Path, tmp_path: Path) -> None:
-    def cell(*sources: str) -> Any:
+def test_a_cell_of_other_layers_is_refused(model, tmp_path):
+    def cell(*sources):
         models = [{"model": "/one"}, {"model": "/other"}]
         return SimpleNamespace(label="b=2", plan=LayerPlan(sources), merge={"models": models})
 
-    run: Any = SimpleNamespace(path=tmp_path)
+    run = SimpleNamespace(path=tmp_path)
     check_same_model(run, cell("language", "task"), model)
     with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
         check_same_model(run, cell("language", "language"), model)
 
 
-def test_benchmarks_need_results(model: Path) -> None:
+def test_benchmarks_need_results(model):
     before = (model / "README.md").read_text()
     code, said = card(model, "--benchmark", f"{TASK}=a/b")
     assert code == 2
@@ -177,7 +167,7 @@ def test_benchmarks_need_results(model: Path) -> None:
     assert (model / "README.md").read_text() == before
 
 
-def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
+def test_a_folder_that_is_no_merge(tmp_path, model):
     code, said = card(tmp_path / "model" / "..")
     assert code == 2
     assert "holds no README.md" in said
@@ -197,7 +187,7 @@ def test_a_folder_that_is_no_merge(tmp_path: Path, model: Path) -> None:
         ("layer_swap_plan.json", b'{"layers": []}', "is damaged; merge the recipe again"),
     ],
 )
-def test_a_damaged_file_is_named(model: Path, file: str, content: bytes, message: str) -> None:
+def test_a_damaged_file_is_named(model, file, content, message):
     (model / file).write_bytes(content)
     code, said = card(model)
     assert code == 2

@@ -1,15 +1,11 @@
 """`layerswap compat`: what differs, what can be done, and whether models descend from a base."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
@@ -21,21 +17,21 @@ from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
 
-def run(*args: object) -> Result:
+def run(*args):
     return CliRunner().invoke(main, ["compat", *map(str, args)])
 
 
-def report(*args: object) -> dict[str, Any]:
+def report(*args):
     result = run(*args, "--json")
     assert result.exit_code == 0, result.output
-    found: dict[str, Any] = json.loads(result.output)
+    found = json.loads(result.output)
     return found | {"by_field": {row["field"]: row for row in found["fields"]}}
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory):
     """Return a folder with a Llama, its fine-tuned child, and a Mistral of other sizes."""
-    found: Path = tmp_path_factory.mktemp("models")
+    found = tmp_path_factory.mktemp("models")
     random_model(found / "base", 0)
     tune(found / "base", found / "child", 1, 0.02, None)
     random_model(
@@ -55,7 +51,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_models_of_one_base_match(root: Path) -> None:
+def test_models_of_one_base_match(root):
     found = report(root / "base", root / "child", "--base", root / "base")
     assert found["mergeable"]
     assert [row["field"] for row in found["fields"] if not row["same"]] == []
@@ -65,7 +61,7 @@ def test_models_of_one_base_match(root: Path) -> None:
     assert "The merge methods take these models as they are." in text
 
 
-def test_every_difference_has_what_can_be_done(root: Path) -> None:
+def test_every_difference_has_what_can_be_done(root):
     found = report(root / "base", root / "mistral", "--base", root / "base")
     differing = {
         row["field"]: (row["values"], row["remedy"]) for row in found["fields"] if not row["same"]
@@ -94,7 +90,7 @@ def test_every_difference_has_what_can_be_done(root: Path) -> None:
     assert wanted in table
 
 
-def test_the_command_that_compat_names_makes_the_pair_mergeable(root: Path, tmp_path: Path) -> None:
+def test_the_command_that_compat_names_makes_the_pair_mergeable(root, tmp_path):
     words_ = report(root / "base", root / "mistral")["verdict"].removeprefix("Run: layerswap ")
     given = [str(tmp_path) if word == "DIR" else word for word in words_.split()]
     result = CliRunner().invoke(main, given)
@@ -105,7 +101,7 @@ def test_the_command_that_compat_names_makes_the_pair_mergeable(root: Path, tmp_
     assert left == {"longest sequence", "tokens"}
 
 
-def test_what_nothing_reconciles_is_said(root: Path, tmp_path: Path) -> None:
+def test_what_nothing_reconciles_is_said(root, tmp_path):
     gpt2 = make_model("gpt2", tmp_path / "gpt2", 1)
     found = report(root / "base", gpt2)
     assert found["by_field"]["norm"]["values"] == ["RMSNorm", "LayerNorm"]
@@ -113,7 +109,7 @@ def test_what_nothing_reconciles_is_said(root: Path, tmp_path: Path) -> None:
     assert found["verdict"].startswith("These models cannot be merged: nothing reconciles archit")
 
 
-def test_two_quantised_models_are_not_called_mergeable(root: Path, tmp_path: Path) -> None:
+def test_two_quantised_models_are_not_called_mergeable(root, tmp_path):
     for name in ("base", "child"):
         shutil.copytree(root / name, tmp_path / name)
         file = tmp_path / name / "config.json"
@@ -125,7 +121,7 @@ def test_two_quantised_models_are_not_called_mergeable(root: Path, tmp_path: Pat
     assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
 
 
-def test_scaling_of_many_parts_takes_a_line_a_part(root: Path, tmp_path: Path) -> None:
+def test_scaling_of_many_parts_takes_a_line_a_part(root, tmp_path):
     rope = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0}
     rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
     for name, factor in (("eight", 8.0), ("thirty-two", 32.0)):
@@ -138,7 +134,7 @@ def test_scaling_of_many_parts_takes_a_line_a_part(root: Path, tmp_path: Path) -
     assert "RoPE scaling" not in lines
 
 
-def test_vocabularies_alone_are_left_to_the_recipe(root: Path, tmp_path: Path) -> None:
+def test_vocabularies_alone_are_left_to_the_recipe(root, tmp_path):
     random_model(tmp_path / "wider", 3, vocab_size=52)
     found = report(root / "base", tmp_path / "wider")
     assert not found["mergeable"]
@@ -155,21 +151,21 @@ def test_vocabularies_alone_are_left_to_the_recipe(root: Path, tmp_path: Path) -
         (["base", "child", "--base", "mistral"], "none of "),
     ],
 )
-def test_bad_input_is_one_error(args: list[str], message: str, root: Path) -> None:
+def test_bad_input_is_one_error(args, message, root):
     result = run(*(each if each.startswith("--") else root / each for each in args))
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
 
 
-def test_an_unrelated_base_of_the_same_shapes(root: Path, tmp_path: Path) -> None:
+def test_an_unrelated_base_of_the_same_shapes(root, tmp_path):
     stranger = random_model(tmp_path / "stranger", 7)
     result = run(root / "base", root / "child", "--base", stranger)
     assert result.exit_code == 2
     assert "descends from it (cosine of the weights: no (" in result.output
 
 
-def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
+def test_tokens_are_read_from_either_form(root, tmp_path):
     tokens = read_vocabulary("base", root / "base")
     assert tokens is not None
     assert (len(tokens.tokens), tokens.tokens["<bos>"]) == (48, 1)
@@ -187,7 +183,7 @@ def test_tokens_are_read_from_either_form(root: Path, tmp_path: Path) -> None:
     assert read_vocabulary("model", tmp_path) is None
 
 
-def test_quantised_weights_that_no_config_tells_of(root: Path, tmp_path: Path) -> None:
+def test_quantised_weights_that_no_config_tells_of(root, tmp_path):
     shutil.copytree(root / "child", tmp_path / "int8")
     file = tmp_path / "int8" / "model.safetensors"
     tensors = load_file(file)
@@ -197,11 +193,11 @@ def test_quantised_weights_that_no_config_tells_of(root: Path, tmp_path: Path) -
     assert found["verdict"] == "These models cannot be merged: nothing reconciles quantised."
 
 
-def test_only_headers_are_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_headers_are_read(root, tmp_path, monkeypatch):
     """Without --base, weights of which every value is cut away are as good as whole ones."""
     import layerswap_method.checkpoint.stored as spans
 
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise AssertionError("weights were read")
 
     monkeypatch.setattr(spans, "read_rows", fail)

@@ -1,8 +1,5 @@
 """How long a context may be, on both engines."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from ablations.engines.lm_eval_backend import start_model
@@ -26,9 +23,7 @@ TRAINED_LONG = {
         ("gpt2", {"n_positions": 64}, 64),
     ],
 )
-def test_a_context_beyond_the_positions_is_refused(
-    kind: str, settings: dict[str, Any], most: int, tmp_path: Path
-) -> None:
+def test_a_context_beyond_the_positions_is_refused(kind, settings, most, tmp_path):
     from transformers import AutoConfig
 
     AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
@@ -43,7 +38,7 @@ def test_a_context_beyond_the_positions_is_refused(
 
 
 @pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_no_engine_is_started_for_it(backend: Any, tmp_path: Path) -> None:
+def test_no_engine_is_started_for_it(backend, tmp_path):
     from transformers import AutoConfig
 
     AutoConfig.for_model("gpt2", n_positions=64).save_pretrained(tmp_path)

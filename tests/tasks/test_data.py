@@ -1,26 +1,30 @@
 """Where items come from: layouts, and what is said when a file is not what it should be."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ablations.tasks.data import load_belebele, load_flores, load_mgsm, load_mmlu
-from ablations.tasks.errors import DataAway
+from ablations.tasks.data import DataAway, load_belebele, load_flores, load_mgsm, load_mmlu
+from ablations.tasks.mbpp import load_mbpp
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, read_jsonl, write_jsonl
 
-Load = Callable[..., dict[str, Any]]
+
+def _load_mbpp(**how):
+    return load_mbpp(split="train", column="text_jpn", **how)
 
 
-def _load(load: Load, data_dir: Path | str | None, *codes: str) -> dict[str, Any]:
-    return load(
+LOADERS = {
+    **{"mgsm": load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores},
+    "mbpp": _load_mbpp,
+}
+CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
+
+
+def load(benchmark, data_dir, *codes):
+    return LOADERS[benchmark](
         hub_id="nobody/nothing",
-        configs={code: code for code in codes or ("sw",)},
+        configs={code: code for code in codes or CODES.get(benchmark, ("sw",))},
         data_dir=data_dir,
         version=1.0,
         config_source="somewhere.yaml",
@@ -29,147 +33,144 @@ def _load(load: Load, data_dir: Path | str | None, *codes: str) -> dict[str, Any
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    shutil.copytree(DATA, tmp_path / "data")
-    return tmp_path / "data"
+def data(tmp_path):
+    return shutil.copytree(DATA, tmp_path / "data")
 
 
-def _change(path: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
+def change(path, how):
     rows = read_jsonl(path)
-    change(rows)
+    how(rows)
     write_jsonl(path, rows)
 
 
-def test_mgsm_is_read_from_its_folder_or_bare(data: Path) -> None:
-    nested, bare = _load(load_mgsm, data), _load(load_mgsm, str(data / "mgsm"))
+def test_mgsm_is_read_from_its_folder_or_bare(data):
+    nested, bare = load("mgsm", data), load("mgsm", str(data / "mgsm"))
     for split in ("train", "test"):
         assert list(nested[split]) == list(bare[split])
-    assert list(nested["test"].features) == [
-        *("question", "answer", "answer_number", "equation_solution")
-    ]
+    columns = ["question", "answer", "answer_number", "equation_solution"]
+    assert list(nested["test"].features) == columns
     assert [row["answer_number"] for row in nested["test"]] == ["32", "1080", "2000", "35"]
     assert nested["test"][0]["answer"] is None
 
 
-def test_numbers_and_numerals_give_equal_items(data: Path) -> None:
+def test_numbers_and_numerals_give_equal_items(data):
     """The hub has 1080 where a file may have "1,080": the same item, with the same hash."""
-    before = list(_load(load_mgsm, data)["test"])
+    before = list(load("mgsm", data)["test"])
 
-    def to_integers(rows: list[dict[str, Any]]) -> None:
+    def to_integers(rows):
         for row in rows:
             row["answer_number"] = int(row["answer_number"].replace(",", ""))
             row["note"] = "a column that no task needs"
 
-    _change(data / "mgsm" / "sw_test.jsonl", to_integers)
-    assert list(_load(load_mgsm, data)["test"]) == before
+    change(data / "mgsm" / "sw_test.jsonl", to_integers)
+    assert list(load("mgsm", data)["test"]) == before
 
 
-def test_flores_pairs_sentences_by_id(data: Path) -> None:
-    _change(data / "flores" / "te_devtest.jsonl", lambda rows: rows.reverse())
-    pairs = list(_load(load_flores, data, "en", "te")["devtest"])
-    english, telugu = (
-        read_jsonl(DATA / "flores" / f"{code}_devtest.jsonl") for code in ("en", "te")
-    )
-    assert [(pair["id"], pair["source"], pair["target"]) for pair in pairs] == [
-        (one["id"], one["text"], other["text"]) for one, other in zip(english, telugu, strict=True)
-    ]
-    back = list(_load(load_flores, data, "te", "en")["devtest"])
-    assert [(pair["target"], pair["source"]) for pair in back] == [
-        (pair["source"], pair["target"]) for pair in pairs
-    ]
+def test_flores_pairs_sentences_by_id(data):
+    change(data / "flores" / "te_devtest.jsonl", lambda rows: rows.reverse())
+    files = (DATA / "flores" / f"{code}_devtest.jsonl" for code in ("en", "te"))
+    english, telugu = map(read_jsonl, files)
+    rows = [(e["id"], e["text"], t["text"]) for e, t in zip(english, telugu, strict=True)]
+    there, back = load("flores", data, "en", "te"), load("flores", data, "te", "en")
+    assert [(p["id"], p["source"], p["target"]) for p in there["devtest"]] == rows
+    assert [(p["id"], p["target"], p["source"]) for p in back["devtest"]] == rows
 
 
-def test_mmlu_keeps_its_splits_apart(data: Path) -> None:
-    items = list(_load(load_mmlu, data)["items"])
+def test_splits_stay_apart(data):
+    items = list(load("mmlu", data)["items"])
     assert [item["split"] for item in items] == ["dev"] * 10 + ["test"] * 4
+    assert [item["task_id"] for item in load("mbpp", data)["test"]] == [11, 12, 510]
+    assert len(read_jsonl(DATA / "mbpp" / "ja_test.jsonl")) == 4
 
 
-LOADERS: dict[str, Load] = {
-    **{"mgsm": load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores}
-}
+def test_a_translation_may_lack_the_code_that_sets_tests_up(data):
+    path = data / "mbpp" / "ja_test.jsonl"
+    change(path, lambda rows: [row.pop("test_setup_code", None) for row in rows])
+    assert {item["test_setup_code"] for item in load("mbpp", data)["test"]} == {""}
 
 
-def _put(index: int, **values: Any) -> Callable[[Path], object]:
-    """Return what gives a row of a file other values."""
-    return lambda path: _change(path, lambda rows: rows[index].update(values))
+def put(index, **values):
+    return lambda path: change(path, lambda rows: rows[index].update(values))
 
 
-def _cut(start: int) -> Callable[[Path], object]:
-    return lambda path: _change(path, lambda rows: rows.__delitem__(slice(start, None)))
+def cut(start):
+    return lambda path: change(path, lambda rows: rows.__delitem__(slice(start, None)))
 
 
-def _without(column: str) -> Callable[[Path], object]:
-    return lambda path: _change(path, lambda rows: [row.pop(column) for row in rows])
+def without(column):
+    return lambda path: change(path, lambda rows: [row.pop(column) for row in rows])
 
 
-def _text(content: str) -> Callable[[Path], object]:
-    return lambda path: path.write_text(content)
-
-
-def _rename(name: str) -> Callable[[Path], object]:
-    return lambda path: path.rename(path.with_name(name))
+def text(content):
+    return lambda path: path.write_bytes(content)
 
 
 @pytest.mark.parametrize(
     ("file", "harm", "parts"),
     [
-        ("mgsm/sw_test.jsonl", _rename("sw_tests.jsonl"), ["no such file; did you mean 'sw_tests"]),
         (
-            "belebele/sw_test.jsonl",
-            lambda path: path.parent.rename(path.parent.with_name("belebel")),
-            ["no folder 'belebele' in it; did you mean 'belebel'?", "belebele/sw_test.jsonl"],
-        ),
-        ("mgsm/sw_test.jsonl", _text("\n"), ["sw_test.jsonl: no rows"]),
-        ("mgsm/sw_test.jsonl", _text('{"question": 1}\n{"quest'), ["test.jsonl, line 2: not JSON"]),
-        ("mgsm/sw_test.jsonl", _text("[1]\n"), ["sw_test.jsonl, line 1: not an object"]),
-        (
-            "mgsm/sw_train.jsonl",
-            lambda path: path.write_bytes(b"\xff\xfe"),
-            ["sw_train.jsonl: cannot be read: UnicodeDecodeError"],
+            "mgsm/sw_test.jsonl",
+            lambda path: path.rename(path.with_name("sw_tests.jsonl")),
+            ["no such file; did you mean 'sw_tests"],
         ),
         (
             "belebele/sw_test.jsonl",
-            _without("flores_passage"),
+            lambda path: shutil.rmtree(path.parent),
+            ["belebele/sw_test.jsonl: no such file"],
+        ),
+        ("mgsm/sw_test.jsonl", text(b"\n"), ["sw_test.jsonl: no rows"]),
+        ("mgsm/sw_test.jsonl", text(b'{"question": 1}\n{"quest'), ["jsonl, line 2: not JSON"]),
+        ("mgsm/sw_test.jsonl", text(b"[1]\n"), ["sw_test.jsonl, line 1: not an object"]),
+        ("mgsm/sw_train.jsonl", text(b"\xff\xfe"), ["jsonl: cannot be read: UnicodeDecodeError"]),
+        (
+            "belebele/sw_test.jsonl",
+            without("flores_passage"),
             ["6 problems", "row 4: no column 'flores_passage'", "and 2 more"],
         ),
-        ("mgsm/sw_test.jsonl", _put(2, answer_number="many"), ["mgsm sw (test)", "item 2: answer"]),
-        ("mgsm/sw_train.jsonl", _put(3, answer=None), ["(train)", "item 3: an exemplar without"]),
-        ("mgsm/sw_train.jsonl", _cut(7), ["7 exemplars; needed are 8"]),
-        ("mgsm/sw_train.jsonl", _put(1, question=None), ["row 1: question is None, which is not"]),
-        ("mmlu/sw_test.jsonl", _put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
+        ("mgsm/sw_test.jsonl", put(2, answer_number="many"), ["mgsm sw (test)", "item 2: answer"]),
+        ("mgsm/sw_train.jsonl", put(3, answer=None), ["(train)", "item 3: an exemplar without"]),
+        ("mgsm/sw_train.jsonl", cut(7), ["7 exemplars; needed are 8"]),
+        ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
+        ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
+        ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
+        ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples beside the item take 6"]),
+        ("mmlu/sw_test.jsonl", put(0, answer="E"), ["mmlu sw", "answer 'E' is not A, B, C, D"]),
+        ("mmlu/sw_test.jsonl", put(0, subject="virology"), ["0 examples (dev) of 'virology'"]),
+        ("flores/sw_devtest.jsonl", cut(3), ["flores", "in one language only, such as id 3"]),
+        ("flores/sw_devtest.jsonl", put(1, text=" "), ["sw: sentence 1 is empty or of several"]),
+        ("flores/sw_devtest.jsonl", put(2, text="a\nb"), ["sentence 2 is empty or of several"]),
+        ("flores/sw_devtest.jsonl", put(2, id=1), ["sw: sentence 1 is there twice"]),
+        ("mbpp/ja_test.jsonl", without("task_id"), ["row 0: no column 'task_id'"]),
         (
-            "belebele/sw_test.jsonl",
-            _put(0, correct_answer_num=5),
-            ["correct_answer_num '5'"],
+            "mbpp/ja_test.jsonl",
+            put(0, test_list=["assert ("]),
+            ["its tests are not valid Python"],
         ),
-        ("belebele/sw_test.jsonl", _cut(5), ["5 items; 5 examples beside the item take 6"]),
-        ("mmlu/sw_test.jsonl", _put(0, answer="E"), ["mmlu sw", "answer 'E' is not A, B, C, D"]),
-        ("mmlu/sw_test.jsonl", _put(0, subject="virology"), ["0 examples (dev) of 'virology'"]),
-        ("flores/sw_devtest.jsonl", _cut(3), ["flores", "in one language only, such as id 3"]),
-        ("flores/sw_devtest.jsonl", _put(1, text=" "), ["sw: sentence 1 is empty or of several"]),
-        ("flores/sw_devtest.jsonl", _put(2, text="a\nb"), ["sentence 2 is empty or of several"]),
-        ("flores/sw_devtest.jsonl", _put(2, id=1), ["sw: sentence 1 is there twice"]),
+        ("mbpp/ja_test.jsonl", put(0, test_list="assert 1"), ["task_id 11", "not a list of texts"]),
+        ("mbpp/ja_test.jsonl", put(0, test_setup_code=5), ["task_id 11", "not a list of texts"]),
+        ("mbpp/ja_test.jsonl", put(0, text_jpn=None), ["row 0: text_jpn is None, which is not"]),
+        (
+            "mbpp/ja_test.jsonl",
+            lambda path: change(path, lambda rows: [row.update(task_id=5) for row in rows]),
+            ["mbpp ja (test): no task_id from 11 to 510"],
+        ),
     ],
 )
-def test_what_is_wrong_with_data_is_said(
-    data: Path, file: str, harm: Callable[[Path], object], parts: list[str]
-) -> None:
+def test_what_is_wrong_with_data_is_said(data, file, harm, parts):
     benchmark = file.split("/")[0]
-    codes = ("en", "sw") if benchmark == "flores" else ("sw",)
-    assert _load(LOADERS[benchmark], data, *codes)
+    assert load(benchmark, data)
     harm(data / file)
     with pytest.raises(InputError) as caught:
-        _load(LOADERS[benchmark], data, *codes)
+        load(benchmark, data)
     assert [part for part in parts if part not in caught.value.message] == []
 
 
-def test_the_hub_offline_names_the_way_out() -> None:
+def test_the_hub_offline_names_the_way_out():
     """conftest switches the hub off: what a user without network or access reads."""
-    with pytest.raises(DataAway) as caught:
-        _load(load_mgsm, None)
-    assert "nobody/nothing (sw, train): cannot be loaded" in caught.value.message
+    with pytest.raises(DataAway, match=r"nobody/nothing \(sw, train\): cannot be loaded") as caught:
+        load("mgsm", None)
     assert "--data-dir DIR with DIR/mgsm/{language}_train.jsonl" in caught.value.message
     with pytest.raises(DataAway, match=r"FLORES\+ is gated: accept its conditions") as caught:
-        _load(load_flores, None, "en", "sw")
+        load("flores", None)
     assert caught.value.exit_code == 1
     assert "`hf auth login`" in caught.value.message

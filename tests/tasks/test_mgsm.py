@@ -1,0 +1,157 @@
+"""MGSM as published and hand-written, in all of its eleven languages, and MGSM-Rev2."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+
+from layerswap_method.errors import InputError
+from tests.standins.scripted import (
+    DATA,
+    LANGUAGES,
+    PUBLISHED_MGSM,
+    TABLE,
+    ask,
+    gold,
+    perturbed,
+    read_jsonl,
+    task_names,
+    write_jsonl,
+)
+from tools.task_contents import SPECIAL_STOPS
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+CODES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")
+FILTERS = ("strict-match", "flexible-extract")
+
+PROMPT_HASHES = {
+    "sw": "1c89cce7b04b032a",
+    "te": "7dd0d4fbfcd3e364",
+    "bn": "c5a0096573390550",
+    "ja": "00681fb0c542481f",
+    "en": "36a93ab1e83f7259",
+}
+"""First 16 digits of the SHA-256 of the two prompts of a language, one after the other."""
+
+
+def scores_of(evaluation):
+    return {
+        (score.task.removeprefix("layerswap_mgsm_"), score.filter): score.value
+        for score in evaluation.scores
+        if score.metric == "exact_match"
+    }
+
+
+@pytest.fixture(scope="module")
+def right():
+    return ask(gold, task_names("mgsm"), data_dir=PUBLISHED_MGSM)
+
+
+def test_gold_answers_score_one_in_every_language(right):
+    assert scores_of(right) == {(code, name): 1.0 for code in LANGUAGES for name in FILTERS}
+    assert all(score.n == 2 for score in right.scores)
+
+
+def test_the_exemplars_own_solutions_are_read(tmp_path):
+    """The items are the eight exemplars; the answers are their solutions, letter for letter."""
+    solutions = {}
+    for code in LANGUAGES:
+        exemplars = read_jsonl(PUBLISHED_MGSM / f"{code}_train.jsonl")
+        words, items = TABLE[code].mgsm, []
+        for row in exemplars:
+            question = row["question"].removeprefix(words.question)
+            solution = row["answer"].removeprefix(words.answer)
+            assert (question, solution) != (row["question"], row["answer"])
+            solutions[f"layerswap_mgsm_{code}", question] = solution
+            items.append({**row, "question": question, "answer": None})
+        write_jsonl(tmp_path / f"{code}_train.jsonl", exemplars)
+        write_jsonl(tmp_path / f"{code}_test.jsonl", items)
+
+    def say(task, item):
+        return solutions[task, item["question"]]
+
+    evaluation = ask(say, task_names("mgsm"), data_dir=tmp_path)
+    assert scores_of(evaluation) == {(code, name): 1.0 for code in LANGUAGES for name in FILTERS}
+    assert all(score.n == 8 for score in evaluation.scores)
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_prompts_hold_the_exemplars_whole_and_are_those_on_file(right, code):
+    words = TABLE[code].mgsm
+    train, test = (
+        read_jsonl(PUBLISHED_MGSM / f"{code}_{name}.jsonl") for name in ("train", "test")
+    )
+    assert (len(train), len(test)) == (8, 2)
+    stops = (*SPECIAL_STOPS, words.question.strip())
+    assert not [row for row in train if any(stop in row["answer"] for stop in stops)]
+    exemplars = "".join(f"{row['question']}\n{row['answer']}\n\n" for row in train)
+    samples = right.samples_of(f"layerswap_mgsm_{code}")
+    assert len(samples) == len(FILTERS) * 2
+    for sample in samples:
+        item = f"{words.question}{test[sample.doc_id]['question']}\n{words.answer}"
+        assert sample.prompts == (exemplars + item,)
+    prompts = [sample.prompts[0] for sample in samples if sample.filter == "strict-match"]
+    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
+    assert digest[:16] == PROMPT_HASHES[code]
+
+
+def test_every_language_is_an_entry_and_scores_gold_and_wrong_answers():
+    assert sorted(code for code, language in TABLE.items() if language.mgsm) == list(CODES)
+    names = tuple(f"layerswap_mgsm_{code}" for code in CODES)
+    for say, value in ((gold, 1.0), (perturbed, 0.0)):
+        both = {(code, name): value for code in CODES for name in FILTERS}
+        assert scores_of(ask(say, names)) == both
+
+
+@pytest.mark.parametrize(
+    ("phrase", "strict"),
+    [("Die Antwort lautet", 1), ("die Antwort ist", 1), ("Das Ergebnis ist", 0)],
+)
+def test_both_german_phrases_count(phrase, strict):
+    found = ask(lambda _, item: f" 1. {phrase} {item['answer_number']}.", ("layerswap_mgsm_de",))
+    assert scores_of(found) == {("de", "strict-match"): strict, ("de", "flexible-extract"): 1}
+
+
+def write_rev2(folder, code, *rows):
+    path = folder / "mgsm_rev2" / f"mgsm_{code}.tsv"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Tables as they are published, and MGSM's exemplars beside them."""
+    write_rev2(tmp_path, "de", "Was ist 3 + 4?\t7", "Was ist 1.000 mal 1?\t1,000")
+    write_rev2(tmp_path, "sw", "Ngapi ni 3 +\u2028 4?\t7\r")  # a break that ends no line
+    shutil.copytree(DATA / "mgsm", tmp_path / "mgsm")
+    return tmp_path
+
+
+def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data):
+    names = ("layerswap_mgsm_rev2_de", "layerswap_mgsm_rev2_sw")
+    right = ask(gold, names, data_dir=data)
+    assert set(scores_of(right).values()) == {1.0}
+    assert set(scores_of(ask(perturbed, names, data_dir=data)).values()) == {0.0}
+    german, swahili = map(right.samples_of, names)
+    assert {sample.target for sample in german} == {"7", "1000"}
+    assert {sample.target for sample in swahili} == {"7"}
+    assert "Ngapi ni 3 +\u2028 4?\n" in swahili[0].prompts[0]
+    own = ask(gold, ("layerswap_mgsm_de",)).samples[0].prompts[0]
+    prompt = german[0].prompts[0]
+    assert prompt.endswith("\n\nFrage: Was ist 3 + 4?\nSchritt-für-Schritt-Antwort:")
+    assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
+
+
+def test_what_is_wrong_with_tables_is_said(data):
+    write_rev2(data, "fr", "Combien font 3 + 4 ?\tsept")
+    write_rev2(data, "es", "Cuanto es 3 + 4? 7")
+    (data / "mgsm" / "sw_train.jsonl").unlink()
+    for code, problem in {
+        "th": "mgsm_rev2/mgsm_th.tsv: no such file",
+        "fr": "item 0: answer_number 'sept'",
+        "es": "mgsm_es.tsv, line 1: no tab between a question and its number",
+        "sw": "mgsm/sw_train.jsonl: no such file",
+    }.items():
+        with pytest.raises(InputError, match=problem):
+            ask(gold, (f"layerswap_mgsm_rev2_{code}",), data_dir=data)

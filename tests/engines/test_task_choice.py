@@ -28,10 +28,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "group": "words_odd",
             "task": [{"task": "words_choose", "num_fewshot": 1}],
         },
-        "words_odd_run": {
-            "group": "words_odd_run",
-            "task": [{"task": "words_run", "num_fewshot": 1}],
-        },
     }
     for name, content in files.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
@@ -56,8 +52,6 @@ def _names(folder: Path, *names: str, allow: bool = False) -> tuple[list[str], d
             ["words_run"],
         ),
         (["coded"], [], ["words_run"]),
-        (["words_odd"], ["words_odd"], []),  # a group that changes its members stays whole
-        (["words_odd_run"], [], ["words_odd_run"]),
     ],
 )
 def test_groups_are_taken_apart_and_what_runs_code_is_left_out(

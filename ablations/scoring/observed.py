@@ -1,6 +1,6 @@
 """Values of an item that are no metric of its task: truncation, and the language of the answer.
 
-Derived from what lm-eval logged and how the requests went.
+Derived from what lm-eval logged and how the requests went: did the prompt fit, did the answer end.
 """
 
 from __future__ import annotations
@@ -62,9 +62,7 @@ class Outcome:
 def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (code, script) of the language a task's answers should be in, None for none.
 
-    Args:
-        config: of the task, as lm-eval reports it. Its metadata names both; a task that executes
-            its answers asks for code, which is in no language.
+    Its metadata names both. A task that executes its answers wants code, which is in no language.
     """
     metadata = config.get("metadata") or {}
     if config.get("output_type") != "generate_until" or config.get("unsafe_code"):
@@ -82,8 +80,8 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -
     """
     languages, prompts = [], []
     for task, config in configs.items():
-        spoken, metadata = language_of(config), config.get("metadata") or {}
-        if spoken is not None and (reason := why_not_judged(*spoken)) is not None:
+        language, metadata = language_of(config), config.get("metadata") or {}
+        if language is not None and (reason := why_not_judged(*language)) is not None:
             languages.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
         prompt = metadata.get("prompt_language", metadata.get("language"))
         if prompt != metadata.get("language"):
@@ -97,35 +95,32 @@ def observed_values(
 ) -> dict[str, float]:
     """Return name -> value of an item, for what can be observed of it.
 
-    Args:
-        language: code and script that its answers are judged by; None judges none.
-        outcomes: how its requests went; empty where nobody noted it.
-        responses: the answers.
+    `language` has code and script that its answers are judged by; None judges none. `outcomes` is
+    empty where nobody noted how its requests went.
     """
     values = {}
     texts = [response for response in responses if isinstance(response, str)]
     if language is not None and texts:
         values[LANGUAGE_FIDELITY] = float(all(is_in_language(text, *language) for text in texts))
-    ends = [each.is_truncated for each in outcomes if each.is_truncated is not None]
-    if ends:
-        values[TRUNCATED] = float(any(ends))
+    if any(each.is_truncated is not None for each in outcomes):
+        values[TRUNCATED] = float(any(each.is_truncated for each in outcomes))
     if outcomes:
         values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in outcomes))
     return values
 
 
-def notes_on(found: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
+def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
     """Yield per task what did not fit the model's context, in words."""
     by_task: dict[str, list[Outcome]] = {}
-    for (task, _), items in found.items():
+    for (task, _), items in outcomes.items():
         by_task.setdefault(task, []).extend(items)
-    for task, all_of in by_task.items():
-        cut = [each for each in all_of if each.is_cut]
-        lowered = [each for each in all_of if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
+    for task, own in by_task.items():
+        cut = [each for each in own if each.is_cut]
+        lowered = [each for each in own if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
         if cut:
             longest = max(each.prompt_tokens for each in cut)
             yield (
-                f"{task}: {len(cut)} of {len(all_of)} prompts (up to {longest} tokens) do not fit "
+                f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
                 f"the context of {cut[0].context_tokens} tokens beside the answer and were cut "
                 "from the left, so that examples are missing"
             )

@@ -158,24 +158,22 @@ class Evaluation(Frozen):
     notes: tuple[str, ...] = ()
     """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""
 
-    def score(self, task: str, metric: str | None = None) -> TaskScore:
-        """Return the first score of `task` (of `metric`, if given).
+    def score(self, task: str, metric: str | None = None, filter: str | None = None) -> TaskScore:
+        """Return the first score of `task` (of `metric` and `filter`, if given).
 
         Raises:
             InputError: when there is none.
         """
         own = [score for score in self.scores if score.task == task]
-        found = next((score for score in own if metric in (None, score.metric)), None)
-        if found is not None:
-            return found
-        if own:
-            named = ", ".join(sorted({score.metric for score in own}))
-            raise InputError(f"{self.model}: task {task!r} has no score {metric}; it has {named}")
-        known = sorted({score.task for score in self.scores})
-        raise InputError(
-            f"{self.model}: task {task!r} was not evaluated{nearest(task, known)}; "
-            f"evaluated were {', '.join(known)}"
-        )
+        for score in own:
+            if metric in (None, score.metric) and filter in (None, score.filter):
+                return score
+        problem = f"task {task!r} has no score {metric},{filter}; it has "
+        names = {f"{score.metric},{score.filter}" for score in own}
+        if not own:
+            names = {score.task for score in self.scores}
+            problem = f"task {task!r} was not evaluated{nearest(task, names)}; evaluated were "
+        raise InputError(f"{self.model}: {problem}{', '.join(sorted(names))}")
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""

@@ -94,13 +94,11 @@ class Answering:
         answers = self._answer(questions, self._score_texts)
         return [cast(tuple[float, bool], answer.response) for answer in answers]
 
-    def _generate(self, questions: Sequence[Question]) -> None:
-        """Generate answers, each handed to `_keep`."""
-        raise NotImplementedError
+    _generate: Callable[[Sequence[Question]], None]
+    """Generates answers, and hands each to `_keep`."""
 
-    def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
-        """Score the second tokens of each pair after the first, and hand that to `_keep`."""
-        raise NotImplementedError
+    _score: Callable[[Sequence[tuple[Question, list[int], list[int]]]], None]
+    """Scores the second tokens of each pair after the first, and hands that to `_keep`."""
 
     def _key(self, *question: Any) -> str:
         return key_of(*question) if self.answers is None else self.answers.key(*question)

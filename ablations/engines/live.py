@@ -41,12 +41,8 @@ def open_live(
 ) -> LiveEvaluator:
     """Return an evaluator with one engine for every model of one architecture.
 
-    The engine starts at the first model, or with `LiveEvaluator.start`.
-
-    Args:
-        base_folder: checkpoint that the engine starts from; gives config and tokenizer.
-        backend: ``auto`` is vLLM when it is installed, else HF.
-        options: how the model is run.
+    The engine starts at the first model, or with `LiveEvaluator.start`, from the checkpoint in
+    `base_folder`, which gives config and tokenizer.
 
     Raises:
         InputError: for a folder that holds no checkpoint, or a backend that is not installed.

@@ -64,9 +64,9 @@ def start_model(
         model: a folder, or the hub id of a model in the local cache.
         backend: the engine.
         options: how the model is run.
-        seed: of vLLM's sampling.
+        seed: of vLLM.
         engine_arguments: more arguments for vLLM.
-        adapter: an adapter of peft's, of any kind, that runs next to the weights; HF only.
+        adapter: an adapter of peft's that runs next to the weights; HF only.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -112,10 +112,8 @@ def run_tasks(
         request: tasks and settings.
         model: name of the model in the result.
         backend: name of the engine in the result.
-        folder: of the model whose chat template is applied, where the request wants one; None
-            for that of the tokenizer in `lm`.
-        answers: of this model to this task, where answers are stored as they arrive; what is in
-            it is not sent again. None stores nothing.
+        folder: of the model whose chat template is applied; None for that of `lm`.
+        answers: where answers are stored as they arrive; what is in it is not sent again.
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
@@ -129,7 +127,7 @@ def run_tasks(
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
-        lm.answers = answers  # an object that does not watch stores none
+        lm.answers = answers  # one that is no `Answering` stores none
         for repeat in range(request.protocol.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
@@ -183,6 +181,4 @@ def _simple_evaluate(
             torch_random_seed=seed,
             fewshot_random_seed=request.seed,
         )
-    if raw is None:
-        raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     return dict(raw)

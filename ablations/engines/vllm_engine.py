@@ -73,8 +73,7 @@ def is_batch_invariant() -> bool:
     return os.environ.get(_BATCH_INVARIANT, "0") not in ("", "0")
 
 
-def _supports_batch_invariance() -> bool:
-    """Return whether the GPUs here are of a kind that vLLM documents for it (from Hopper on)."""
+def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
     import torch
 
     is_nvidia = torch.cuda.device_count() > 0 and torch.version.cuda is not None
@@ -159,17 +158,9 @@ def clean_up() -> None:
 
 
 class SwapExtension:
-    """Given to vLLM as ``worker_extension_cls``, which imports it by name in each worker."""
+    """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
-    if TYPE_CHECKING:
-
-        def get_model(self) -> torch.nn.Module:
-            """Return the worker's model."""
-
-        def reload_weights(self, *, weights_iterator: Iterator[Any]) -> None:
-            """Load the model's tensors, given as in its checkpoint."""
-
-    def layerswap_load(self, text: str) -> str | None:
+    def layerswap_load(self: Any, text: str) -> str | None:
         """Load a whole model, named by `mixes_to_json`; return what went wrong, if anything did."""
         from layerswap_method.tensors import mixes_from_json
 
@@ -193,7 +184,7 @@ def _prepack_tied(model: torch.nn.Module) -> None:
     """Have modules that share a parameter pack it anew.
 
     On CPU vLLM multiplies with a packed copy of the weight. Loading the input embedding renews
-    that module's copy; a tied output embedding keeps the one of the model before.
+    its copy; a tied output embedding keeps the one of the model before.
     """
     owners: dict[int, list[torch.nn.Module]] = {}
     for module in model.modules():

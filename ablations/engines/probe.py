@@ -54,8 +54,8 @@ def ask_probe(lm: Any) -> ProbeAnswers:
 
     special = set(lm.tokenizer.all_special_ids)
     known = [token for token in range(len(lm.tokenizer)) if token not in special]
-    tokens = known[:: max(1, len(known) // _PROBE_TOKENS)][:_PROBE_TOKENS]
-    half = len(tokens) // 2
+    tokens = [known[place * len(known) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
+    half = _PROBE_TOKENS // 2
     first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
     pair = (first, f" {second.lstrip()}")
     options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}

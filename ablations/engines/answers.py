@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import write_bytes
-from ablations.scoring.outcomes import Outcome
+from ablations.scoring.observed import Outcome
 
 if TYPE_CHECKING:
     from ablations.machine.locks import Claim
@@ -57,10 +57,8 @@ class AnswerFile:
     def __init__(self, path: Path, engine: str = "") -> None:
         """Read nothing yet.
 
-        Args:
-            path: the file; it need not be there.
-            engine: hash of all that changes an answer and is not in a request: engine, options,
-                versions.
+        `engine` is a hash of all that changes an answer and is not in a request: engine, options,
+        versions.
         """
         self.path = path
         self._engine = engine
@@ -81,8 +79,6 @@ class AnswerFile:
         except OSError as error:
             self._give_up(error)
         if self.path.is_file():
-            if self._lock is not None:
-                self._drop_torn_line()
             self._known |= {key: answer for key, answer, _ in self._read()}
         return self
 
@@ -139,18 +135,16 @@ class AnswerFile:
             self._lock.release()
         self._lock = None
 
-    def _drop_torn_line(self) -> None:
-        with self.path.open("rb+") as file:
-            content = file.read()
-            whole = content.rfind(b"\n") + 1
-            if whole < len(content):
-                logger.warning("%s: its last line was torn and is dropped", self.path)
-                file.truncate(whole)
-
     def _read(self) -> Iterator[tuple[str, Answer, bytes]]:
-        """Yield key, answer and line of each answer that can be read."""
+        """Yield key, answer and line of each answer that can be read; drop a torn last line."""
+        whole = 0
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n") and self._lock is not None:
+                    logger.warning("%s: its last line was torn and is dropped", self.path)
+                    os.truncate(self.path, whole)
+                    return
+                whole += len(line)
                 try:
                     content = json.loads(line)
                     key, response = str(content.pop("key")), content.pop("response")

@@ -20,30 +20,28 @@ _VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
 def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backend:
     """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
 
-    Args:
-        choice: of the user.
-        beside: an adapter that is no change of weights; ``auto`` is then HF.
+    With an adapter `beside` the weights, which changes none of them, ``auto`` is HF.
 
     Raises:
         InputError: for ``vllm`` where it is not installed or cannot run the adapter, or a backend
             whose lm-eval is missing.
     """
-    if beside is not None and choice == "vllm":
+    if importlib.util.find_spec("lm_eval") is None:
+        raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
+    if choice == "vllm" and beside is not None:
         raise InputError(
             f"{beside}: this adapter (a prefix or a fusion) changes none of the base's "
             "weights and runs on transformers only; use --backend hf"
         )
-    if beside is not None:
-        choice = "hf"
-    if importlib.util.find_spec("lm_eval") is None:
-        raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
-    if choice == "auto":
-        chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
-        logger.info("backend: %s", describe_backend(chosen))
-        return chosen
     if choice == "vllm" and not vllm_engine.is_installed():
         raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
-    return choice
+    if choice != "auto":
+        return choice
+    if beside is not None:
+        return "hf"
+    chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
+    logger.info("backend: %s", describe_backend(chosen))
+    return chosen
 
 
 def check_devices(backend: Backend, options: EngineOptions) -> None:

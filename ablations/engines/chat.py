@@ -15,28 +15,17 @@ from typing import Any
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, first_line, nearest
 
-_CHAT = [{"role": "user", "content": "1 + 1 = ?"}]
-"""What a template is tried on."""
-
-_ENDS = ("</", "[/", "<|")
-"""How tokens begin that may end the thinking; ``<unk>`` and its like are none."""
-
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 """Files that hold a tokenizer's vocabulary; a model has one of them."""
 
 
 def chat_template(folder: Path, name: str | None = None) -> str:
-    """Return a chat template of the tokenizer in `folder`.
-
-    Args:
-        folder: of a model.
-        name: of the template; None takes the only one, or the one called ``default``.
+    """Return a chat template of the tokenizer in `folder`, the default one without a `name`.
 
     Raises:
-        InputError: where there is no tokenizer, no template, none of that name, or several and
-            none is the default.
+        InputError: where there is no tokenizer or no such template.
     """
-    return _choose(_tokenizer(folder).chat_template, str(folder), name)
+    return _choose(_tokenizer(folder), str(folder), name)
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -61,12 +50,12 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
     Raises:
         InputError: with every problem.
     """
-    problems: dict[str, None] = {}
+    problems = []
     for folder in dict.fromkeys(folders):
         try:
             _check(protocol, folder)
         except InputError as error:
-            problems[error.message] = None
+            problems.append(error.message)
     if problems:
         raise InputError("\n".join(problems))
 
@@ -74,10 +63,7 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
 def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
     """Set the prompts and generation of an lm-eval model object by `protocol`.
 
-    Args:
-        lm: of transformers or vLLM; others are left as they are if there is nothing to set.
-        protocol: of prompts and generation.
-        folder: of the model whose template it is; None for that of the object's own tokenizer.
+    The template is that of the model in `folder`; without one, of the object's own tokenizer.
 
     Raises:
         InputError: as `chat_template`.
@@ -91,10 +77,8 @@ def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
     if not protocol.is_chat:
         return
     name = protocol.template_name
-    if folder is None:
-        template = _choose(lm.tokenizer.chat_template, "the tokenizer", name)
-    else:
-        template = chat_template(folder, name)
+    tokenizer = lm.tokenizer if folder is None else _tokenizer(folder)
+    template = _choose(tokenizer, str(folder or "the model"), name)
     # lm-eval takes a template's name for its logs only and always applies the default.
     lm.tokenizer.chat_template = template
     if is_vllm:
@@ -105,18 +89,17 @@ def _check(protocol: Protocol, folder: Path) -> None:
     if protocol.is_chat:
         template = chat_template(folder, protocol.template_name)
         options: dict[str, Any] = {"add_generation_prompt": True, **_thinking(protocol)}
+        chat = [{"role": "user", "content": "1 + 1 = ?"}]
         try:
             _tokenizer(folder).apply_chat_template(
-                _CHAT, tokenize=False, chat_template=template, **options
+                chat, tokenize=False, chat_template=template, **options
             )
         except Exception as error:  # a template is a program, which may raise anything
             raise InputError(f"{folder}: its chat template fails: {first_line(error)}") from error
     token = protocol.think_end_token
-    if token is not None and token not in (vocabulary := _tokenizer(folder).get_vocab()):
-        marks = [each for each in vocabulary if each.startswith(_ENDS)]
+    if token is not None and token not in _tokenizer(folder).get_vocab():
         raise InputError(
             f"{folder}: think_end_token {token!r} is not in the vocabulary of its tokenizer"
-            f"{nearest(token, marks)}"
         )
 
 
@@ -125,25 +108,21 @@ def _thinking(protocol: Protocol) -> dict[str, bool]:
     return {} if thinking is None else {"enable_thinking": thinking}
 
 
-def _choose(templates: Any, where: str, name: str | None) -> str:
+def _choose(tokenizer: Any, where: str, name: str | None) -> str:
+    templates = tokenizer.chat_template
     if not templates:
         raise InputError(
             f"{where}: its tokenizer has no chat template; ask without apply_chat_template, or put "
             "the chat_template.jinja of a model that was trained with one into the folder"
         )
     named: dict[str, str] = templates if isinstance(templates, dict) else {"default": templates}
-    if (name or "default") in named:
-        return named[name or "default"]
-    known = ", ".join(sorted(named))
-    if name is None:
+    name = name or "default"
+    if name not in named:
         raise InputError(
-            f"{where}: its tokenizer has several chat templates and none is called default; name "
-            f"one in apply_chat_template: {known}"
+            f"{where}: its tokenizer has no chat template {name!r}{nearest(name, named)}; it has "
+            f"{', '.join(sorted(named))}: name one in apply_chat_template"
         )
-    raise InputError(
-        f"{where}: its tokenizer has no chat template {name!r}{nearest(name, named)}; it has "
-        f"{known}"
-    )
+    return named[name]
 
 
 @lru_cache(64)

@@ -35,13 +35,13 @@ def differences(one: Path, other: Path) -> list[str]:
     readers = {"config.json": _config, "generation_config.json": _generation}
     if _digests(one) != _digests(other):
         readers["tokenizer"] = _tokenizer
-    found = []
+    differing = []
     for name, read in readers.items():
         ours, theirs = read(one), read(other)
         keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
         if keys:
-            found.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
-    return found
+            differing.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
+    return differing
 
 
 def _config(folder: Path) -> dict[str, Any]:

@@ -22,15 +22,7 @@ if TYPE_CHECKING:
 
 
 class SwapFailed(LayerSwapError):
-    """A model could not be put into a live engine; a checkpoint on disk may do.
-
-    `lasting` says that no other model of this architecture can be put in either.
-    """
-
-    def __init__(self, message: str, *, lasting: bool = False) -> None:
-        """Say what failed and what to do."""
-        super().__init__(message)
-        self.lasting = lasting
+    """A model could not be put into a live engine; a checkpoint on disk may do."""
 
 
 class HfEngine:
@@ -54,12 +46,11 @@ class HfEngine:
         Raises:
             SwapFailed: where one has not, or is not on a GPU.
         """
-        away = [name for name, tensor in self._tensors.items() if tensor.is_meta]
-        if away:
+        away = next((name for name, tensor in self._tensors.items() if tensor.is_meta), None)
+        if away is not None:
             raise SwapFailed(
-                f"parts of the model did not fit the GPUs and are kept elsewhere ({away[0]}), so "
-                "its tensors cannot be replaced in place",
-                lasting=True,
+                f"parts of the model did not fit the GPUs and are kept elsewhere ({away}), so "
+                "its tensors cannot be replaced in place"
             )
         unknown = [name for name in names if name not in self._tensors]
         known = {self._tensors[name].data_ptr() for name in names if name in self._tensors}
@@ -67,8 +58,7 @@ class HfEngine:
         if unknown or left:
             raise SwapFailed(
                 "transformers holds this model under other names than its checkpoint "
-                f"({', '.join([*unknown, *left][:3])}), so its tensors cannot be replaced in place",
-                lasting=True,
+                f"({', '.join([*unknown, *left][:3])}), so its tensors cannot be replaced in place"
             )
 
     def load(self, mixes: Mapping[str, TensorMix]) -> None:
@@ -92,7 +82,7 @@ class HfEngine:
                     )
                 reader.copy_to(parameter)
 
-    def forget(self) -> None:
+    def reset_cache(self) -> None:
         """Do nothing: lm-eval keeps no cache between two runs on a transformers model."""
 
     def stop(self) -> None:
@@ -104,10 +94,6 @@ class VllmEngine:
     """One vLLM engine; its workers read and load the tensors (`vllm_engine.SwapExtension`)."""
 
     backend: Backend = "vllm"
-
-    def __init__(self) -> None:
-        """Start nothing yet."""
-        self._llm: Any = None
 
     def start(self, folder: Path, options: EngineOptions) -> Any:
         """Start the engine on the checkpoint and return lm-eval's model object."""
@@ -131,13 +117,12 @@ class VllmEngine:
             if problem is not None:
                 raise SwapFailed(f"vLLM could not load the tensors: {problem}")
 
-    def forget(self) -> None:
+    def reset_cache(self) -> None:
         """Drop the prefix cache: keys and values of the weights before."""
         if not self._llm.reset_prefix_cache():
             raise SwapFailed("vLLM did not reset its prefix cache: requests are still running")
 
     def stop(self) -> None:
-        """End the engine, if it runs."""
-        llm, self._llm = self._llm, None
-        if llm is not None:
-            vllm_engine.shut_down(llm)
+        """End the engine."""
+        vllm_engine.shut_down(self._llm)
+        del self._llm

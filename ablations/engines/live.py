@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,12 +41,8 @@ def open_live(
 ) -> LiveEvaluator:
     """Return an evaluator with one engine for every model of one architecture.
 
-    The engine starts at the first model, or with `LiveEvaluator.start`.
-
-    Args:
-        base_folder: checkpoint that the engine starts from; gives config and tokenizer.
-        backend: ``auto`` is vLLM when it is installed, else HF.
-        options: how the model is run.
+    The engine starts at the first model, or with `LiveEvaluator.start`, from the checkpoint in
+    `base_folder`, which gives config and tokenizer.
 
     Raises:
         InputError: for a folder that holds no checkpoint, or a backend that is not installed.
@@ -74,7 +71,7 @@ class LiveEvaluator:
         self._lm: Any = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
-        self._baseline: Baseline | None = None
+        """Why no model can be put into it any more."""
 
     @property
     def backend(self) -> Backend:
@@ -91,15 +88,12 @@ class LiveEvaluator:
         """
         started = time.perf_counter()
         if self._disabled is not None:
-            raise SwapFailed(self._disabled, lasting=True)
+            raise SwapFailed(self._disabled)
         if self._lm is None:
-            _check_tied(self._base)
             self._lm = self._engine.start(self._base.donor, self._options)
-            try:
+            with self._ended_by_errors(self._base, for_good=True):
                 self._engine.check(tuple(self._base.tensors))
                 self._prove()
-            except Exception as error:
-                raise self._failure(self._base, error, lasting=True) from error
         return time.perf_counter() - started
 
     def swap(self, model: Merge) -> dict[str, float]:
@@ -112,10 +106,8 @@ class LiveEvaluator:
         self._check_fit(model)
         start_s = self.start()
         started = time.perf_counter()
-        try:
+        with self._ended_by_errors(model):
             self._load(model.tensors)
-        except Exception as error:
-            raise self._failure(model, error) from error
         return {"start": start_s, "load": time.perf_counter() - started}
 
     def check(self) -> None:
@@ -125,23 +117,15 @@ class LiveEvaluator:
             SwapFailed: for good, when the probe is not answered as at the start: what was
                 evaluated since the last check may be wrong.
         """
-        if self._lm is None:
-            return
-        try:
-            self._load(self._base.tensors)
-            self._compare("with the base's weights back in place")
-        except Exception as error:
-            raise self._failure(self._base, error, lasting=True) from error
+        if self._lm is not None:
+            with self._ended_by_errors(self._base, for_good=True):
+                self._load(self._base.tensors)
+                self._compare("with the base's weights back in place")
 
     def evaluate(
         self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
     ) -> Evaluation:
-        """Return scores and records of `model`.
-
-        Args:
-            model: the weights.
-            request: tasks and settings.
-            answers: see `run_tasks`.
+        """Return scores and records of `model`; for `answers` see `run_tasks`.
 
         Raises:
             InputError: for unknown tasks, before anything is loaded.
@@ -149,14 +133,10 @@ class LiveEvaluator:
         """
         check_tasks(request)
         self.swap(model)
+        name, backend, folder = str(model.donor), self.backend, model.donor
         try:
             return run_tasks(
-                self._lm,
-                request,
-                model=str(model.donor),
-                backend=self.backend,
-                folder=model.donor,
-                answers=answers,
+                self._lm, request, model=name, backend=backend, folder=folder, answers=answers
             )
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
@@ -191,15 +171,14 @@ class LiveEvaluator:
         self._compare("with every tensor of the base loaded over itself")
 
     def _compare(self, when: str) -> None:
-        mismatch = None if self._baseline is None else self._baseline.mismatch(self._ask_probe())
-        if mismatch is not None:
+        if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
                 f"{self._base.donor}: {when}, {self.backend} says other things than at its start "
                 f"({mismatch}); weights loaded into it are not what they should be"
             )
 
     def _ask_probe(self) -> ProbeAnswers:
-        self._engine.forget()
+        self._engine.reset_cache()
         return ask_probe(self._lm)
 
     def _load(self, tensors: Mapping[str, TensorMix]) -> None:
@@ -210,23 +189,22 @@ class LiveEvaluator:
         self._loaded = None
         self._engine.load(tensors)
         self._loaded = tensors
-        self._engine.forget()
+        self._engine.reset_cache()
 
-    def _failure(self, model: Merge, error: Exception, *, lasting: bool = False) -> SwapFailed:
-        """End an engine that may hold half of a model; remember what cannot be mended."""
-        if isinstance(error, SwapFailed):
-            failure = SwapFailed(error.message, lasting=lasting or error.lasting)
-        else:
-            text = f"{type(error).__name__}: {error}"
-            if isinstance(error, LayerSwapError):
-                text = error.message
-            failure = SwapFailed(
-                f"{model.donor}: its tensors did not get into the engine: {text}", lasting=lasting
-            )
-        if failure.lasting:
-            self._disabled = failure.message
-        self.close()
-        return failure
+    @contextmanager
+    def _ended_by_errors(self, model: Merge, *, for_good: bool = False) -> Iterator[None]:
+        """End the engine at an error, which may leave half of `model` in it."""
+        try:
+            yield
+        except Exception as error:
+            self.close()
+            message = error.message if isinstance(error, LayerSwapError) else str(error)
+            if not isinstance(error, SwapFailed):
+                kind = "" if isinstance(error, LayerSwapError) else f"{type(error).__name__}: "
+                place = f"{model.donor}: its tensors did not get into the engine"
+                message = f"{place}: {kind}{message}"
+            self._disabled = message if for_good else None
+            raise SwapFailed(message) from error
 
     def _check_fit(self, model: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
@@ -250,18 +228,3 @@ def _final_norm(base: Merge) -> str | None:
     """Return the weight of the norm after the last layer, None where no name says so."""
     outside = (name for name in base.tensors if not re.search(r"\.\d+\.", name))
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
-
-
-def _check_tied(base: Merge) -> None:
-    """Refuse a tied model that stores its output embedding besides: engines differ on those."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(base.donor)
-    configs = (config, config.get_text_config())
-    tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
-    if tied and any(name.endswith("lm_head.weight") for name in base.tensors):
-        raise SwapFailed(
-            f"{base.donor}: its config ties the embeddings and it stores an lm_head besides; "
-            "engines decide at the start which of them counts",
-            lasting=True,
-        )

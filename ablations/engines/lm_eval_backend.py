@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -18,11 +17,9 @@ from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
-from ablations.engines.watched import WatchedHf, WatchedVllm
 from ablations.machine.progress import Step, tell
 from ablations.models.context import check_context
-from ablations.scoring.observed import task_notes
-from ablations.scoring.outcomes import notes_on
+from ablations.scoring.observed import notes_on, task_notes
 from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.repeats import mean_scores
@@ -67,9 +64,9 @@ def start_model(
         model: a folder, or the hub id of a model in the local cache.
         backend: the engine.
         options: how the model is run.
-        seed: of vLLM's sampling.
+        seed: of vLLM.
         engine_arguments: more arguments for vLLM.
-        adapter: an adapter of peft's, of any kind, that runs next to the weights; HF only.
+        adapter: an adapter of peft's that runs next to the weights; HF only.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -82,9 +79,14 @@ def start_model(
     try:
         with quietly():
             check_context(model, options.max_model_len)
-            if backend == "vllm":
-                return _start_vllm(model, options, seed, engine_arguments or {})
-            return _start_hf(model, options, adapter)
+            if backend == "hf":
+                from ablations.engines.hf_model import HfModel
+
+                return HfModel(model, options, adapter)
+            vllm_engine.prepare(options)
+            from ablations.engines.vllm_model import VllmModel
+
+            return VllmModel(model, options, seed, engine_arguments or {})
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -110,10 +112,8 @@ def run_tasks(
         request: tasks and settings.
         model: name of the model in the result.
         backend: name of the engine in the result.
-        folder: of the model whose chat template is applied, where the request wants one; None
-            for that of the tokenizer in `lm`.
-        answers: of this model to this task, where answers are stored as they arrive; what is in
-            it is not sent again. None stores nothing.
+        folder: of the model whose chat template is applied; None for that of `lm`.
+        answers: where answers are stored as they arrive; what is in it is not sent again.
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
@@ -127,7 +127,7 @@ def run_tasks(
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
-        lm.answers = answers  # an object that does not watch stores none
+        lm.answers = answers  # one that is no `Answering` stores none
         for repeat in range(request.protocol.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
@@ -181,48 +181,4 @@ def _simple_evaluate(
             torch_random_seed=seed,
             fewshot_random_seed=request.seed,
         )
-    if raw is None:
-        raise LayerSwapError("lm-eval returned no results: run this on the first rank only")
     return dict(raw)
-
-
-def _start_hf(model: str, options: EngineOptions, adapter: Path | None) -> Any:
-    """Return lm-eval's transformers model, with an adapter of peft's on it if there is one."""
-    import torch
-    from lm_eval.models.huggingface import HFLM
-
-    class Model(WatchedHf, HFLM):  # type: ignore[misc]
-        """lm-eval's, and tells how each request went."""
-
-    return Model(
-        pretrained=model,
-        peft=None if adapter is None else str(adapter),
-        device="cuda" if torch.cuda.is_available() else "cpu",
-        parallelize=options.device_map == "auto" and torch.cuda.is_available(),
-        dtype=options.dtype,
-        batch_size=options.batch_size,
-        max_length=options.max_model_len,
-        trust_remote_code=False,
-    )
-
-
-def _start_vllm(
-    model: str, options: EngineOptions, seed: int, engine_arguments: Mapping[str, Any]
-) -> Any:
-    """Return lm-eval's vLLM model with a fresh engine.
-
-    All requests are handed over at once (vLLM batches by itself, up to ``max_num_seqs``); with
-    lm-eval's ``batch_size="auto"`` it would be the same, but with vLLM's progress bar, which
-    divides by zero when bars are switched off.
-    """
-    vllm_engine.prepare(options)
-    from lm_eval.models.vllm_causallms import VLLM
-    from transformers import AutoConfig
-
-    class Model(WatchedVllm, VLLM):  # type: ignore[misc]
-        """lm-eval's, and tells how each request went."""
-
-    stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
-    stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
-    arguments = vllm_engine.engine_arguments(options, seed, stored_dtype)
-    return Model(pretrained=model, batch_size=sys.maxsize, **arguments, **engine_arguments)

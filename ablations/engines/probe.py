@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-_TEXTS = (
-    ("Nairobi is the capital of", " Kenya. Nairobi ni mji mkuu wa Kenya."),
-    ("A farmer has 12 goats and buys 5 more. Now the farmer has", " 12 + 5 = 17 goats."),
-    ("Mto huu una urefu wa kilomita 12.", " This river is 12 kilometres long."),
-)
-"""Texts whose second parts are scored, like one of the tokenizer's own words."""
-
-_OWN_TOKENS = 24
+_PROBE_TOKENS = 48
 _ANSWER_TOKENS = 16
 
 NATS_PER_TOKEN = 0.01
@@ -26,11 +19,11 @@ weight that is not where it belongs costs whole nats."""
 class ProbeAnswers(NamedTuple):
     """What a model answers."""
 
-    log_likelihoods: tuple[float, ...]
-    """Per text: mean log-likelihood of a token of its second part, in nats."""
+    log_likelihood: float
+    """Mean of a token of the probe's second half, in nats."""
 
     text: str
-    """The greedy answer to the first part of the tokenizer's own words."""
+    """The greedy answer to its first half."""
 
 
 class Baseline(NamedTuple):
@@ -43,51 +36,36 @@ class Baseline(NamedTuple):
         """Return how `now` differs by more than rounding, None where it does not.
 
         An engine that does not repeat itself with untouched weights is compared as far as it does:
-        what its log-likelihoods moved by is allowed twice more, and of several texts none decides.
+        what its log-likelihood moved by is allowed twice more, and of two texts none decides.
         """
-        pairs = zip(self.first.log_likelihoods, self.second.log_likelihoods, strict=True)
-        for (one, other), value in zip(pairs, now.log_likelihoods, strict=True):
-            allowed = NATS_PER_TOKEN + 2 * abs(one - other)
-            # Written so that NaN differs from every number, and from itself it does not.
-            if not (abs(value - one) <= allowed or (value != value and one != one)):
-                return f"a log-likelihood of {one:.4f} nats a token became {value:.4f}"
+        before, after = self.first.log_likelihood, now.log_likelihood
+        allowed = NATS_PER_TOKEN + 2 * abs(before - self.second.log_likelihood)
+        # Written so that NaN differs from every number, and from itself it does not.
+        if not (abs(after - before) <= allowed or (after != after and before != before)):
+            return f"a log-likelihood of {before:.4f} nats a token became {after:.4f}"
         if self.first.text == self.second.text != now.text:
             return f"the greedy answer {self.first.text!r} became {now.text!r}"
         return None
 
 
 def ask_probe(lm: Any) -> ProbeAnswers:
-    """Return what lm-eval's model object answers to the probe."""
+    """Return what lm-eval's model object answers to the probe: tokens from all its vocabulary."""
     from lm_eval.api.instance import Instance
 
-    texts = (*_TEXTS, _own_words(lm.tokenizer))
-    scored = [
-        Instance("loglikelihood", {}, pair, 0, ("the probe", index, 1))
-        for index, pair in enumerate(texts)
-    ]
-    settings = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
-    generated = Instance("generate_until", {}, (texts[-1][0], settings), 0, ("the probe", 0, 1))
-    sums = [float(log_likelihood) for log_likelihood, _ in lm.loglikelihood(scored)]
-    counts = [max(1, len(lm.tok_encode(second))) for _, second in texts]
+    special = set(lm.tokenizer.all_special_ids)
+    known = [token for token in range(len(lm.tokenizer)) if token not in special]
+    tokens = [known[place * len(known) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
+    half = _PROBE_TOKENS // 2
+    first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
+    pair = (first, f" {second.lstrip()}")
+    options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
+    scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
+    generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
     # What is left of the task before would cut the thinking out of this answer.
     think_end, lm.think_end_token = lm.think_end_token, None
     try:
-        (answer,) = lm.generate_until([generated])
+        ((log_likelihood, _),) = lm.loglikelihood([scored])
+        (text,) = lm.generate_until([generated])
     finally:
         lm.think_end_token = think_end
-    means = tuple(total / count for total, count in zip(sums, counts, strict=True))
-    return ProbeAnswers(means, str(answer))
-
-
-def _own_words(tokenizer: Any) -> tuple[str, str]:
-    """Return two texts of tokens from all over the vocabulary.
-
-    To a small tokenizer the words of other texts are all unknown, and say nothing of its model.
-    """
-    special = set(tokenizer.all_special_ids)
-    known = [token for token in range(len(tokenizer)) if token not in special]
-    step = max(1, len(known) // _OWN_TOKENS)
-    chosen = known[step // 2 :: step][:_OWN_TOKENS]
-    half = len(chosen) // 2
-    first, second = (tokenizer.decode(part) for part in (chosen[:half], chosen[half:]))
-    return f"{_TEXTS[0][0]} {first}", f" {second.lstrip()}"
+    return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)

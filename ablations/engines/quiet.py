@@ -24,7 +24,7 @@ def quietly() -> Iterator[None]:
     lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
     made with tqdm. It asks git about the working directory, whose complaint reaches the terminal;
     sacrebleu warns of tokenised text at every call, lm-eval of every prompt that is cut (see
-    `outcomes.notes_on`) and every local data set.
+    `observed.notes_on`) and every local data set.
     """
     import lm_eval.evaluator
     from tqdm import tqdm

@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lm_eval.api.model import LM
+from lm_eval.models.huggingface import HFLM
+from transformers import AutoTokenizer
+
+from ablations.engines.answering import Answering, Question, asked_limit
 from ablations.engines.answers import AnswerFile
 from ablations.engines.lm_eval_backend import run_tasks
-from ablations.engines.questions import asked_limit, draw_of, generation_key
-from ablations.engines.watched import Question, Watched
-from ablations.scoring.outcomes import Outcome
+from ablations.scoring.observed import Outcome
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 
 
@@ -38,48 +41,40 @@ def recall(
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
     """
-    lm = _recalling(folder, is_chat=request.protocol.is_chat)
+    lm = _StoredModel(folder, request.protocol.is_chat)
     try:
         return run_tasks(lm, request, model=model, backend=backend, folder=folder, answers=answers)
     except _Unanswered:
         return None
 
 
-def _recalling(folder: Path, *, is_chat: bool) -> Any:
-    from lm_eval.api.model import LM
-    from lm_eval.models.huggingface import HFLM
-    from transformers import AutoTokenizer
+class _StoredModel(Answering, LM):  # type: ignore[misc]
+    """Has stored answers and no engine."""
 
-    class Recalling(Watched, LM):  # type: ignore[misc]
-        """Gives stored answers; there is no engine."""
+    chat_template_args: Mapping[str, Any]
+    tokenizer_name = ""
+    chat_template = HFLM.chat_template
+    apply_chat_template = HFLM.apply_chat_template
 
-        chat_template_args: Mapping[str, Any]
-        tokenizer_name = str(folder)
-        chat_template = HFLM.chat_template
-        apply_chat_template = HFLM.apply_chat_template
+    def __init__(self, folder: Path, is_chat: bool) -> None:
+        super().__init__()
+        self.tokenizer_name = str(folder)
+        self.tokenizer = AutoTokenizer.from_pretrained(folder) if is_chat else None
 
-        def __init__(self) -> None:
-            super().__init__()
-            self.tokenizer = AutoTokenizer.from_pretrained(folder) if is_chat else None
+    def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
+        raise _Unanswered
 
-        def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
-            raise _Unanswered
+    def _fit(self, questions: Sequence[Question]) -> None:
+        """Do nothing: stored answers say what room they had."""
 
-        def _ask(self, requests: Sequence[Any]) -> None:
-            raise _Unanswered
+    def _has_room(self, question: Question, was: Outcome) -> bool:
+        options = question.request.args[1]
+        if isinstance(options, str) or not self.keeps_asked_limit:
+            return True
+        # Else its room depends on the other prompts.
+        return asked_limit(options, 0) <= was.context_tokens // 2
 
-        def _questions(self, requests: Sequence[Any], number: int) -> list[Question]:
-            draws = [draw_of(self.sample_seed, request, number) for request in requests]
-            return [
-                Question(request, generation_key(self.answers, request, draw))
-                for request, draw in zip(requests, draws, strict=True)
-            ]
+    def _send_nothing(self, questions: Sequence[Question]) -> None:
+        raise _Unanswered
 
-        def _has_room(self, question: Question, was: Outcome) -> bool:
-            options = question.request.args[1]
-            if isinstance(options, str) or not self.keeps_asked_limit:
-                return True
-            # Else its room depends on the other prompts.
-            return asked_limit(options, 0) <= was.context_tokens // 2
-
-    return Recalling()
+    _generate = _score_texts = _send_nothing

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.engines.quiet import quietly
-from ablations.engines.task_faults import check_config, task_errors
+from ablations.engines.task_faults import task_errors
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.contents import with_placed_data
+from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
 
@@ -45,26 +46,24 @@ class Choice(NamedTuple):
 def check_tasks(request: EvaluationRequest) -> Choice:
     """Return which tasks would be evaluated and which skipped; loads no model and no data.
 
-    A group of plain names becomes those names, so that two groups may share a task (lm-eval
-    refuses that) and a group survives one task that is skipped.
+    A tag, and a group of plain names, becomes those names, so that two groups may share a task
+    (lm-eval refuses that) and a group survives one task that is skipped.
 
     Raises:
         InputError: naming every unknown task with the nearest known one, and every group that
             gives its members settings: a record is of one task.
     """
     index = task_manager(request).task_index
-    choice = _choose(index, request)
-    groups = [name for name in choice.asked if index[name].kind.name == "GROUP"]
-    if groups:
-        members = {name: ", ".join(_members(index[name].cfg)) for name in groups}
-        raise InputError(
-            "\n".join(
-                f"task group {name!r} gives its members settings of its own, which only plain "
-                f"lm-eval scores; name its members with settings in their own files ({listed})"
-                for name, listed in members.items()
-            )
-        )
-    return choice
+    problems = list[str]()
+    leaves = (leaf for task in request.tasks for leaf in _leaves(index, task, problems))
+    names = tuple(dict.fromkeys(leaves))
+    if problems:
+        raise InputError("\n".join(dict.fromkeys(problems)))
+    unsafe = [name for name in names if (index[name].cfg or {}).get("unsafe_code")]
+    if request.allow_code_execution:
+        return Choice(names, {}, bool(unsafe))
+    asked = tuple(name for name in names if name not in unsafe)
+    return Choice(asked, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
@@ -75,8 +74,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             on a machine that can hold none, or one that the protocol does not fit.
         DataAway: where the data is on a hub that cannot be reached.
     """
-    manager = task_manager(request)
-    choice = _choose(manager.task_index, request)
+    choice, manager = check_tasks(request), task_manager(request)
     if choice.runs_code:
         # Where there is none, that is said before the model has answered for an hour.
         find_isolation(request.code_isolation)
@@ -84,16 +82,16 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     for name in choice.asked:
         tell(Step(f"reading the data of {name}"))
         with task_errors(name, manager.task_index[name].yaml_path), quietly():
-            loaded = manager.load([name])
-        groups = loaded.get("groups", {})
-        tasks += [groups[name]] if name in groups else loaded["tasks"].values()
-    single = [each for task in tasks for each in _tasks(task)]
-    if rolling := [t.task_name for t in single if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
+            loaded = manager.load([name])["tasks"].values()
+            for task in loaded:
+                floor_of(task.config.metadata)
+            tasks += loaded
+    if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
             f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
             "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
         )
-    given = [task.task_name for task in single if not generates(task)]
+    given = [task.task_name for task in tasks if not generates(task)]
     if request.protocol.enable_thinking and given:
         raise InputError(
             f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
@@ -135,8 +133,8 @@ def raise_problems(problems: Sequence[LayerSwapError]) -> None:
 
 
 def generates(task: Any) -> bool:
-    """Return whether a task, or one of a group, has answers generated."""
-    return any(each.OUTPUT_TYPE == "generate_until" for each in _tasks(task))
+    """Return whether a task of lm-eval has answers generated."""
+    return bool(task.OUTPUT_TYPE == "generate_until")
 
 
 def task_manager(request: EvaluationRequest) -> Any:
@@ -171,14 +169,12 @@ def _manager(
     from lm_eval.tasks._factory import TaskFactory
 
     class Factory(TaskFactory):  # type: ignore[misc]
-        """lm-eval's, which also finds data next to a task's file, and checks the file."""
+        """lm-eval's, which also finds data next to a task's file."""
 
         def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
             config: dict[str, Any] = super()._load_full_config(entry, overrides)
-            if entry.yaml_path is not None:
-                config = with_placed_data(config, entry.yaml_path.parent)
-                check_config(config, entry.yaml_path)
-            return config
+            place = entry.yaml_path
+            return config if place is None else with_placed_data(config, place.parent)
 
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = None if data_dir is None else {"data_dir": str(data_dir.absolute())}
@@ -219,55 +215,23 @@ def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
         raise InputError.from_problems(str(request.include_path), problems)
 
 
-def _choose(index: Mapping[str, Any], request: EvaluationRequest) -> Choice:
-    asked: dict[str, None] = {}
-    skipped: dict[str, str] = {}
-    runs_code = False
-    for name in (leaf for task in request.tasks for leaf in _leaves(index, task)):
-        is_unsafe = _runs_code(index, name)
-        if is_unsafe and not request.allow_code_execution:
-            skipped[name] = NEEDS_CODE_EXECUTION
-        else:
-            asked[name] = None
-            runs_code |= is_unsafe
-    return Choice(tuple(asked), skipped, runs_code)
-
-
-def _leaves(index: Mapping[str, Any], name: str) -> Iterator[str]:
-    """Yield the tasks of a tag or a group; a group that changes its members stays one."""
+def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterator[str]:
+    """Yield the tasks of a tag or a group; note a group that changes its members."""
     entry = index[name]
     if entry.kind.name == "TAG":
         yield from sorted(entry.tags)
         return
-    members = entry.cfg.get("task") if entry.kind.name == "GROUP" else None
-    is_plain = isinstance(members, list) and all(
-        isinstance(member, str) and member in index for member in members
-    )
-    if members is None or not is_plain or entry.cfg.keys() - _GROUP_KEYS:
+    if entry.kind.name != "GROUP":
         yield name
         return
-    for member in members:
-        yield from _leaves(index, member)
-
-
-def _runs_code(index: Mapping[str, Any], name: str) -> bool:
-    entry = index.get(name)
-    if entry is None or entry.cfg is None:
-        return False
-    configs = [entry.cfg]
-    members = entry.cfg.get("task") if entry.kind.name == "GROUP" else None
-    configs += [member for member in members or () if isinstance(member, dict)]
-    return any(config.get("unsafe_code") for config in configs) or (
-        members is not None and any(_runs_code(index, member) for member in _members(entry.cfg))
+    members = entry.cfg.get("task") or []
+    is_plain = all(isinstance(each, str) and each in index for each in members)
+    if is_plain and members and not entry.cfg.keys() - _GROUP_KEYS:
+        for member in members:
+            yield from _leaves(index, member, problems)
+        return
+    named = [str(each.get("task") if isinstance(each, dict) else each) for each in members]
+    problems.append(
+        f"task group {name!r} gives its members settings of its own, which only plain lm-eval "
+        f"scores; name its members with settings in their own files ({', '.join(named)})"
     )
-
-
-def _members(group: Mapping[str, Any]) -> list[str]:
-    """Return the names of a group's members."""
-    members = group.get("task") or ()
-    return [str(each.get("task") if isinstance(each, dict) else each) for each in members]
-
-
-def _tasks(task: Any) -> list[Any]:
-    """Return the tasks of a group, or the task itself."""
-    return list(task.get_all_tasks()) if hasattr(task, "get_all_tasks") else [task]

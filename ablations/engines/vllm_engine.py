@@ -47,25 +47,24 @@ def check_workers(options: EngineOptions) -> None:
         InputError: where there are fewer, and for pipeline stages on the CPU build, whose second
             stage fails in its first step (0.32.0).
     """
-    wanted = options.gpus
-    if wanted == 1:
+    if options.gpus == 1:
         return
-    if is_cpu_build() and options.pipeline_parallel_size > 1:
+    if not is_cpu_build():
+        import torch
+
+        devices, what = torch.cuda.device_count(), "GPUs"
+    elif options.pipeline_parallel_size == 1:
+        devices, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
+    else:
         raise InputError(
             "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
             "raise tensor_parallel_size"
         )
-    if is_cpu_build():
-        here, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
-    else:
-        import torch
-
-        here, what = torch.cuda.device_count(), "GPUs"
-    if wanted > here:
+    if options.gpus > devices:
         sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
         raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {wanted}, and there are "
-            f"{here} {what} here; lower one of them"
+            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
+            f"are {devices} {what} here; lower one of them"
         )
 
 
@@ -74,8 +73,7 @@ def is_batch_invariant() -> bool:
     return os.environ.get(_BATCH_INVARIANT, "0") not in ("", "0")
 
 
-def _supports_batch_invariance() -> bool:
-    """Return whether the GPUs here are of a kind that vLLM documents for it (from Hopper on)."""
+def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
     import torch
 
     is_nvidia = torch.cuda.device_count() > 0 and torch.version.cuda is not None
@@ -123,14 +121,9 @@ def prepare(options: EngineOptions) -> None:
 def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
-    On CPU the engine runs eagerly by default: compiling takes a minute and pays
-    only for long runs. How many sequences run at once is vLLM's choice unless the user has one.
-
-    Args:
-        options: what the user chose.
-        seed: of the engine.
-        stored_dtype: dtype that the checkpoint's config states. vLLM's own ``auto`` turns float32
-            into bfloat16, so that two backends would run two models; ours keeps it.
+    ``auto`` is the `stored_dtype`, which the checkpoint's config states: vLLM's own turns float32
+    into bfloat16, so that two backends would run two models. On CPU the engine runs eagerly by
+    default: compiling takes a minute and pays only for long runs.
     """
     arguments: dict[str, Any] = {
         "dtype": stored_dtype or "auto" if options.dtype == "auto" else options.dtype,
@@ -146,8 +139,9 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     if is_cpu_build():
         eager = options.enforce_eager is not False
         return arguments | {"enforce_eager": eager, "block_size": _CPU_BLOCK}
-    arguments["enforce_eager"] = bool(options.enforce_eager)
-    return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
+    memory = options.gpu_memory_utilization
+    eager = bool(options.enforce_eager)
+    return arguments | {"enforce_eager": eager, "gpu_memory_utilization": memory}
 
 
 def shut_down(engine: Any) -> None:
@@ -164,17 +158,9 @@ def clean_up() -> None:
 
 
 class SwapExtension:
-    """Given to vLLM as ``worker_extension_cls``, which imports it by name in each worker."""
+    """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
-    if TYPE_CHECKING:
-
-        def get_model(self) -> torch.nn.Module:
-            """Return the worker's model."""
-
-        def reload_weights(self, *, weights_iterator: Iterator[Any]) -> None:
-            """Load the model's tensors, given as in its checkpoint."""
-
-    def layerswap_load(self, text: str) -> str | None:
+    def layerswap_load(self: Any, text: str) -> str | None:
         """Load a whole model, named by `mixes_to_json`; return what went wrong, if anything did."""
         from layerswap_method.tensors import mixes_from_json
 
@@ -198,7 +184,7 @@ def _prepack_tied(model: torch.nn.Module) -> None:
     """Have modules that share a parameter pack it anew.
 
     On CPU vLLM multiplies with a packed copy of the weight. Loading the input embedding renews
-    that module's copy; a tied output embedding keeps the one of the model before.
+    its copy; a tied output embedding keeps the one of the model before.
     """
     owners: dict[int, list[torch.nn.Module]] = {}
     for module in model.modules():

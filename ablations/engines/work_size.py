@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.questions import asked_limit, within
+from ablations.engines.answering import asked_limit, within
 from ablations.engines.quiet import quietly
 from ablations.engines.task_faults import task_errors
 from ablations.engines.task_loading import load_tasks, raise_problems
@@ -47,12 +47,9 @@ class TaskSize:
 def measure_tasks(
     requests: Iterable[EvaluationRequest], model: Path, max_model_len: int | None
 ) -> dict[str, TaskSize | str]:
-    """Return task -> its size, or why that is not known.
+    """Return task -> its size, or why that is not known; each request has a single task.
 
-    Args:
-        requests: each with a single task.
-        model: folder with config and tokenizer.
-        max_model_len: context in tokens; None for the model's own.
+    `model` is a folder with config and tokenizer; `max_model_len` None is its own context.
 
     Raises:
         InputError: for tasks whose files or data are wrong.
@@ -76,44 +73,37 @@ def measure_tasks(
             except DataAway as error:
                 sizes[request.tasks[0]] = _AWAY
                 problems += [error] if is_asked_for else []
-            except LayerSwapError as error:
+            except NoIsolation as error:
                 sizes[request.tasks[0]] = error.message
-                is_fault = isinstance(error, InputError) and not isinstance(error, NoIsolation)
-                problems += [error] if is_fault else []
+            except InputError as error:
+                problems.append(error)
     raise_problems(problems)
     return sizes
 
 
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
     (task,), _ = load_tasks(request)
-    if not hasattr(task, "build_all_requests"):
-        raise LayerSwapError(f"{request.tasks[0]} is a group with settings of its own")
     items = min(len(task.eval_docs), request.limit or sys.maxsize)
     with task_errors(request.tasks[0], None), quietly():
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, _COUNTED))
-    asked = list(task.instances)
-    counted = len({each.doc_id for each in asked})
+    counted = len({each.doc_id for each in task.instances})
     given = request.protocol.gen_kwargs
-    seconds = [each.args[1] if len(each.args) > 1 else "" for each in asked]
-    choices = [second if isinstance(second, str) else "" for second in seconds]
-    lengths = [
-        # Not verbose: too long a prompt is cut below, and transformers would warn of errors.
-        len(tokenizer(f"{each.args[0]}{choice}", verbose=False)["input_ids"])
-        for each, choice in zip(asked, choices, strict=True)
-    ]
-    # A limit that the user gives may take what the longest prompt leaves of the context.
-    leaves = None if given.max_gen_toks is None else max(lengths)
-    prompts = answers = 0
-    for second, length in zip(seconds, lengths, strict=True):
-        limit = 0
-        if not isinstance(second, str):
-            limit = asked_limit({**second, **given.as_lm_eval()})
-            limit = limit if context is None else within(limit, context, leaves)
-        kept = length if context is None else min(length, context - limit)
-        prompts, answers = prompts + kept, answers + limit
-    items *= request.protocol.repeats if answers else 1
-    return TaskSize(items, prompts * items // counted, answers * items // counted)
+    lengths, limits = [], []
+    for prompt, second in (each.args for each in task.instances):
+        is_generated = not isinstance(second, str)
+        # Not verbose: too long a prompt is cut, and transformers would warn of errors.
+        tokens = tokenizer(prompt if is_generated else f"{prompt}{second}", verbose=False)
+        lengths.append(len(tokens["input_ids"]))
+        limits.append(asked_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
+    if context is not None:
+        # A limit that the user gives may take what the longest prompt leaves of the context.
+        longest = None if given.max_gen_toks is None else max(lengths)
+        limits = [limit and within(limit, context, longest) for limit in limits]
+        pairs = zip(lengths, limits, strict=True)
+        lengths = [min(length, context - limit) for length, limit in pairs]
+    items *= request.protocol.repeats if any(limits) else 1
+    return TaskSize(items, sum(lengths) * items // counted, sum(limits) * items // counted)
 
 
 @contextmanager
@@ -127,9 +117,9 @@ def _offline() -> Iterator[bool]:
 
     modules: list[Any] = [huggingface_hub.constants, datasets.config]
     before = [module.HF_HUB_OFFLINE for module in modules]
-    for module in modules:
-        module.HF_HUB_OFFLINE = True
     try:
+        for module in modules:
+            module.HF_HUB_OFFLINE = True
         yield any(before)
     finally:
         for module, value in zip(modules, before, strict=True):

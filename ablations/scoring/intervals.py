@@ -10,8 +10,6 @@ import numpy.typing as npt
 from ablations.statistics.corpus import Statistic
 from ablations.statistics.intervals import Array, Interval
 
-_RESAMPLES = 1000
-
 
 def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
     """Return Wilson's score interval of a binomial share.
@@ -41,7 +39,7 @@ def bootstrap(
     *,
     seed: int,
     level: float = 0.95,
-    resamples: int = _RESAMPLES,
+    resamples: int = 1000,
 ) -> tuple[Interval, float]:
     """Return the percentile interval and the standard error of one model's score.
 
@@ -53,7 +51,7 @@ def bootstrap(
         statistic: sums to scores.
         seed: of the resampling.
         level: of the interval, in (0, 1).
-        resamples: number of resamples, at least 2.
+        resamples: how many, at least 2.
     """
     items = len(counts)
     drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)

@@ -52,11 +52,9 @@ _NO_PROSE = re.compile(
 
 
 def why_not_judged(language: str, script: str) -> str | None:
-    """Return why answers in `language` cannot be judged here, None where they can.
+    """Return why answers in a language cannot be judged here, None where they can.
 
-    Args:
-        language: ISO 639-1 code.
-        script: ISO 15924 code of the script the language is written in.
+    `language` is an ISO 639-1 code, `script` the ISO 15924 code of how it is written.
     """
     if script not in _SCRIPTS:
         return f"its script {script!r} is unknown; known are {', '.join(_SCRIPTS)}"
@@ -71,12 +69,7 @@ def why_not_judged(language: str, script: str) -> str | None:
 
 @lru_cache(1 << 16)  # every filter of a task comes with the same answers
 def is_in_language(text: str, language: str, script: str) -> bool:
-    """Return whether `text` is in a language, by the rule at the top of this file.
-
-    Args:
-        text: an answer as the model gave it.
-        language: ISO 639-1 code.
-        script: ISO 15924 code of the script the language is written in.
+    """Return whether an answer is in a language, by the rule at the top of this file.
 
     Raises:
         ValueError: where `why_not_judged` has a reason, with that reason.

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import shorten
 
 from ablations.scoring.records import Evaluation, Sample
-
-_LONGEST = 60
-"""Letters of an answer that a sentence quotes."""
 
 
 def join_notes(notes: Iterable[str]) -> list[str]:
@@ -31,13 +29,16 @@ def truncation_note(task: str, answers: str, limit: str) -> str:
 
 def zero_reasons(evaluation: Evaluation) -> dict[str, str]:
     """Return filter -> why its score is 0, where the answers show a plain reason."""
-    found = {}
-    for score in evaluation.scores:
-        if score.value == 0 and score.is_share and score.higher_is_better:
-            own = [s for s in evaluation.samples if s.filter == score.filter]
-            if (reason := _zero_reason(own, score.filter)) is not None:
-                found[score.filter] = reason
-    return found
+    zero = [
+        score.filter
+        for score in evaluation.scores
+        if score.value == 0 and score.is_share and score.higher_is_better
+    ]
+    reasons = {
+        name: _zero_reason([each for each in evaluation.samples if each.filter == name], name)
+        for name in zero
+    }
+    return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
@@ -53,15 +54,13 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
             "as wrong; add the filter remove_whitespace to the task"
         )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
-        said = str(answers[0])
-        said = said if len(said) <= _LONGEST else said[:_LONGEST] + "..."
         return (
             f"the filter {filter_name} finds no answer in any of the {len(samples)} responses "
-            f"(it gives {said!r} for all of them)"
+            f"(it gives {shorten(repr(answers[0]), 60)} for all of them)"
         )
     return None
 
 
 def _differs_by_space(sample: Sample) -> bool:
-    target, said = str(sample.target), {str(each) for each in sample.answers}
-    return target not in said and {each.strip() for each in said} == {target.strip()}
+    answers = {str(each) for each in sample.answers}
+    return sample.target not in answers and {x.strip() for x in answers} == {sample.target.strip()}

@@ -1,16 +1,16 @@
 """Values of an item that are no metric of its task: truncation, and the language of the answer.
 
-Derived from what lm-eval logged and how the requests went.
+Derived from what lm-eval logged and how the requests went: did the prompt fit, did the answer end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ablations.sandbox import Isolation
 from ablations.scoring.language_id import is_in_language, why_not_judged
-from ablations.scoring.outcomes import Outcome
 from ablations.tasks.mbpp import describe_isolation
 
 LANGUAGE_FIDELITY = "language_fidelity"
@@ -29,12 +29,40 @@ TRUNCATION_NOTED = 0.02
 """Share of truncated answers above which a note says that the score is too low for it."""
 
 
+Key = tuple[str, int]
+"""Task and ``doc_id`` of an item."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one request went."""
+
+    is_cut: bool
+    """Whether the prompt lost tokens on its left."""
+
+    prompt_tokens: int
+    """Length of the whole prompt (with the continuation, where one was scored)."""
+
+    context_tokens: int
+    """What the model takes, prompt and answer."""
+
+    is_truncated: bool | None = None
+    """Whether generation stopped at its limit; None where nothing was generated."""
+
+    limit_tokens: int | None = None
+    """The limit of the answer; None where nothing was generated."""
+
+    asked_tokens: int | None = None
+    """The task's limit."""
+
+    item: int | None = field(default=None, compare=False)
+    """The ``doc_id`` of the first item with this prompt, for readers of stored answers."""
+
+
 def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (code, script) of the language a task's answers should be in, None for none.
 
-    Args:
-        config: of the task, as lm-eval reports it. Its metadata names both; a task that executes
-            its answers asks for code, which is in no language.
+    Its metadata names both. A task that executes its answers wants code, which is in no language.
     """
     metadata = config.get("metadata") or {}
     if config.get("output_type") != "generate_until" or config.get("unsafe_code"):
@@ -52,8 +80,8 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -
     """
     languages, prompts = [], []
     for task, config in configs.items():
-        spoken, metadata = language_of(config), config.get("metadata") or {}
-        if spoken is not None and (reason := why_not_judged(*spoken)) is not None:
+        language, metadata = language_of(config), config.get("metadata") or {}
+        if language is not None and (reason := why_not_judged(*language)) is not None:
             languages.append(f"{task}: no {LANGUAGE_FIDELITY}: {reason}")
         prompt = metadata.get("prompt_language", metadata.get("language"))
         if prompt != metadata.get("language"):
@@ -67,18 +95,38 @@ def observed_values(
 ) -> dict[str, float]:
     """Return name -> value of an item, for what can be observed of it.
 
-    Args:
-        language: code and script that its answers are judged by; None judges none.
-        outcomes: how its requests went; empty where nobody noted it.
-        responses: the answers.
+    `language` has code and script that its answers are judged by; None judges none. `outcomes` is
+    empty where nobody noted how its requests went.
     """
     values = {}
     texts = [response for response in responses if isinstance(response, str)]
     if language is not None and texts:
         values[LANGUAGE_FIDELITY] = float(all(is_in_language(text, *language) for text in texts))
-    ends = [each.is_truncated for each in outcomes if each.is_truncated is not None]
-    if ends:
-        values[TRUNCATED] = float(any(ends))
+    if any(each.is_truncated is not None for each in outcomes):
+        values[TRUNCATED] = float(any(each.is_truncated for each in outcomes))
     if outcomes:
         values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in outcomes))
     return values
+
+
+def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
+    """Yield per task what did not fit the model's context, in words."""
+    by_task: dict[str, list[Outcome]] = {}
+    for (task, _), items in outcomes.items():
+        by_task.setdefault(task, []).extend(items)
+    for task, own in by_task.items():
+        cut = [each for each in own if each.is_cut]
+        lowered = [each for each in own if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
+        if cut:
+            longest = max(each.prompt_tokens for each in cut)
+            yield (
+                f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
+                f"the context of {cut[0].context_tokens} tokens beside the answer and were cut "
+                "from the left, so that examples are missing"
+            )
+        if lowered:
+            yield (
+                f"{task}: answers end at {lowered[0].limit_tokens} tokens and not at "
+                f"{lowered[0].asked_tokens}: the context of {lowered[0].context_tokens} tokens "
+                "must hold the prompt, too"
+            )

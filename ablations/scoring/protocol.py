@@ -143,20 +143,18 @@ class Protocol(Described):
 
         Two ways of writing the same give the same, and nothing gives an empty dict.
         """
-        found: dict[str, Any] = {}
+        names = ["system_instruction", "think_end_token"]
+        settings: dict[str, Any] = {}
         if self.is_chat:
-            found["apply_chat_template"] = self.apply_chat_template
-            found["fewshot_as_multiturn"] = self.is_multiturn
-            if self.enable_thinking is not None:
-                found["enable_thinking"] = self.enable_thinking
-        for name in ("system_instruction", "think_end_token"):
-            if (value := getattr(self, name)) is not None:
-                found[name] = value
+            settings["apply_chat_template"] = self.apply_chat_template
+            settings["fewshot_as_multiturn"] = self.is_multiturn
+            names.append("enable_thinking")
         if generation := self.gen_kwargs.as_lm_eval():
-            found["gen_kwargs"] = generation
+            settings["gen_kwargs"] = generation
         if self.repeats > 1:
-            found["repeats"] = self.repeats
-        return found
+            settings["repeats"] = self.repeats
+        stated = {name: getattr(self, name) for name in names}
+        return settings | {name: value for name, value in stated.items() if value is not None}
 
 
 def protocol_of(source: Any) -> Protocol:

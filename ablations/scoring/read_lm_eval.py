@@ -7,7 +7,7 @@ lm-eval gives standard errors only, and those of a share fail near 0 and 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.language_id import why_not_judged
-from ablations.scoring.observed import OBSERVED, language_of, observed_values
-from ablations.scoring.outcomes import Key, Outcome
+from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.corpus import corpus_metric
+from ablations.statistics.corpus import corpus_metric, signature, signatures
 from ablations.statistics.intervals import Interval
 from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import RunCode
@@ -30,6 +29,9 @@ _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Metrics that are no share."""
 
+_Derived = tuple[float | None, Interval | None, float | None]
+"""Score, interval and standard error; None where there is no way to them."""
+
 
 def read_samples(
     raw: Mapping[str, Any],
@@ -40,7 +42,7 @@ def read_samples(
 
     Args:
         raw: the result.
-        outcomes: how the requests went, where the model object watched them.
+        outcomes: how the requests went, where the model object noted it.
         repeat: number of the sample of each item.
     """
     found = []
@@ -49,10 +51,8 @@ def read_samples(
         if language is not None and why_not_judged(*language) is not None:
             language = None
         for logged in records:
-            sample = _read_sample(task, logged, repeat)
-            requests = (outcomes or {}).get((task, sample.doc_id), ())
-            values = observed_values(language, requests, sample.responses)
-            found.append(sample.model_copy(update={"values": {**sample.values, **values}}))
+            own = (outcomes or {}).get((task, logged["doc_id"]), ())
+            found.append(_read_sample(task, logged, repeat, language, own))
     return tuple(found)
 
 
@@ -68,45 +68,54 @@ def read_scores(
         LayerSwapError: when a score cannot be derived again from its samples: then one of the
             two is not what it is taken for, and its interval would be about something else.
     """
-    scores: list[TaskScore] = []
+    scores = []
     for task in raw["samples"]:
+        own = [sample for sample in samples if sample.task == task]
         keys = [key for key in raw["results"][task] if "," in key and "_stderr," not in key]
-        floor = floor_of(raw.get("configs", {}).get(task, {}).get("metadata"))
+        metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
+        signed = {}
+        if any(key.startswith(("bleu,", "chrf++,")) for key in keys):
+            signed = signatures(metadata) or {"bleu": signature("bleu")}
         for key in keys:
-            score = _read_score(raw, task, key, samples, seed=seed, level=level)
-            is_first = score.metric == keys[0].split(",")[0]
-            scores.append(score.model_copy(update={"floor": floor}) if is_first else score)
-        scores += _observed_scores(task, samples, level=level)
+            metric, filter_name = key.split(",", 1)
+            score = _score(
+                task,
+                metric,
+                [sample for sample in own if sample.filter == filter_name],
+                seed=seed,
+                level=level,
+                reported=float(raw["results"][task][key]),
+                filter=filter_name,
+                higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
+                signature=signed.get(metric),
+                floor=floor_of(metadata) if metric == keys[0].split(",")[0] else None,
+            )
+            scores.append(score)
+        first = [sample for sample in own if sample.filter == own[0].filter]
+        scores += [
+            _score(
+                *(task, metric, first),
+                seed=0,
+                level=level,
+                filter=first[0].filter,
+                higher_is_better=higher_is_better,
+            )
+            for metric, higher_is_better in OBSERVED.items()
+            if any(metric in sample.values for sample in first)
+        ]
     return tuple(scores)
 
 
-def _observed_scores(task: str, samples: Sequence[Sample], *, level: float) -> Iterator[TaskScore]:
-    of_task = [sample for sample in samples if sample.task == task]
-    filter_name = of_task[0].filter if of_task else ""
-    for metric, higher_is_better in OBSERVED.items():
-        items = [
-            sample.values[metric]
-            for sample in of_task
-            if sample.filter == filter_name and metric in sample.values
-        ]
-        value, interval, stderr = _derive(metric, items, seed=0, level=level)
-        if value is not None:
-            yield TaskScore(
-                task=task,
-                metric=metric,
-                filter=filter_name,
-                value=value,
-                is_share=True,
-                interval=interval,
-                stderr=stderr,
-                n=len(items),
-                higher_is_better=higher_is_better,
-            )
-
-
-def _read_sample(task: str, logged: Mapping[str, Any], repeat: int) -> Sample:
-    read = ((name, _value(logged[name])) for name in logged["metrics"])
-    metrics = {name: value for name, value in read if value is not None}
+def _read_sample(
+    task: str,
+    logged: Mapping[str, Any],
+    repeat: int,
+    language: tuple[str, str] | None,
+    outcomes: Sequence[Outcome],
+) -> Sample:
+    responses = tuple(_response(each[0]) for each in logged["resps"])
+    read = {name: _value(logged[name]) for name in logged["metrics"]}
+    values = {name: value for name, value in read.items() if value is not None}
     programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
     return Sample(
         task=task,
@@ -114,9 +123,9 @@ def _read_sample(task: str, logged: Mapping[str, Any], repeat: int) -> Sample:
         doc_id=logged["doc_id"],
         prompts=tuple(arguments[0] for arguments in logged["arguments"]),
         target=str(logged["target"]),
-        responses=tuple(_response(each[0]) for each in logged["resps"]),
+        responses=responses,
         answers=tuple(_response(each) for each in logged["filtered_resps"]),
-        values=metrics,
+        values=values | observed_values(language, outcomes, responses),
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
@@ -153,26 +162,27 @@ def _value(value: Any) -> float | tuple[str, str] | None:
     return None if math.isnan(number) else number
 
 
-def _read_score(
-    raw: Mapping[str, Any],
+def _score(
     task: str,
-    key: str,
+    metric: str,
     samples: Sequence[Sample],
     *,
     seed: int,
     level: float,
+    reported: float | None = None,
+    signature: str | None = None,
+    **fields: Any,
 ) -> TaskScore:
-    metric, filter_name = key.split(",", 1)
-    value = float(raw["results"][task][key])
-    if metric in _PERCENT_METRICS:
+    """Return the score that lm-eval reports, or where it reports none, that of the samples."""
+    items = [sample.values[metric] for sample in samples if metric in sample.values]
+    derived, interval, stderr = _derive(metric, items, seed, level, signature)
+    value = derived if reported is None else reported
+    if metric in _PERCENT_METRICS and reported is not None:
         # TER may pass 1; the others do so by rounding only (100.00000000000004).
-        value = value / 100 if metric == "ter" else min(value / 100, 1.0)
-    if math.isnan(value):
+        value = reported / 100 if metric == "ter" else min(reported / 100, 1.0)
+    key = f"{metric},{fields['filter']}"
+    if value is None or math.isnan(value):
         raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is no score")
-    of_filter = [each for each in samples if each.task == task and each.filter == filter_name]
-    items = [each.values[metric] for each in of_filter if metric in each.values]
-    signature = _signatures(raw, task).get(metric)
-    derived, interval, stderr = _derive(metric, items, seed=seed, level=level, signature=signature)
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
@@ -180,37 +190,23 @@ def _read_score(
     return TaskScore(
         task=task,
         metric=metric,
-        filter=filter_name,
         value=value,
         is_share=metric not in _UNBOUNDED_METRICS,
         interval=interval,
         stderr=stderr,
-        n=len(items) or len(of_filter),
-        higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
+        n=len(items) or len(samples),
         signature=signature,
+        **fields,
     )
-
-
-def _signatures(raw: Mapping[str, Any], task: str) -> dict[str, str]:
-    """Return metric -> sacrebleu's signature, of the task's own metrics or lm-eval's `bleu`."""
-    metrics = {key.split(",")[0] for key in raw["results"][task]}
-    if not metrics & {"bleu", "chrf++"}:
-        return {}
-    from ablations.statistics.corpus import signature, signatures
-
-    metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
-    return signatures(metadata) or {"bleu": signature("bleu")}
 
 
 def _derive(
     metric: str,
     items: Sequence[float | tuple[str, str]],
-    *,
     seed: int,
     level: float,
-    signature: str | None = None,
-) -> tuple[float | None, Interval | None, float | None]:
-    """Return (score, interval, standard error) from the items; None where there is no way."""
+    signature: str | None,
+) -> _Derived:
     pairs = [item for item in items if isinstance(item, tuple)]
     known = corpus_metric(metric, signature)
     if known is not None and pairs and len(pairs) == len(items):

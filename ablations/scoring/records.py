@@ -1,7 +1,7 @@
-"""What an evaluation hands back.
+"""What an evaluation is asked for and what it hands back.
 
-A score is a share in [0, 1] here (lm-eval's BLEU and chrF++ are divided by 100); percent
-belongs to tables.
+A score is a share in [0, 1] (lm-eval's BLEU and chrF++ are divided by 100); percent belongs to
+tables.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ class TaskScore(Frozen):
 
     task: str
     metric: str
-    """lm-eval's metric name, such as ``exact_match``, ``acc`` or ``bleu``."""
-
     filter: str
     """lm-eval's filter name; ``none`` where a task has no filter."""
 
@@ -116,7 +114,7 @@ class EvaluationRequest(Frozen):
     """What holds generated code: bwrap, or nothing where the container is the sandbox."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; None asks all."""
+    """Items per task, from the first; None for all."""
 
     seed: Seed = 0
     """Seeds few-shot sampling, the bootstrap, and, with repeat and item, sampled answers."""
@@ -166,20 +164,16 @@ class Evaluation(Frozen):
         Raises:
             InputError: when there is none.
         """
-        of_task = [score for score in self.scores if score.task == task]
-        if not of_task:
-            known = sorted({score.task for score in self.scores})
-            raise InputError(
-                f"{self.model}: task {task!r} was not evaluated{nearest(task, known)}; "
-                f"evaluated were {', '.join(known)}"
-            )
-        for score in of_task:
+        own = [score for score in self.scores if score.task == task]
+        for score in own:
             if metric in (None, score.metric) and filter in (None, score.filter):
                 return score
-        known = sorted({f"{score.metric},{score.filter}" for score in of_task})
-        raise InputError(
-            f"{self.model}: task {task!r} has no score {metric},{filter}; it has {', '.join(known)}"
-        )
+        problem = f"task {task!r} has no score {metric},{filter}; it has "
+        names = {f"{score.metric},{score.filter}" for score in own}
+        if not own:
+            names = {score.task for score in self.scores}
+            problem = f"task {task!r} was not evaluated{nearest(task, names)}; evaluated were "
+        raise InputError(f"{self.model}: {problem}{', '.join(sorted(names))}")
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""

@@ -95,7 +95,7 @@ factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py
 key_of(self._engine, *question) => key_of(*question)
-file.truncate(whole) => pass
+os.truncate(self.path, whole) => pass
 ablations/runner/stored_answers.py @ runner/test_stored_answers.py
 versions=backend_versions(setup.backend) => versions={}
 protocol=work.request.protocol.asked() => protocol={}

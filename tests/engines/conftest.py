@@ -1,7 +1,5 @@
 """A random model and tasks of words, made once a session."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.standins.talkers import write_model
@@ -9,10 +7,10 @@ from tests.standins.tasks import write_tasks
 
 
 @pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model(tmp_path_factory):
     return write_model(tmp_path_factory.mktemp("models") / "random")
 
 
 @pytest.fixture(scope="session")
-def tasks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tasks(tmp_path_factory):
     return write_tasks(tmp_path_factory.mktemp("tasks") / "words")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,24 +10,25 @@ from hypothesis import strategies as st
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
 from ablations.engines.lm_eval_backend import loaded, run_tasks
-from ablations.engines.options import EngineOptions
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
-from ablations.scoring.outcomes import Outcome
+from ablations.scoring.observed import Outcome
 from ablations.scoring.protocol import GenKwargs, Protocol
-from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
+from tests.standins.tasks import write_rows, write_task
+from tests.standins.worlds import OPTIONS
 
 TEXT = Answer("b\u2028", Outcome(False, 7, 64, True, 32, 32))
 CHOICE = Answer((-1.2345678901234567, True), Outcome(False, 7, 64))
 
 
-def stored(path: Path) -> dict[str, Answer | None]:
+def stored(path):
     with AnswerFile(path) as answers:
         return {key: answers.take(key) for key in "abc"}
 
 
-def test_what_is_kept_is_there_for_the_next_run_bit_for_bit(tmp_path: Path) -> None:
+def test_what_is_kept_is_there_for_the_next_run_bit_for_bit(tmp_path):
     path = tmp_path / "answers" / "weights" / "task.jsonl"
     with AnswerFile(path) as answers:
         answers.keep("a", TEXT)
@@ -38,9 +37,7 @@ def test_what_is_kept_is_there_for_the_next_run_bit_for_bit(tmp_path: Path) -> N
     assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
 
 
-def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(tmp_path, caplog):
     path = tmp_path / "task.jsonl"
     with AnswerFile(path) as answers:
         answers.keep("a", TEXT)
@@ -55,7 +52,7 @@ def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(
     assert "task.jsonl:1 is damaged" in caplog.text
 
 
-def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_path: Path) -> None:
+def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_path):
     path = tmp_path / "task.jsonl"
     with AnswerFile(path) as answers:
         answers.keep("a", TEXT)
@@ -69,9 +66,7 @@ def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_pat
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8))
-def test_a_kill_at_any_byte_loses_one_answer_at_most(
-    tmp_path_factory: pytest.TempPathFactory, cut: int, count: int
-) -> None:
+def test_a_kill_at_any_byte_loses_one_answer_at_most(tmp_path_factory, cut, count):
     path = tmp_path_factory.mktemp("answers") / "task.jsonl"
     ends = [0]
     with AnswerFile(path) as answers:
@@ -89,7 +84,7 @@ def test_a_kill_at_any_byte_loses_one_answer_at_most(
         assert answers.take("after") == CHOICE
 
 
-def test_one_run_writes_at_a_time(tmp_path: Path) -> None:
+def test_one_run_writes_at_a_time(tmp_path):
     path = tmp_path / "task.jsonl"
     lock = try_claim(tmp_path, ".lock")
     assert lock is not None
@@ -103,9 +98,7 @@ def test_one_run_writes_at_a_time(tmp_path: Path) -> None:
     assert path.exists()
 
 
-def test_where_nothing_can_be_written_the_run_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_nothing_can_be_written_the_run_goes_on(tmp_path, caplog):
     caplog.set_level(logging.WARNING)
     (tmp_path / "file").write_text("")
     with AnswerFile(tmp_path / "file" / "task.jsonl") as answers:
@@ -114,7 +107,7 @@ def test_where_nothing_can_be_written_the_run_goes_on(
     assert caplog.text.count("answers are not stored") == 1
 
 
-def test_another_engine_asks_another_question(tmp_path: Path) -> None:
+def test_another_engine_asks_another_question(tmp_path):
     path = tmp_path / "task.jsonl"
     assert AnswerFile(path, "hf").key("x", 1) == AnswerFile(path, "hf").key("x", 1)
     keys = [AnswerFile(path, "hf").key("x", 1), AnswerFile(path, "vllm").key("x", 1)]
@@ -127,74 +120,76 @@ class _Killed(Exception):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_is_asked_twice(
-    backend: Backend, model: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A killed task goes on, a larger limit asks the rest, another level or protocol is seen."""
+def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
+    """A killed task goes on, a larger limit sends the rest, another level or protocol is seen."""
     request = EvaluationRequest(tasks=("words_generate", "words_choose"), include_path=tasks)
-    options = EngineOptions(batch_size=4, kv_cache_gib=1, gpu_memory_utilization=0.3)
+    options = OPTIONS.model_copy(update={"batch_size": 4})
     path = tmp_path / "weights" / "task.jsonl"
-    keep = AnswerFile.keep
-    new: list[str] = []
+    keep, most, new = AnswerFile.keep, [3], []
 
-    def keeping(most: int) -> Any:
-        def keep_some(answers: AnswerFile, key: str, answer: Answer) -> None:
-            if answers.take(key) is None:
-                new.append(key)
-            keep(answers, key, answer)
-            if len(new) == most:
-                raise _Killed
+    def counting(answers, key, answer):
+        if answers.take(key) is None:
+            new.append(key)
+        keep(answers, key, answer)
+        if len(new) == most[0]:
+            raise _Killed
 
-        return keep_some
-
-    def content(evaluation: Evaluation) -> Any:
+    def content(evaluation):
         return evaluation.scores, evaluation.samples, evaluation.notes
 
+    def sent(**change):
+        """Return the evaluation and how many answers of it are new."""
+        new.clear()
+        changed, answers = request.model_copy(update=change), AnswerFile(path)
+        found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+        return found, len(new)
+
+    def recalled(**change):
+        changed, answers = request.model_copy(update=change), AnswerFile(path)
+        return recall(answers, changed, model="m", backend=backend, folder=model)
+
     with loaded(str(model), backend, options) as lm:
-
-        def asked(change: dict[str, Any] | None = None) -> tuple[Evaluation, int]:
-            new.clear()
-            found = run_tasks(
-                lm,
-                request.model_copy(update=change or {}),
-                model="m",
-                backend=backend,
-                answers=AnswerFile(path),
-            )
-            return found, len(new)
-
         whole = run_tasks(lm, request, model="m", backend=backend)
-        monkeypatch.setattr(AnswerFile, "keep", keeping(3))
+        monkeypatch.setattr(AnswerFile, "keep", counting)
         with pytest.raises(_Killed):
-            asked()
+            sent()
         assert lm.answers is None
-    monkeypatch.setattr(AnswerFile, "keep", keeping(-1))
+    most[0] = -1
     with loaded(str(model), backend, options) as lm:  # as after a kill: another engine
         assert path.read_text().count("\n") >= 3
-        first, count = asked({"limit": 4})
+        first, count = sent(limit=4)
         assert first.answers_before + count == sum(len(s.responses) for s in first.samples)
         before = path.read_text().count("\n")
-        rest, count = asked()
+        rest, count = sent()
         assert count > 0
         assert rest.answers_before == before
         assert before + count == sum(len(s.responses) for s in whole.samples)
-        assert content(rest) == content(whole)
-        recalled = recall(AnswerFile(path), request, model="m", backend=backend, folder=model)
-        assert recalled is not None
-        assert content(recalled) == content(whole)
-        assert recalled.answers_before == before + count
-        told = Protocol(system_instruction="Be brief.")
-        chat = request.model_copy(update={"protocol": told})
-        assert recall(AnswerFile(path), chat, model="m", backend=backend, folder=model) is None
-        again, count = asked({"level": 0.5})
+        assert content(rest) == content(whole) == content(recalled())
+        assert recalled().answers_before == before + count
+        assert recalled(protocol=Protocol(system_instruction="Be brief.")) is None
+        again, count = sent(level=0.5)
         assert count == 0
         assert again.samples == whole.samples
         assert again.scores != whole.scores
         drawn = {"protocol": Protocol(gen_kwargs=GenKwargs(temperature=1.0), repeats=2)}
-        once, count = asked(drawn)
+        once, count = sent(**drawn)
         assert count == 2 * len(whole.samples_of("words_generate"))
-        assert content(asked(drawn)[0]) == content(once)
-        assert asked({**drawn, "seed": 1})[1] == count
-        other = request.model_copy(update={**drawn, "seed": 2})
-        assert recall(AnswerFile(path), other, model="m", backend=backend, folder=model) is None
-        assert asked({"protocol": Protocol(gen_kwargs=GenKwargs(max_gen_toks=2))})[1] > 0
+        assert content(sent(**drawn)[0]) == content(once)
+        assert sent(**drawn, seed=1)[1] == count
+        assert recalled(**drawn, seed=2) is None
+        assert sent(protocol=Protocol(gen_kwargs=GenKwargs(max_gen_toks=2)))[1] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, model, tmp_path):
+    tasks, drawn = tmp_path / "tasks", Protocol(gen_kwargs=GenKwargs(temperature=1.0))
+    write_task(tasks, "same", write_rows(tasks, [{"prompt": "w1 w2", "answer": "w3"}] * 3))
+    request = EvaluationRequest(tasks=("same",), include_path=tasks)
+    with loaded(str(model), backend, OPTIONS) as lm:
+        for protocol, lines in ((Protocol(), 1), (drawn, 3)):
+            path = tmp_path / f"{lines}.jsonl"
+            changed, answers = request.model_copy(update={"protocol": protocol}), AnswerFile(path)
+            found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+            assert path.read_text().count("\n") == lines
+            assert [sample.doc_id for sample in found.samples] == [0, 1, 2]

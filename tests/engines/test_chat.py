@@ -1,25 +1,22 @@
 """Chat templates on tokenizers made on the spot, on both engines and against lm-eval itself."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from ablations.engines import vllm_engine
 from ablations.engines.chat import chat_template, check_protocol, has_template
 from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import GenKwargs, Protocol
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from ablations.study.identity import protocol_key
 from layerswap_method.errors import InputError
+from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.cold import evaluate_cold
 from tests.standins.talkers import WORDS, write_model
+from tests.standins.worlds import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CHAT = (
@@ -34,7 +31,7 @@ SAMPLED = GenKwargs(temperature=1.0, top_p=0.95)
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def talker(tmp_path_factory):
     """A random model whose tokenizer has two chat templates."""
     from transformers import AutoTokenizer
 
@@ -49,30 +46,35 @@ def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ask(
-    model: Path, folder: Path, protocol: Protocol, backend: str = "hf", **changes: Any
-) -> Evaluation:
+def ask(model, folder, protocol, backend="hf", **changes):
     given = {"tasks": ("words_generate",), "limit": 4, **changes}
     request = EvaluationRequest(include_path=folder, protocol=protocol, **given)
-    options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
-    return evaluate_cold(model, request, backend, options)
+    return evaluate_cold(model, request, backend, OPTIONS)
 
 
-def test_templates_are_found_by_name(talker: Path, model: Path) -> None:
+def test_templates_are_found_by_name(talker, model):
     assert (chat_template(talker), chat_template(talker, "tools")) == (CHAT, TOOLS)
     assert (has_template(talker), has_template(model)) == (True, False)
-    with pytest.raises(InputError, match=r"no chat template 'tool'; did you mean 'tools'\?; it ha"):
-        check_protocol(Protocol(apply_chat_template="tool"), [talker])
-    with pytest.raises(InputError, match=r"random: its tokenizer has no chat template; ask with"):
-        check_protocol(Protocol(apply_chat_template=True), [talker, model])
-    with pytest.raises(InputError, match=r"'</thnk>' is not in the vocab.*did you mean '</think>'"):
-        check_protocol(Protocol(think_end_token="</thnk>"), [talker])
-    with pytest.raises(InputError, match=r"not in the vocabulary of its tokenizer$"):
-        check_protocol(Protocol(think_end_token="</unk>"), [model])  # which has an <unk>
     check_protocol(Protocol(apply_chat_template=True, think_end_token="</think>"), [talker])
 
 
-def test_scores_without_these_options_keep_their_keys() -> None:
+@pytest.mark.parametrize(
+    ("protocol", "match"),
+    [
+        (
+            {"apply_chat_template": "tool"},
+            r"no chat template 'tool'; did you mean 'tools'\?",
+        ),
+        ({"apply_chat_template": True}, r"random: its tokenizer has no chat template; ask with"),
+        ({"think_end_token": "</thnk>"}, r"'</thnk>' is not in the vocabulary of its tokenizer"),
+    ],
+)
+def test_what_a_tokenizer_lacks_is_said(talker, model, protocol, match):
+    with pytest.raises(InputError, match=match):
+        check_protocol(Protocol(**protocol), [talker, model])
+
+
+def test_scores_without_these_options_keep_their_keys():
     # Computed with the version before they existed.
     plain = EvaluationRequest(tasks=("a",))
     assert protocol_key(plain, "hf", EngineOptions()) == "2e9f516d34e0288d34f5"
@@ -96,27 +98,21 @@ def test_scores_without_these_options_keep_their_keys() -> None:
     assert protocol_key(plain, "vllm", large) != protocol_key(plain, "vllm", EngineOptions())
 
 
-def _by_lm_eval(model: Path, tasks: Path, out: Path, engine: str, *options: str) -> list[str]:
+def _by_lm_eval(model, tasks, out, engine, *options):
     """Return the prompts that lm-eval's own command line sends."""
-    arguments = {
-        "hf": f"pretrained={model},dtype=float32",
-        "vllm": f"pretrained={model},dtype=float32,enforce_eager=True,max_model_len=512",
-    }
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    more = {"hf": "", "vllm": ",enforce_eager=True,max_model_len=512"}[engine]
     start = "import sys; from ablations.engines import vllm_cpu; vllm_cpu.answer_to_vllm(); "
     run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
+    command = [
+        *(sys.executable, "-c", start + run, "run", "--model", engine, "--limit", "4"),
+        *("--model_args", f"pretrained={model},dtype=float32{more}", "--include_path", str(tasks)),
+        *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
+        *("--log_samples", *options),
+    ]
+    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    environment |= os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     done = subprocess.run(
-        [
-            *(sys.executable, "-c", start + run, "run", "--model", engine, "--limit", "4"),
-            *("--model_args", arguments[engine], "--include_path", str(tasks), "--log_samples"),
-            *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
-            *options,
-        ],
-        capture_output=True,
-        text=True,
-        cwd=out.parent,
-        env={**environment, "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": "1"},
-        check=False,
+        command, capture_output=True, text=True, cwd=out.parent, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     (path,) = out.rglob("samples_*.jsonl")
@@ -124,11 +120,11 @@ def _by_lm_eval(model: Path, tasks: Path, out: Path, engine: str, *options: str)
     return [line["arguments"]["gen_args_0"]["arg_0"] for line in lines]
 
 
-def _prompts(evaluation: Evaluation) -> list[str]:
+def _prompts(evaluation):
     return [sample.prompts[0] for sample in evaluation.samples]
 
 
-def _with_tools_alone(talker: Path, folder: Path) -> Path:
+def _with_tools_alone(talker, folder):
     """Return the same model with only the template that is called tools."""
     folder.mkdir()
     for file in talker.iterdir():
@@ -141,9 +137,7 @@ def _with_tools_alone(talker: Path, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_prompts_are_those_of_lm_evals_command_line(
-    talker: Path, tasks: Path, tmp_path: Path
-) -> None:
+def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
     asked = Protocol(apply_chat_template=True, system_instruction="w1 w2")
     ours = _prompts(ask(talker, tasks, asked))
     options = ("--apply_chat_template", "--system_instruction", "w1 w2")
@@ -155,7 +149,7 @@ def test_prompts_are_those_of_lm_evals_command_line(
 
 
 @pytest.mark.slow
-def test_a_template_is_applied_by_its_name(talker: Path, tasks: Path, tmp_path: Path) -> None:
+def test_a_template_is_applied_by_its_name(talker, tasks, tmp_path):
     ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template="tools")))
     assert ours[0].endswith("[answer]")
     alone = _with_tools_alone(talker, tmp_path / "alone")
@@ -167,35 +161,28 @@ def test_a_template_is_applied_by_its_name(talker: Path, tasks: Path, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.vllm
-@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_vllm_is_asked_and_answers_like_transformers(
-    talker: Path, tasks: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
+def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, tmp_path, backend):
     asked = Protocol(
         apply_chat_template=True,
         enable_thinking=False,
         think_end_token="</think>",
         gen_kwargs=GenKwargs(max_gen_toks=300),
     )
-    one, other = ask(talker, tasks, asked), ask(talker, tasks, asked, "vllm")
+    one, other = (ask(talker, tasks, asked, name) for name in ("hf", backend))
     assert _prompts(one) == _prompts(other)
     assert _prompts(one)[0].endswith("<|assistant|> <think> </think>")
     assert [each.responses for each in one.samples] == [each.responses for each in other.samples]
-    plain = Protocol(apply_chat_template=True)
     options = ("--apply_chat_template",)
-    theirs = _by_lm_eval(talker, tasks, tmp_path / "out", "vllm", *options)
-    assert _prompts(ask(talker, tasks, plain, "vllm")) == theirs
-    named = Protocol(apply_chat_template="tools")
     alone = _with_tools_alone(talker, tmp_path / "alone")
-    theirs = _by_lm_eval(alone, tasks, tmp_path / "named", "vllm", *options)
-    assert _prompts(ask(talker, tasks, named, "vllm")) == theirs
-    assert theirs[0].endswith("[answer]")
-    _check_repeats(talker, tasks, "vllm")
+    for name, model in ((True, talker), ("tools", alone)):
+        ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template=name), backend))
+        assert ours == _by_lm_eval(model, tasks, tmp_path / str(name), backend, *options)
+    assert ours[0].endswith("[answer]")
 
 
 @pytest.mark.slow
-def test_an_answer_is_what_follows_the_thinking(talker: Path, tasks: Path) -> None:
+def test_an_answer_is_what_follows_the_thinking(talker, tasks):
     plain = ask(talker, tasks, Protocol(gen_kwargs=GenKwargs(max_gen_toks=40)))
     said = str(plain.samples[0].responses[0]).split()
     end = said[len(said) // 2]  # a word that it says on the way stands for the end of thinking
@@ -206,35 +193,31 @@ def test_an_answer_is_what_follows_the_thinking(talker: Path, tasks: Path) -> No
 
 
 @pytest.mark.slow
-def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker: Path, tasks: Path) -> None:
-    _check_repeats(talker, tasks, "hf")
-
-
-def _check_repeats(model: Path, tasks: Path, backend: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker, tasks, backend):
     sampled = Protocol(gen_kwargs=SAMPLED, repeats=3)
     both = ("words_generate", "words_choose")
-    first = ask(model, tasks, sampled, backend, tasks=both)
+    first = ask(talker, tasks, sampled, backend, tasks=both)
     score = first.score("words_generate")
     drawn = first.samples_of("words_generate")
     assert [sample.repeat for sample in drawn] == [0] * 4 + [1] * 4 + [2] * 4
     assert len({sample.responses for sample in drawn if sample.doc_id == 0}) > 1
     assert len({sample.prompts for sample in drawn if sample.doc_id == 0}) == 1
     means = [
-        sum(float(s.values["exact_match"]) for s in drawn if s.repeat == r) / 4
-        for r in range(3)  # type: ignore[arg-type]
+        sum(float(s.values["exact_match"]) for s in drawn if s.repeat == r) / 4 for r in range(3)
     ]
     assert (score.repeats, score.n) == (3, 4)
     assert score.value == pytest.approx(sum(means) / 3)
     # What is scored without being generated is asked once.
     assert first.score("words_choose").repeats == 1
     assert len(first.samples_of("words_choose")) == 4
-    again = ask(model, tasks, sampled, backend)
+    again = ask(talker, tasks, sampled, backend)
     assert again.samples_of("words_generate") == drawn
-    other = ask(model, tasks, sampled, backend, seed=1)
+    other = ask(talker, tasks, sampled, backend, seed=1)
     assert [s.responses for s in other.samples] != [s.responses for s in drawn]
 
 
-def test_a_thinking_model_is_not_asked_to_choose(tasks: Path) -> None:
+def test_a_thinking_model_is_not_asked_to_choose(tasks):
     from ablations.engines.task_loading import check_data
 
     thinking = Protocol(apply_chat_template=True, enable_thinking=True, think_end_token="</think>")

@@ -1,22 +1,19 @@
 """How far a task is, as both engines tell it."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, listening
 from ablations.scoring.protocol import Protocol
-from ablations.scoring.records import Backend, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
 from tests.standins.cold import evaluate_cold
 
 ITEMS = 24
 
 
-def told(model: Path, folder: Path, task: str, backend: Any) -> list[Step]:
+def told(model, folder, task, backend):
     steps = list[Step]()
     options = EngineOptions(batch_size=8, kv_cache_gib=1, gpu_memory_utilization=0.3)
     with listening(steps.append):
@@ -29,16 +26,14 @@ def told(model: Path, folder: Path, task: str, backend: Any) -> list[Step]:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("task", ["words_generate", "words_choose"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_items_are_told_as_they_are_answered(
-    model: Path, tasks: Path, task: str, backend: Backend
-) -> None:
+def test_items_are_told_as_they_are_answered(model, tasks, task, backend):
     steps = told(model, tasks, task, backend)
     assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
     assert len({step.done for step in steps}) >= 4  # three batches of eight at the least
 
 
-def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model: Path, tasks: Path) -> None:
-    def measured(task: str, limit: int | None = None, **protocol: Any) -> TaskSize:
+def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model, tasks):
+    def measured(task, limit=None, **protocol):
         request = EvaluationRequest(
             tasks=(task,),
             include_path=tasks,
@@ -68,7 +63,7 @@ def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model: Path, tasks:
     assert whole.answer_tokens // ITEMS > 64
 
 
-def test_what_is_not_here_is_said(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_what_is_not_here_is_said(model, tasks, tmp_path):
     request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
     (found,) = measure_tasks([request], tmp_path, None).values()
     assert "the tokenizer is not here" in str(found)

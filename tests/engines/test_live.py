@@ -3,65 +3,44 @@
 The cold engines go first: two of vLLM in one process would take each other's surroundings down.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
-from ablations.engines.live import LiveEvaluator, open_live
-from ablations.scoring.records import Evaluation, Sample
+from ablations.engines.live import open_live
 from tests.engines.backends import BACKENDS
 from tests.standins.merging import merge_of
-from tests.standins.worlds import FAMILIES, OPTIONS, World, make_world
+from tests.standins.worlds import FAMILIES, OPTIONS, make_world
 
 ORDER = ("swap", "only_k", "base", "attention", "reverted", "soup", "swap", "reverted", "base")
 """Every kind of change, forth and back."""
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
-]
-
-
-@dataclass(frozen=True)
-class Study:
-    """All cells of a world, evaluated twice."""
-
-    world: World
-    backend: str
-    cold: dict[str, Evaluation]
-    live: list[tuple[str, Evaluation]]
-    evaluator: LiveEvaluator
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def backend(request):
+    return request.param
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def study(
-    request: pytest.FixtureRequest, backend: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Study]:
+def study(request, backend, tmp_path_factory):
+    """All cells of a world, evaluated twice."""
     world = make_world(tmp_path_factory.mktemp(f"{backend}-{request.param}"), request.param)
     cold = {name: world.cold(backend, name) for name in world.cells}
-    evaluator = open_live(world.base, backend, OPTIONS)  # type: ignore[arg-type]
-    live = []
-    for name in ORDER:
-        stream = merge_of(world.cells[name])
-        live.append((name, evaluator.evaluate(stream, world.request)))
-    yield Study(world, backend, cold, live, evaluator)
+    evaluator = open_live(world.base, backend, OPTIONS)
+    live = [
+        (name, evaluator.evaluate(merge_of(world.cells[name]), world.request)) for name in ORDER
+    ]
+    yield SimpleNamespace(world=world, backend=backend, cold=cold, live=live, evaluator=evaluator)
     evaluator.close()
 
 
-def generations(evaluation: Evaluation) -> list[Any]:
+def generations(evaluation):
     return [sample.responses for sample in evaluation.samples_of("words_prefix")]
 
 
-def likelihoods(evaluation: Evaluation) -> list[float]:
+def likelihoods(evaluation):
     return [
         float(response[0])
         for sample in evaluation.samples_of("words_choose")
@@ -70,15 +49,15 @@ def likelihoods(evaluation: Evaluation) -> list[float]:
     ]
 
 
-def test_the_cells_differ_in_everything_compared(study: Study) -> None:
+def test_the_cells_differ_in_everything_compared(study):
     said = [str(generations(each)) for each in study.cold.values()]
     assert len(set(said)) == len(study.world.cells)
     assert len({str(likelihoods(each)) for each in study.cold.values()}) == len(study.world.cells)
     assert all(len(set(map(str, generations(each)))) > 3 for each in study.cold.values())
 
 
-def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> None:
-    def identity(sample: Sample) -> tuple[Any, ...]:
+def test_answers_scores_and_records_are_those_of_a_cold_engine(study):
+    def identity(sample):
         return (sample.task, sample.doc_id, sample.doc_hash, sample.prompt_hash, sample.prompts)
 
     for name, live in study.live:
@@ -91,14 +70,12 @@ def test_answers_scores_and_records_are_those_of_a_cold_engine(study: Study) -> 
         assert (live.backend, live.versions) == (study.backend, cold.versions)
 
 
-def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(
-    study: Study, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(study, monkeypatch):
     if study.backend == "hf":
         pytest.skip("transformers keeps no prefix cache")
     first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
     study.evaluator.evaluate(first, study.world.request)
-    monkeypatch.setattr(study.evaluator._engine, "forget", lambda: None)
+    monkeypatch.setattr(study.evaluator._engine, "reset_cache", lambda: None)
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])

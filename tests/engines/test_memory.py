@@ -3,54 +3,69 @@
 Measuring rows takes some ten MiB more, whatever the size of the model: its threads' blocks.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ablations.engines.live import open_live
+from tests.benchmarks.watch_memory import Watch
+from tests.standins.merging import linear_recipe, merge_of, revert_recipe
 from tests.standins.talkers import write_model
 from tests.standins.tuned import tune
-
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+from tests.standins.worlds import OPTIONS
 
 ROWS, WIDTH = 40_000, 256
 LARGEST = 4 * ROWS * WIDTH
 """Bytes of either embedding: 39 MiB, most of the model."""
 
 
-def write_wide(folder: Path, seed: int) -> Path:
+def write_wide(folder, seed):
     """Write a random float32 Llama that is nearly all vocabulary."""
-    return write_model(
-        folder,
-        seed,
-        words=["w"],
-        says_special=True,
-        vocab_size=ROWS,
-        hidden_size=WIDTH,
-        intermediate_size=WIDTH,
-        num_hidden_layers=1,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-        max_position_embeddings=64,
-        initializer_range=0.02,
-    )
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size"), WIDTH)
+    sizes |= {"vocab_size": ROWS, "num_hidden_layers": 1, "max_position_embeddings": 64}
+    sizes |= {"num_attention_heads": 8, "num_key_value_heads": 8, "initializer_range": 0.02}
+    return write_model(folder, seed, words=["w"], says_special=True, **sizes)
 
 
-def test_swaps_that_change_everything(tmp_path: Path) -> None:
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
+def test_swaps_that_change_everything(tmp_path):
     folders = [write_wide(tmp_path / str(seed), seed) for seed in range(3)]
     folders.append(tune(folders[0], tmp_path / "tuned", 3))
     # In a process of its own: what other tests have left behind may come and go meanwhile.
-    command = [sys.executable, "-m", "tests.engines.swap_memory", "hf", *map(str, folders)]
+    command = [sys.executable, "-m", "tests.engines.test_memory", *map(str, folders)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr[-2000:]
-    swaps = json.loads(ran.stdout.splitlines()[-1])
-    assert len(swaps) == 4
-    for swap, tensors in zip(swaps, [0.5, 0.5, 0.5, 1.0], strict=True):
-        if swap is swaps[0]:
-            continue  # transformers maps the checkpoint; what is written becomes our own
+    # In the first swap transformers maps the checkpoint; what is written becomes our own.
+    _, *swaps = json.loads(ran.stdout.splitlines()[-1])
+    for swap, tensors in zip(swaps, [0.5, 0.5, 1.0], strict=True):
         assert swap["anonymous_rise_bytes"] < tensors * LARGEST
         assert swap["rss_rise_bytes"] < tensors * LARGEST
+
+
+def main(folders):
+    """Print how far memory rises with one averaged model after another, and one by its rows."""
+    live = open_live(Path(folders[0]), "hf", OPTIONS)
+    live.start()
+    base, *_, tuned = folders
+
+    def average(first):
+        return merge_of(linear_recipe([folders[first], folders[2]]))
+
+    def half_of_the_rows():
+        return merge_of(revert_recipe(tuned, base, {"keep_fraction": 0.5}))
+
+    swaps = []
+    for make in (*(partial(average, first) for first in (0, 1, 0)), half_of_the_rows):
+        watch = Watch()
+        live.swap(make())
+        swaps.append(watch.end())
+    sys.stdout.write(json.dumps(swaps) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,26 +1,34 @@
-"""vLLM in processes of its own, as on a GPU: tensors are named to it, and it may die."""
+"""vLLM in other processes: as a server that may die, and spread over two workers."""
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from ablations.engines import vllm_engine
+from ablations.engines.in_place import SwapFailed
+from ablations.engines.live import open_live
+from tests.engines.backends import VLLM
+from tests.standins.merging import merge_of
+from tests.standins.worlds import OPTIONS, make_world
 
-ROOT = Path(__file__).parents[2]
+pytestmark = [*VLLM, pytest.mark.slow]
 
 
-@pytest.mark.vllm
-@pytest.mark.slow
-@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_workers_in_other_processes_and_an_engine_that_dies(tmp_path: Path) -> None:
+def texts(evaluation):
+    return [each.responses for each in evaluation.samples_of("words_prefix")]
+
+
+def test_workers_in_other_processes_and_an_engine_that_dies(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "tests.engines.in_processes", str(tmp_path)],
+        [sys.executable, "-m", "tests.engines.test_processes", str(tmp_path)],
         env=os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "OMP_NUM_THREADS": "1"},
-        cwd=ROOT,
+        cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
         check=False,
@@ -31,3 +39,82 @@ def test_workers_in_other_processes_and_an_engine_that_dies(tmp_path: Path) -> N
     failure = found.pop("failure")
     assert found == {"engines": 1, "same": True, "again": True, "distinct": 2}
     assert "did not get into the engine: EngineDeadError" in failure
+
+
+@pytest.mark.skipif(not vllm_engine.is_cpu_build(), reason="vLLM's CPU build is not installed")
+def test_two_workers_swap_and_say_what_transformers_says(tmp_path):
+    """The vocabulary is so small that the second worker's part of it is padding alone."""
+    world = make_world(tmp_path, "llama")
+    request = world.request.model_copy(update={"limit": 4})
+    cells = ("swap", "only_k", "base")
+
+    def evaluated(backend, workers):
+        options = OPTIONS.model_copy(update={"tensor_parallel_size": workers})
+        live = open_live(world.base, backend, options)
+        try:
+            found = [live.evaluate(merge_of(world.cells[name]), request) for name in cells]
+            live.check()
+        finally:
+            live.close()
+        return found
+
+    wanted, given = evaluated("hf", 1), evaluated("vllm", 2)
+    assert len({str(texts(each)) for each in wanted}) == len(cells)
+    for one, other in zip(wanted, given, strict=True):
+        assert texts(one) == texts(other)
+        scored = [
+            [
+                response[0]
+                for each in found.samples_of("words_choose")
+                for response in each.responses
+            ]
+            for found in (one, other)
+        ]
+        assert scored[1] == pytest.approx(scored[0], abs=1e-4)
+
+
+def _engines():
+    """Return the ids of this process's children that are vLLM's engine."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = stat.read_text().rpartition(")")
+        except OSError:
+            continue
+        if int(rest.split()[1]) == os.getpid() and "VLLM" in name:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def main(folder):
+    """Evaluate two cells live, kill the engine, evaluate again; compare with transformers."""
+    import layerswap_method
+
+    layerswap_method.register()
+    world = make_world(folder, "llama_tied")
+    request = world.request.model_copy(update={"tasks": ("words_prefix",)})
+    merges = [merge_of(world.cells[name]) for name in ("swap", "only_k")]
+
+    def answers(live):
+        return [texts(live.evaluate(merge, request)) for merge in merges]
+
+    hf, vllm = (open_live(world.base, name, OPTIONS) for name in ("hf", "vllm"))
+    wanted = answers(hf)
+    same = answers(vllm) == wanted
+    engines = _engines()
+    for each in engines:
+        os.kill(each, signal.SIGKILL)
+    time.sleep(1)
+    try:
+        vllm.swap(merges[0])
+        failure = ""
+    except SwapFailed as error:
+        failure = error.message
+    again = answers(vllm) == wanted
+    vllm.close()
+    found = {"engines": len(engines), "same": same, "failure": failure, "again": again}
+    sys.stdout.write("@@" + json.dumps({**found, "distinct": len({*map(str, wanted)})}) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,28 +1,23 @@
 """The space between a prompt and its answer, by kind of tokenizer: both engines, one text."""
 
-from pathlib import Path
-
 import pytest
 
-from ablations.engines import vllm_engine
-from ablations.engines.options import EngineOptions
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
+from tests.engines.backends import VLLM
 from tests.standins.cold import evaluate_cold
 from tests.standins.talkers import WORDS, write_model
-from tests.standins.tasks import write_tasks
 from tests.standins.tokenizers import SPECIAL
+from tests.standins.worlds import OPTIONS
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASK = "words_generate"
 
 
-def _spell(folder: Path, kind: str) -> None:
+def _spell(folder, kind):
     """Give the model a tokenizer with the same 28 ids that spells a space another way.
 
-    Args:
-        folder: of the model.
-        kind: ``metaspace`` is SentencePiece's (a text's first space is dropped when decoded),
-            ``bytes`` that of byte-level BPE (it is kept), ``words`` has no spaces at all.
+    ``metaspace`` is SentencePiece's way (a text's first space is dropped when decoded), ``bytes``
+    that of byte-level BPE (it is kept); ``words`` has no spaces at all.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -53,14 +48,13 @@ def _spell(folder: Path, kind: str) -> None:
     ).save_pretrained(folder)
 
 
-def _answers(model: Path, tasks: Path, backend: str = "hf") -> Evaluation:
-    options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
+def _answers(model, tasks, backend="hf"):
     request = EvaluationRequest(tasks=(TASK,), include_path=tasks, limit=8)
-    return evaluate_cold(model, request, backend, options)
+    return evaluate_cold(model, request, backend, OPTIONS).samples
 
 
 @pytest.fixture(params=["words", "metaspace", "bytes"])
-def speaker(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def speaker(request, tmp_path):
     """A random model that never ends an answer, so that there is a first word."""
     import torch
     from transformers import LlamaForCausalLM
@@ -74,18 +68,12 @@ def speaker(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.fixture
-def local(tmp_path: Path) -> Path:
-    return write_tasks(tmp_path / "tasks")
-
-
-def test_an_answer_is_what_follows_its_prompt(speaker: Path, local: Path) -> None:
+def test_an_answer_is_what_follows_its_prompt(speaker, tasks):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(speaker)
-    for sample in _answers(speaker, local).samples_of(TASK):
+    for sample in _answers(speaker, tasks):
         (text,) = sample.responses
-        assert isinstance(text, str)
         words = text.split()
         assert words
         # One space before every word: none is lost, none comes twice.
@@ -96,8 +84,7 @@ def test_an_answer_is_what_follows_its_prompt(speaker: Path, local: Path) -> Non
         assert both.endswith(f"{sample.prompts[0].split()[-1]}{text}")
 
 
-@pytest.mark.vllm
-@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_both_engines_say_the_same_text(speaker: Path, local: Path) -> None:
-    hf, vllm = (_answers(speaker, local, backend) for backend in ("hf", "vllm"))
-    assert [each.responses for each in hf.samples] == [each.responses for each in vllm.samples]
+@pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
+def test_both_engines_say_the_same_text(speaker, tasks, backend):
+    hf, vllm = (_answers(speaker, tasks, name) for name in ("hf", backend))
+    assert [each.responses for each in hf] == [each.responses for each in vllm]

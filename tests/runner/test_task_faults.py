@@ -77,13 +77,14 @@ def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
 ) -> None:
     refused(
         ask(*options, tasks=BOTH, doc_to_text="{{questoin}}"),
-        "task bad: doc_to_text uses 'questoin'; the items have question, answer; did you mean "
-        f"'question'? ({tmp_path / 'own' / 'bad.yaml'})",
+        "task bad: its file or data cannot be read: UndefinedError: 'questoin' is undefined "
+        f"({tmp_path / 'own' / 'bad.yaml'})",
     )
     pipeline = [{"name": "first", "filter": [{"function": "regexx"}]}]
     refused(
         ask(*options, tasks=BOTH, filter_list=pipeline),
-        "task bad: unknown filter 'regexx'; did you mean 'regex'?",
+        "task bad: its file or data cannot be read",
+        "Unknown filter 'regexx'. Did you mean: regex",
     )
     refused(
         ask(*options, tasks=BOTH, test_split="tset"),
@@ -163,7 +164,7 @@ def test_finished_cells_need_no_data(ask: Run, tmp_path: Path) -> None:
     cells = plan(is_finished=lambda _: True).cells
     (some, *_) = (key for cell in cells for key in cell.records.values())
     for known in ((lambda _: False), (lambda key: key == some)):
-        with pytest.raises(InputError, match="doc_to_text uses 'questoin'"):
+        with pytest.raises(InputError, match="'questoin' is undefined"):
             plan(is_finished=known)
     # What --only leaves out is not read either.
     base = next(cell for cell in plan().cells if cell.kind == "base")

@@ -11,12 +11,12 @@ from tests.standins.scripted import PUBLISHED_MGSM
 SCRIPTS = {"sw": "Latn", "te": "Telu", "bn": "Beng", "ja": "Jpan", "en": "Latn"}
 
 
-def _languages(text: str) -> list[str]:
+def _languages(text):
     return [code for code, script in SCRIPTS.items() if is_in_language(text, code, script)]
 
 
 @pytest.mark.parametrize("code", SCRIPTS)
-def test_every_real_sentence_is_in_its_language_and_no_other(code: str) -> None:
+def test_every_real_sentence_is_in_its_language_and_no_other(code):
     texts = []
     for split in ("train", "test"):
         for line in (PUBLISHED_MGSM / f"{code}_{split}.jsonl").read_text().splitlines():
@@ -52,18 +52,18 @@ def test_every_real_sentence_is_in_its_language_and_no_other(code: str) -> None:
         ("`x = 11`", []),
     ],
 )
-def test_mixed_answers_count_for_what_most_of_them_is(text: str, expected: list[str]) -> None:
+def test_mixed_answers_count_for_what_most_of_them_is(text, expected):
     assert _languages(text) == expected
 
 
-def test_the_words_are_what_is_left_without_formulas_code_and_marks() -> None:
+def test_the_words_are_what_is_left_without_formulas_code_and_marks():
     text = "Ni **shilingi** $1,200.50/siku; ng'ombe `x=1` \\times 3 https://a.b/c <b>sana</b>"
     assert words_of(text) == "Ni shilingi siku ng'ombe sana"
     # Vowel signs are marks, not letters, and belong to their word.
     assert words_of("సమాధానం 11") == "సమాధానం"
 
 
-def test_what_cannot_be_judged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_judged_is_said(monkeypatch):
     assert why_not_judged("sw", "Latn") is None
     assert why_not_judged("zz", "Latn") == "py3langid does not know the language 'zz'"
     assert "its script 'Runr' is unknown; known are Beng" in str(why_not_judged("non", "Runr"))
@@ -77,5 +77,5 @@ def test_what_cannot_be_judged_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _languages_by_script("సమాధానం") == ["te"]
 
 
-def _languages_by_script(text: str) -> list[str]:
+def _languages_by_script(text):
     return [code for code in ("te", "bn", "ja") if is_in_language(text, code, SCRIPTS[code])]

@@ -1,0 +1,231 @@
+"""What both engines share: stored answers are reused, and how each request ended is recorded.
+
+`Answering` stands before lm-eval's model classes. It differs from them where they go wrong, or HF
+from vLLM; the tests named show each case:
+
+- An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`: HF
+  stops with an assertion where a small model has less, and of vLLM's prompt nothing is left. A
+  limit that the user sets may take all that the longest prompt leaves (`test_outcomes`).
+- For log-likelihoods lm-eval leaves HF two tokens more of a long prompt than vLLM; here both have
+  vLLM's (`test_outcomes`).
+- Answers are stored as they arrive (`test_answers`); lm-eval has those of vLLM when all are there.
+- A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
+  what else is sent (`test_answers`). HF draws whole batches, from torch's seed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+from ablations.engines.answers import Answer, AnswerFile, key_of
+from ablations.machine.progress import Step, tell
+from ablations.scoring.observed import Outcome
+
+_LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""What a task may call the limit of an answer; lm-eval takes the first in this order."""
+
+
+@dataclass
+class Question:
+    """A request of lm-eval."""
+
+    request: Any
+    key: str
+    """Of its answer."""
+
+    draw: str | None = None
+    """What tells a sampled answer from others to the same prompt; None where nothing is drawn."""
+
+    options: Mapping[str, Any] | None = None
+    """Of generation, with a limit that fits the context."""
+
+    outcome: Outcome | None = None
+    """How it goes but for its end, once that is known."""
+
+
+class Answering:
+    """Answers requests from `answers`, and the others by `_generate` or `_score`.
+
+    `outcomes` has how the requests of each item went, since it was emptied.
+    """
+
+    answers: AnswerFile | None = None
+    """Stored answers; None stores nothing."""
+
+    think_end_token: str | None = None
+    """Ends the thinking, which is no part of an answer."""
+
+    keeps_asked_limit = False
+    """Whether the limit of an answer is the user's own."""
+
+    sample_seed = ""
+    """What the seeds of sampled answers are derived from."""
+
+    max_length: int
+    max_gen_toks: int
+    tok_encode: Callable[..., Any]
+    cache_hook: Any
+    _left: Sequence[Question]
+    _new: dict[str, Answer]
+
+    def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
+        """Return an answer per request; see lm-eval."""
+        earlier = Counter[str]()
+        questions = []
+        for request in requests:
+            prompt, options = request.args
+            draw = None
+            if is_sampled(options):
+                item = f"{request.task_name} {request.doc_id} {request.idx}"
+                draw = f"{self.sample_seed} {item} {earlier[prompt]}"
+            earlier[prompt] += 1
+            questions.append(Question(request, self._key("generate", prompt, options, draw), draw))
+        self._fit(questions)
+        return [str(answer.response) for answer in self._answer(questions, self._generate)]
+
+    def loglikelihood(
+        self, requests: Sequence[Any], disable_tqdm: bool = False
+    ) -> list[tuple[float, bool]]:
+        """Return log-likelihood and greediness per request; see lm-eval."""
+        questions = [Question(each, self._key("loglikelihood", *each.args)) for each in requests]
+        answers = self._answer(questions, self._score_texts)
+        return [cast(tuple[float, bool], answer.response) for answer in answers]
+
+    _generate: Callable[[Sequence[Question]], None]
+    """Generates answers, and hands each to `_keep`."""
+
+    _score: Callable[[Sequence[tuple[Question, list[int], list[int]]]], None]
+    """Scores the second tokens of each pair after the first, and hands that to `_keep`."""
+
+    def _key(self, *question: Any) -> str:
+        return key_of(*question) if self.answers is None else self.answers.key(*question)
+
+    def _fit(self, questions: Sequence[Question]) -> None:
+        """Give each answer a limit that fits the context."""
+        context = self.max_length
+        lengths = [len(self.tok_encode(question.request.args[0])) for question in questions]
+        longest = max(lengths, default=0) if self.keeps_asked_limit else None
+        for question, length in zip(questions, lengths, strict=True):
+            options = question.request.args[1]
+            asked = asked_limit(options, self.max_gen_toks)
+            limit = within(asked, context, longest)
+            others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
+            question.options = {**others, "max_gen_toks": limit}
+            question.outcome = Outcome(
+                is_cut=length > context - limit,
+                prompt_tokens=length,
+                context_tokens=context,
+                limit_tokens=limit,
+                asked_tokens=asked,
+                item=question.request.doc_id,
+            )
+
+    def _score_texts(self, questions: Sequence[Question]) -> None:
+        """Have lm-eval encode the texts, which ends in `_loglikelihood_tokens`."""
+        super().loglikelihood([each.request for each in questions], disable_tqdm=True)  # type: ignore[misc]
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
+    ) -> list[Any]:
+        room = self.max_length - 1
+        pairs = []
+        for question, (_texts, context, continuation) in zip(self._left, requests, strict=True):
+            length = len(context) + len(continuation)
+            item = question.request.doc_id
+            question.outcome = Outcome(length > room, length, room + 1, item=item)
+            if length > room:
+                context = context[-max(1, room - len(continuation)) :]
+            pairs.append((question, context, continuation))
+        self._score(pairs)
+        return []
+
+    def _answer(
+        self, questions: Sequence[Question], send: Callable[[Sequence[Question]], None]
+    ) -> list[Answer]:
+        """Return what is stored, and `send` the rest to the engine, equal questions once."""
+        answers = dict[str, Answer]()
+        left = dict[str, Question]()
+        for question in questions:
+            stored = self._stored(question)
+            if stored is None:
+                left.setdefault(question.key, question)
+            else:
+                answers[question.key] = stored
+        self._done, self._total = 0, len(questions)
+        self._items = len({(each.request.task_name, each.request.doc_id) for each in questions})
+        self._task = questions[0].request.task_name if questions else ""
+        self._advance(0)
+        if left:
+            self._left, self._new = list(left.values()), {}
+            self._advance(len(questions) - len(left))
+            send(self._left)
+            answers |= self._new
+        elif questions:
+            self._advance(len(questions))
+        noted = self.__dict__.setdefault("outcomes", {})
+        for question in questions:
+            item = (question.request.task_name, question.request.doc_id)
+            noted.setdefault(item, []).append(answers[question.key].outcome)
+        return [answers[question.key] for question in questions]
+
+    def _stored(self, question: Question) -> Answer | None:
+        answer = None if self.answers is None else self.answers.take(question.key)
+        if self.answers is None or answer is None or not self._has_room(question, answer.outcome):
+            return None
+        self.answers.count(question.key)
+        return answer
+
+    def _has_room(self, question: Question, was: Outcome) -> bool:
+        """Return whether a stored answer had the room that it would have now."""
+        if question.outcome is None:
+            return was.context_tokens == self.max_length
+        return replace(was, is_truncated=None) == question.outcome
+
+    def _keep(self, question: Question, response: Any, is_truncated: bool | None = None) -> None:
+        """Take an answer from the engine."""
+        assert question.outcome is not None
+        answer = Answer(response, replace(question.outcome, is_truncated=is_truncated))
+        self._new[question.key] = answer
+        if self.answers is not None:
+            self.answers.keep(question.key, answer)
+        self._advance(1)
+
+    def _advance(self, answered: int) -> None:
+        self._done += answered
+        if self._total:
+            tell(Step(self._task, self._items * self._done / self._total, self._items))
+        if answered and self._done == self._total:
+            tell(Step(f"{self._task}: scoring"))
+
+
+def longest_first(question: Question) -> tuple[int, str]:
+    """Return by what lm-eval sorts requests for text."""
+    assert question.outcome is not None
+    return -question.outcome.prompt_tokens, question.request.args[0]
+
+
+def asked_limit(options: Mapping[str, Any], default: int = 256) -> int:
+    """Return a task's limit of an answer in tokens; lm-eval's own by default."""
+    named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
+    return int(next(named, default))
+
+
+def within(asked: int, context: int, longest: int | None = None) -> int:
+    """Return the limit of an answer: half of the context, or what the longest prompt leaves.
+
+    Args:
+        asked: the task's limit, in tokens.
+        context: of the model, in tokens.
+        longest: tokens of the longest prompt, where the user gave the limit.
+    """
+    room = context // 2 if longest is None else max(context // 2, context - longest)
+    return min(asked, max(1, room))
+
+
+def is_sampled(options: Mapping[str, Any]) -> bool:
+    """Return whether answers are drawn, by the options of generation."""
+    drawn = options.get("do_sample")
+    return (bool(options.get("temperature")) and drawn is not False) or bool(drawn)

@@ -1,0 +1,126 @@
+"""lm-eval's transformers model, with stored answers and texts as vLLM gives them.
+
+What lm-eval does otherwise with HF than with vLLM:
+
+- With a `think_end_token`, a task's stop strings count only after the thinking; lm-eval has HF stop
+  at one inside it (`test_chat`).
+- Special tokens inside an answer stay in its text, where stop strings must see them; the token that
+  ends an answer, and what follows it, does not (`test_outcomes`). Word-level tokenizers put a space
+  before each on HF; lm-eval tells vLLM to put none.
+- An answer is the text that follows the prompt. lm-eval has HF decode it alone, where many
+  tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
+  byte-level BPE do not (`test_spaces`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.models.utils import (
+    Collator,
+    handle_stop_sequences,
+    normalize_gen_kwargs,
+    postprocess_generated_text,
+)
+
+from ablations.engines.answering import Answering, Question, longest_first
+from ablations.engines.options import EngineOptions
+
+_TAIL = 8
+"""Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
+
+
+class HfModel(Answering, HFLM):  # type: ignore[misc]
+    """A transformers model."""
+
+    def __init__(self, model: str, options: EngineOptions, adapter: Path | None = None) -> None:
+        """Load a checkpoint, with an adapter of peft's on it if there is one."""
+        super().__init__(
+            pretrained=model,
+            peft=None if adapter is None else str(adapter),
+            device="cuda" if torch.cuda.is_available() else "cpu",
+            parallelize=options.device_map == "auto" and torch.cuda.is_available(),
+            dtype=options.dtype,
+            batch_size=options.batch_size,
+            max_length=options.max_model_len,
+            trust_remote_code=False,
+        )
+
+    def _generate(self, questions: Sequence[Question]) -> None:
+        """Generate in the batches that lm-eval makes: by options, the longest prompts first."""
+        batches = Collator(
+            [(each.request.args[0], each.options, each) for each in questions],
+            sort_fn=lambda each: longest_first(each[2]),
+            group_by="gen_kwargs",
+        )
+        for batch in batches.get_batched(n=self.batch_size):
+            prompts, (options, *_), batched = zip(*batch, strict=True)
+            self._generate_batch(prompts, options, batched)
+
+    def _generate_batch(
+        self, prompts: Sequence[str], given: dict[str, Any], questions: Sequence[Question]
+    ) -> None:
+        options: dict[str, Any] = normalize_gen_kwargs(given, self.max_gen_toks)
+        end = self._text([self.eot_token_id])
+        until = handle_stop_sequences(options.pop("until", None), eos=end)
+        stop = [end] if self.think_end_token else until
+        limit = options.pop("max_gen_toks")
+        context, mask = self.tok_batch_encode(
+            list(prompts), left_truncate_len=self.max_length - limit, truncation=self.truncation
+        )
+        rows = self._model_generate(
+            context=context.to(self.device),
+            attention_mask=mask.to(self.device),
+            stop=stop,
+            max_length=options.pop("max_length", context.shape[1] + limit),
+            **options,
+        )
+        # A batch runs until its last row is done: rows may hold more than their answer.
+        for question, prompt, row in zip(
+            questions,
+            context[:, -_TAIL:].tolist(),
+            rows[:, context.shape[1] :].tolist(),
+            strict=True,
+        ):
+            answer = self._without_end(row)
+            text = self._text(answer)
+            is_stopped = any(mark and mark in text for mark in stop)
+            lead = self._lead(prompt, answer, text)
+            final = lead + postprocess_generated_text(text, until, self.think_end_token)
+            self._keep(question, final, len(answer) == len(row) and not is_stopped)
+
+    def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
+        hook, self.cache_hook = self.cache_hook, SimpleNamespace(add_partial=self._keep_score)
+        try:
+            HFLM._loglikelihood_tokens(self, list(pairs), disable_tqdm=True)
+        finally:
+            self.cache_hook = hook
+
+    def _keep_score(self, _: str, question: Question, score: tuple[float, bool]) -> None:
+        self._keep(question, score)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return str(self.tok_decode(tokens, skip_special_tokens=False))
+
+    def _without_end(self, tokens: Sequence[int]) -> Sequence[int]:
+        """Return the tokens before the first that ends an answer, by model or tokenizer."""
+        config = getattr(self.model, "generation_config", None)
+        stated = getattr(config, "eos_token_id", None)
+        final = {self.eot_token_id, *(stated if isinstance(stated, (list, tuple)) else [stated])}
+        ends = (place for place, token in enumerate(tokens) if token in final)
+        return tokens[: next(ends, len(tokens))]
+
+    def _lead(self, prompt: list[int], answer: Sequence[int], text: str) -> str:
+        """Return the white space between a prompt and its answer that is not in its `text`."""
+        if self.think_end_token:  # lm-eval strips the white space before an answer after thinking
+            return ""
+        before, both = self._text(prompt), self._text([*prompt, *answer])
+        if not (both.startswith(before) and both.endswith(text)):
+            return ""
+        lead = both[len(before) : len(both) - len(text)]
+        return lead if lead.isspace() else ""

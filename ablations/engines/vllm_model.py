@@ -1,0 +1,82 @@
+"""lm-eval's vLLM model, whose answers are stored as the engine ends them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from lm_eval.models.utils import maybe_truncate, postprocess_generated_text
+from lm_eval.models.vllm_causallms import VLLM
+from transformers import AutoConfig
+from vllm import SamplingParams, TokensPrompt
+
+from ablations.engines.answering import Answering, Question, longest_first
+from ablations.engines.options import EngineOptions
+from ablations.engines.vllm_engine import engine_arguments
+
+_PART = 1024
+"""Texts that are handed to the engine at once to be scored."""
+
+
+class VllmModel(Answering, VLLM):  # type: ignore[misc]
+    """A vLLM engine, which gets all requests at once and batches by itself."""
+
+    def __init__(
+        self, model: str, options: EngineOptions, seed: int, more: Mapping[str, Any]
+    ) -> None:
+        """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
+        stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
+        stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
+        arguments = engine_arguments(options, seed, stored_dtype)
+        super().__init__(pretrained=model, batch_size=sys.maxsize, **arguments, **more)
+
+    def _generate(self, questions: Sequence[Question]) -> None:
+        end = self.tokenizer.decode(self.eot_token_id) or self.tokenizer.eos_token
+        ordered = sorted(questions, key=longest_first)
+        prompts, parameters, stops = [], [], []
+        for question, tokens in zip(
+            ordered, self.tok_encode([q.request.args[0] for q in ordered]), strict=True
+        ):
+            options, until, limit = self.modify_gen_kwargs(question.options, eos=end)
+            if question.draw is not None:
+                options["seed"] = int.from_bytes(sha256(question.draw.encode()).digest()[:4])
+            # What stops an answer may stand in the thinking as well: it is cut afterwards.
+            stop = [end] if self.think_end_token else until
+            prompts.append(maybe_truncate(tokens, limit, self.max_length, verbose=False)[0])
+            parameters.append(SamplingParams(max_tokens=limit, stop=stop, **options))
+            stops.append(until)
+        for place, output in self._run(prompts, parameters):
+            (answer,) = output.outputs
+            text = postprocess_generated_text(answer.text, stops[place], self.think_end_token)
+            self._keep(ordered[place], text, answer.finish_reason == "length")
+
+    def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
+        options = {"temperature": 0, "prompt_logprobs": 1, "max_tokens": 1, "detokenize": False}
+        for first in range(0, len(pairs), _PART):
+            part = [
+                (question, context + continuation, len(context))
+                for question, context, continuation in pairs[first : first + _PART]
+            ]
+            part.sort(key=lambda each: (-len(each[1]), each[1]))
+            texts = [text for _, text, _ in part]
+            for place, output in self._run(texts, [SamplingParams(**options) for _ in part]):
+                question, text, length = part[place]
+                log_likelihood, is_greedy = self._parse_logprobs(text, output, length)
+                self._keep(question, (float(log_likelihood), bool(is_greedy)))
+
+    def _run(
+        self, prompts: Sequence[Sequence[int]], parameters: Sequence[SamplingParams]
+    ) -> Iterator[tuple[int, Any]]:
+        """Yield place and output of each prompt, in the order in which the engine ends them."""
+        tokens = [TokensPrompt(prompt_token_ids=list(prompt)) for prompt in prompts]
+        lora = self.lora_request
+        names = self.model.enqueue(tokens, parameters, lora_request=lora, use_tqdm=False)
+        # The engine adds to the names of requests what makes them its own.
+        places = {name.partition("-")[0]: place for place, name in enumerate(names)}
+        engine = self.model.llm_engine
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                if output.finished:
+                    yield places[output.request_id], output

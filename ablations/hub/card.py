@@ -13,10 +13,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.drawing.canvas import can_draw
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
-from ablations.gallery.picture import draw
 from ablations.gallery.plan import describe, supply_of
 from ablations.hub.origins import common_licence, licence_note, licence_of
 from ablations.hub.scores import (
@@ -43,7 +41,6 @@ LOG = logging.getLogger("layerswap")
 
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
-PICTURE = "layer_plan.png"
 RESULTS = ".eval_results"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
@@ -112,8 +109,7 @@ def write_card(model: Path, options: CardOptions) -> list[Path]:
         for path, entry in written.items():
             write_text(path, entry)
         write_text(model / CARD, f"---\n{card.data.to_yaml()}\n---\n{content}")
-    pictures = [model / PICTURE] if (model / PICTURE).is_file() else []
-    return [model / CARD, *pictures, *written]
+    return [model / CARD, *written]
 
 
 def read_card(model: Path) -> ModelCard:
@@ -180,12 +176,7 @@ def _complete(
 def _plan_section(model: Path) -> list[str]:
     if not (model / PLAN_FILE).is_file():
         return []
-    supply = supply_of(str(model))
-    drawn = "\n".join(["```text", *describe(supply), "```"])
-    if not can_draw():
-        return ["## Layers", drawn]
-    draw(supply, model.resolve().name, model / PICTURE)
-    return ["## Layers", f"![Which expert supplies each layer]({PICTURE})", drawn]
+    return ["## Layers", "\n".join(["```text", *describe(supply_of(str(model))), "```"])]
 
 
 def _recipe_section(model: Path, document: Any) -> list[str]:

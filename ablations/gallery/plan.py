@@ -104,7 +104,9 @@ def _swap_supply(plan: Any, models: Any, base: Any, parameters: Mapping[str, Any
         named["base"] = [str(base)]
     rules = {key: parameters[key] for key in ("non_layer", "layer_norms", "swap_modules")}
     return Supply(
-        columns=_columns(plan.num_layers, lambda *at: tensor_source(*at, plan, **rules)),
+        columns=_columns(
+            plan.num_layers, lambda name, layer: tensor_source(name, layer, plan, **rules)
+        ),
         outside=parameters["non_layer"],
         suppliers={source: ", ".join(models) for source, models in named.items()},
     )

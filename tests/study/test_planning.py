@@ -238,7 +238,7 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
         ),
         (
             {"vary": {"merge_method": ["linaer", "layer_swap"]}},
-            "merge_method is 'linaer'; did you mean 'linear'? (cell merge_method=linaer)",
+            "(cell merge_method=linaer)",
         ),
         (
             {"recipe": {"models": [{"model": {"path": "task"}}]}, "vary": None},
@@ -263,10 +263,7 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},
             "experts.language has 'te', for which evaluate names no task",
         ),
-        (
-            {"vary": [{"bottom_layers": 1}] * 2},
-            "planned twice; name it once (cell bottom_layers=1)",
-        ),
+        ({"vary": [{"seed": 1}, {"seed": 1}]}, "planned twice; name it once (cell seed=1)"),
         ({"vary": {"bottom_layers": [3], "top_layers": [2]}}, "= 5 is more than the model's 4 lay"),
         (
             {"vary": {"bottom_layers": [8, 9], "top_layers": [0]}},

@@ -14,7 +14,6 @@ from ablations.study.describe import describe_plan
 from layerswap_method.errors import InputError
 from tests.runner.fakes import make_cells
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
-from tests.study.conftest import write_experts
 
 RECIPE = study_document()["recipe"]
 MODELS = [{"model": "task"}, {"model": "language"}]
@@ -70,7 +69,7 @@ def test_pairs_are_crossed_and_languages_asked(plan):
     assert len({cell.label for cell in found.cells}) == len(found.cells) == 11
 
 
-def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan):
+def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, experts):
     first, same = plan(), {"tasks": ["words"], "options": {"batch_size": 8}}
     keys = keys_of(first)
     for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}):
@@ -84,10 +83,6 @@ def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan):
     options = {"batch_size": 2, "dtype": "bfloat16", "max_model_len": 32}
     written = plan(evaluate={**same, "limit": 3, "options": options})
     settings = {f"evaluate.options.{name}": value for name, value in options.items()}
-    experts = written.experts["math"].folder.parent / "experts.yml"
-    names = ("base", "math", "swahili")
-    if not experts.exists():
-        write_experts(experts, experts.parent, names, experts.parent / "tasks")
     found = plan(experts, {"evaluate.limit": 3, **settings}, evaluate=same)
     assert (found.study, found.protocol) == (written.study, written.protocol)
     assert keys_of(found) == keys_of(written)

@@ -102,10 +102,8 @@ def expand(
 ) -> tuple[list[Cell], list[str]]:
     """Return the cells of a study, baselines first, and each problem with the cells it is about.
 
-    Args:
-        study: with the settings of its experts file.
-        experts: every expert by its name in the study.
-        num_layers: decoder layers of the model; None checks and scales no layer counts.
+    `experts` are by their names in the study. Without `num_layers`, the decoder layers of the
+    model, no layer counts are checked or scaled.
     """
     cells, problems = list[Cell](), dict[str, list[str]]()
     points = [*_baselines(study), *_recipes(study)]
@@ -194,15 +192,10 @@ def _with_merge(
 def request_of(
     evaluate: Evaluate, language: str | None, isolation: Isolation | None
 ) -> EvaluationRequest | None:
-    """Return the request of a cell: a model without a language gets the tasks of all.
+    """Return the request of a cell of a language; None where no task is named.
 
-    Args:
-        evaluate: of the study.
-        language: code of the cell's language.
-        isolation: what holds generated programs; None skips the tasks that run them.
-
-    Returns:
-        None where no task is named.
+    A model without a language gets the tasks of all. `isolation` is what holds generated programs;
+    without it the tasks that run them are skipped.
     """
     lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
     tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
@@ -231,12 +224,9 @@ def task_folder(evaluate: Evaluate) -> Path:
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     """Return the cells that fit every condition; all of them where there is none.
 
-    Values of one name are alternatives, and every name must fit: ``kind=recipe``,
-    ``bottom_layers=0`` and ``bottom_layers=3`` are the recipe with either count.
-
-    Args:
-        cells: of a study.
-        only: conditions NAME=VALUE; small and capital letters count as the same.
+    Conditions are NAME=VALUE, in any case. Values of one name are alternatives, and every name must
+    fit: ``kind=recipe``, ``bottom_layers=0`` and ``bottom_layers=3`` are the recipe with either
+    count.
 
     Raises:
         InputError: for a condition that no cell fits, or conditions that none fits together.

@@ -35,7 +35,7 @@ def describe_plan(
         materialize: whether every merge is written to disk.
         selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
-        sizes: task -> its size; with None, items and tokens are left out.
+        sizes: task -> its size, or why that is not known.
     """
     study = plan.study
     cells = [cell for cell in plan.cells if selected is None or cell.label in selected]

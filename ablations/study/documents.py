@@ -49,10 +49,7 @@ def with_values(template: Mapping[str, Any], values: Mapping[str, Value]) -> dic
     """Return a copy of a recipe with every value in its place; names of experts are passed over.
 
     A name is a path such as ``models.0.parameters.weight``, a key such as ``dtype``, or else one
-    of the recipe's `parameters`.
-
-    Raises:
-        InputError: for a path that the recipe does not have.
+    of the recipe's `parameters`. Raises `InputError` for a path that the recipe does not have.
     """
     document = copy.deepcopy(dict(template))
     for name, value in values.items():
@@ -108,8 +105,7 @@ def with_scaled_counts(
 ) -> dict[str, Any]:
     """Return a recipe with the layer counts of our methods scaled from `reference` layers.
 
-    Raises:
-        ValueError: for explicit layers, which name layers of one depth, or a count out of range.
+    Raises `ValueError` for explicit layers, which are of one depth, or for a count out of range.
     """
     if reference is None or num_layers is None:
         return document
@@ -133,10 +129,8 @@ def with_scaled_counts(
 def scale_count(count: int, reference: int, num_layers: int) -> int:
     """Return ``floor(count * num_layers / reference + 1/2)``: the share of the depth, rounded.
 
-    Halves are rounded up (2 of 32 layers are 1 of 8), unlike Python's `round`.
-
-    Raises:
-        ValueError: for a count that is negative or beyond the reference depth.
+    Halves are rounded up (2 of 32 layers are 1 of 8), unlike Python's `round`. Raises `ValueError`
+    for a count that is negative or beyond the reference depth.
     """
     if not 0 <= count <= reference:
         raise ValueError(f"{count} is not a number of layers of a model of {reference}")
@@ -149,9 +143,6 @@ def scale_counts(counts: Mapping[str, int], reference: int, num_layers: int) -> 
     Counts that fit the reference fit the other depth: where rounding makes their sum too large (2
     and 6 of 8 layers are 7.5 and 22.5 of 30), the count that was rounded up the most loses a layer,
     the last of those if there are several.
-
-    Raises:
-        ValueError: for a count that is negative or beyond the reference depth.
     """
     scaled = {name: scale_count(count, reference, num_layers) for name, count in counts.items()}
     if sum(counts.values()) > reference:  # a mistake, which the plan of the merge names
@@ -166,11 +157,8 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
     """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
 
     Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
-    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32.
-
-    Raises:
-        ValueError: for what is no list of layers of a model of `reference`, or layers that are
-            none of the other depth.
+    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32. Raises `ValueError`
+    for what is no list of layers of `reference`, and for layers that are none of the other depth.
     """
     scaled: list[int] = []
     for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
@@ -214,14 +202,8 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
     """Return a copy of a recipe in which every model is the reference of an expert.
 
     In `layer_swap` recipes the models ``task`` and ``language`` get their role, and the base
-    becomes the donor of config and tokenizer, where the recipe says nothing else.
-
-    Args:
-        document: the recipe.
-        experts: role or name -> expert.
-
-    Raises:
-        InputError: for a model that is no text, or a role without an expert.
+    becomes the donor of config and tokenizer, where the recipe says nothing else. `experts` are by
+    role or name. Raises `InputError` for a model that is no text, or a role without an expert.
     """
     filled = dict(_filled(document, experts))
     if filled.get("merge_method") != LAYER_SWAP:

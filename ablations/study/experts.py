@@ -71,20 +71,12 @@ class ExpertsFile(Described):
 
 
 def find_experts_file(text: str) -> Path:
-    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``.
-
-    Raises:
-        InputError: when there is none.
-    """
+    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``."""
     return find_shipped(text, STUDIES / "experts", "experts")
 
 
 def read_experts_file(path: Path) -> ExpertsFile:
-    """Return the experts file at `path`.
-
-    Raises:
-        InputError: when it cannot be read, with every problem.
-    """
+    """Return the experts file at `path`; raises `InputError` with every problem of it."""
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
@@ -104,7 +96,6 @@ def read_experts_file(path: Path) -> ExpertsFile:
 
 
 def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
-    """Return the facts that `layerswap train` left in an expert's folder."""
     record = Path(near(entry.path.rpartition("+")[2], folder) or "") / RECORD
     try:
         facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
@@ -118,10 +109,7 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
 def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
     """Return the study with the settings of the experts file.
 
-    Args:
-        study: as read.
-        file: the experts file.
-        settings: keys that the command line has set; they go before both.
+    `settings` are the keys that the command line has set; they go before both.
     """
 
     def is_set(key: str) -> bool:

@@ -43,24 +43,14 @@ class StudyFile:
 
 
 def find_study(text: str) -> Path:
-    """Return the study file that `text` names: a path, or a shipped study such as ``layer_count``.
-
-    Raises:
-        InputError: when there is none.
-    """
+    """Return the study file that `text` names: a path, or a shipped one such as ``layer_count``."""
     return find_shipped(text, STUDIES, "study")
 
 
 def find_shipped(text: str, folder: Path, what: str) -> Path:
-    """Return the file that `text` names: a path, or the name of a shipped file.
+    """Return the file that `text` names: a path, or a shipped file of `folder` by its name.
 
-    Args:
-        text: as the user writes it.
-        folder: where the shipped files are.
-        what: ``study`` or ``experts``: what such a file holds.
-
-    Raises:
-        InputError: when there is none; with the shipped names and the nearest of them.
+    `what` such a file is called: ``study`` or ``experts``. Raises `InputError` when there is none.
     """
     path = Path(text)
     shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
@@ -79,12 +69,9 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
 
 
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
-    """Return the study in the file `path`.
+    """Return the study in a file, as if `settings` of the command line stood in it.
 
-    Args:
-        path: the file.
-        settings: what the command line sets: key, such as ``evaluate.limit`` -> value. A setting
-            counts exactly as if it stood in the file.
+    Those are key, such as ``evaluate.limit`` -> value.
 
     Raises:
         InputError: with every problem of form, or when the file cannot be read as YAML at all.
@@ -190,11 +177,7 @@ def _is_place(model: Any) -> bool:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Return key and value of ``KEY=VALUE``; the value is read as YAML.
-
-    Raises:
-        InputError: where there is no key or no value.
-    """
+    """Return key and value, read as YAML, of ``KEY=VALUE``; raises `InputError` without either."""
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
         raise InputError(f"--set {text}: write KEY=VALUE, such as evaluate.limit=50")

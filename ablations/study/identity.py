@@ -43,14 +43,8 @@ _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
 
 _DONATED = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
+    *("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template*"),
 )
 """Files that a merge takes from its base."""
 
@@ -152,14 +146,10 @@ def identified(
     protocol: str,
     versions: Mapping[str, str],
 ) -> list[Cell]:
-    """Return the cells with their keys.
+    """Return the cells, whose requests are of single tasks, with their keys.
 
-    Args:
-        cells: their requests with single tasks.
-        experts: all that the cells' recipes name.
-        contents: what they are made of.
-        protocol: `protocol_key` of all requests.
-        versions: of the packages that can change a score, and of mergekit.
+    `experts` are all that their recipes name, `protocol` is the `protocol_key` of all requests,
+    `versions` are those of the packages that can change a score, and of mergekit.
     """
     models = {expert.reference: expert for expert in experts}
     read_tasks = functools.cache(functools.partial(TaskContents, elsewhere=lm_eval_file))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from ablations.engines.chat import has_template, has_tokenizer
@@ -171,13 +171,14 @@ def tokenizer_problems(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> 
             )
 
 
-def plan_notes(
-    study: Study, experts: Mapping[str, Expert], groups: Iterable[Sequence[Cell]]
-) -> Iterator[str]:
+def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell]) -> Iterator[str]:
     """Yield which cells are one model, and which models may get other prompts than in training."""
-    for cells in groups:
-        if len(cells) > 1:
-            yield f"the same weights, evaluated once: {'; '.join(cell.label for cell in cells)}"
+    labels: dict[str, list[str]] = {}
+    for cell in cells:
+        labels.setdefault(cell.weights_key, []).append(cell.label)
+    for same in labels.values():
+        if len(same) > 1:
+            yield f"the same weights, evaluated once: {'; '.join(same)}"
     base = study.experts.base if len(experts) > 1 else None
     chatty = [n for n, each in experts.items() if n != base and has_template(each.folder)]
     if chatty and not study.evaluate.is_chat:

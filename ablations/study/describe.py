@@ -39,7 +39,7 @@ def describe_plan(
     """
     study = plan.study
     cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
-    number = {group[0].weights_key: at for at, group in enumerate(plan.groups(), start=1)}
+    keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
     done = {cell.label for cell in cells if set(cell.records.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
@@ -52,7 +52,7 @@ def describe_plan(
         f"{counted(len(cells), 'cell')} ({legend}):",
     ]
     for cell in cells:
-        place = f"{number[cell.weights_key]:3d}  {cell.weights_key[:8]}"
+        place = f"{keys.index(cell.weights_key) + 1:3d}  {cell.weights_key[:8]}"
         ended = "  finished" if cell.label in done else ""
         lines.append(f"  {place}  {cell.label:{width}}  {_layers(cell)}{ended}")
     left = {

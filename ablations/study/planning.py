@@ -79,10 +79,6 @@ class StudyPlan:
         """How the engine runs."""
         return self.study.evaluate.options
 
-    def groups(self) -> list[list[Cell]]:
-        """Return the cells that are evaluated together: those of equal weights."""
-        return _grouped(self.cells)
-
 
 def plan_study(
     file: StudyFile,
@@ -118,7 +114,7 @@ def plan_study(
     where, problems = str(file.path), list[str]()
     study, places, folder = _with_experts(file, experts_file)
     with _collected(problems):
-        study = checks.with_benchmarks(_with_stated_dtype(study))
+        study = checks.with_benchmarks(study)
     folders = (own_folder(file.path), folder)
     problems += checks.study_problems(study, folders)
     unfound = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
@@ -134,6 +130,8 @@ def plan_study(
 
     checkpoints = _check_experts(study, experts, problems)
     InputError.raise_any(where, problems)
+    base = next(iter(experts.values()))
+    study = _with_dtype(study, base)
     tell(Step("planning the cells"))
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     problems += checks.tokenizer_problems(cells, experts)
@@ -143,12 +141,10 @@ def plan_study(
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
         check_protocol(protocol_of(study.evaluate), checks.template_folders(cells, experts))
-    with _collected(problems):
-        selected(cells, only if len(problems) == 0 else ())
     InputError.raise_any(where, problems)
+    selected(cells, only)
 
-    base = next(iter(experts.values()))
-    cells, study = _with_requests(cells, study, isolation), _with_dtype(study, base)
+    cells = _with_requests(cells, study, isolation)
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
@@ -174,7 +170,7 @@ def plan_study(
         num_weights = sum(map(math.prod, checkpoints[0].shapes.values()))
     notes = (
         describe_scaling(study, num_layers),
-        *checks.plan_notes(study, experts, _grouped(cells)),
+        *checks.plan_notes(study, experts, cells),
         *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
     )
     return StudyPlan(
@@ -198,13 +194,6 @@ def _collected(problems: list[str]) -> Iterator[None]:
         yield
     except InputError as error:
         problems.append(error.message)
-
-
-def _grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.weights_key, []).append(cell)
-    return list(groups.values())
 
 
 def _with_experts(
@@ -272,23 +261,21 @@ def _check_experts(
     return checkpoints
 
 
-def _with_stated_dtype(study: Study) -> Study:
-    """Return the study with the dtype that it is evaluated in as its recipe's, if that has none."""
-    recipe, dtype = study.recipe, study.evaluate.options.dtype
-    if not recipe or dtype == "auto" or recipe.keys() & {"dtype", "out_dtype"}:
-        return study
-    return study.model_copy(update={"recipe": {**recipe, "dtype": dtype}})
-
-
 def _with_dtype(study: Study, base: Expert) -> Study:
-    """Return the study with the dtype of all of its models: ``auto`` is that of the base."""
-    options = study.evaluate.options
-    known = get_args(EngineOptions.model_fields["dtype"].annotation)
+    """Return the study with the dtype of all of its models: ``auto`` is that of the base.
+
+    One that is stated is its recipe's, too, if that has none.
+    """
+    evaluate, recipe = study.evaluate, study.recipe
+    if evaluate.options.dtype != "auto":
+        if not recipe or recipe.keys() & {"dtype", "out_dtype"}:
+            return study
+        return study.model_copy(update={"recipe": {**recipe, "dtype": evaluate.options.dtype}})
     stored = read_checkpoint(base.name, base.folder).dtype
-    if options.dtype != "auto" or stored not in known:
+    if stored not in get_args(EngineOptions.model_fields["dtype"].annotation):
         return study
-    changes = {"options": options.model_copy(update={"dtype": stored})}
-    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+    options = {"options": evaluate.options.model_copy(update={"dtype": stored})}
+    return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
 def _skipped_tasks(study: Study, isolation: Isolation | None) -> dict[str, str]:

@@ -17,6 +17,10 @@ def write_experts(path, folder, names, tasks, **more):
     return write_yaml(path, {"experts": places, "include_path": str(tasks), **more})
 
 
+def count_models(plan):
+    return len({cell.weights_key for cell in plan.cells})
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory):
     """Return a folder with base, two task and two language experts of 4 layers. Read only."""

@@ -10,6 +10,7 @@ from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
 from ablations.study.experts import find_experts_file
 from tests.standins.studies import study_document, write_yaml
+from tests.study.conftest import count_models
 
 NAMES = ("base", "math", "swahili")
 RECIPE = {
@@ -168,7 +169,7 @@ def test_experts_vary_as_parameters_do_and_baselines_are_of_the_same(plan):
     assert merged.experts == {"task": "math_2", "language": "swahili", "base": "base"}
     assert merged.merge["models"][0]["model"] == found.experts["math_2"].reference
     assert "experts.task" not in str(merged.merge)
-    assert len(found.groups()) == len(found.cells)
+    assert count_models(found) == len(found.cells)
 
 
 def test_a_setting_may_choose_a_pool_a_single_expert_or_the_base(plan):

@@ -14,6 +14,7 @@ from ablations.study.describe import describe_plan
 from layerswap_method.errors import InputError
 from tests.runner.fakes import make_cells
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
+from tests.study.conftest import count_models
 
 RECIPE = study_document()["recipe"]
 MODELS = [{"model": "task"}, {"model": "language"}]
@@ -31,14 +32,14 @@ def test_equal_weights_are_found_and_evaluated_once(plan):
     task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
     assert task.weights_key == nothing.weights_key
     assert task.records == nothing.records
-    assert (len(found.cells), len(found.groups())) == (6, 5)
+    assert (len(found.cells), count_models(found)) == (6, 5)
     assert any("the same weights" in note and "task_expert" in note for note in found.notes)
     parameters = {"bottom_layers": 1, "top_layers": 1}  # an averaged embedding is another model
-    assert len(plan(recipe=RECIPE | {"parameters": parameters}).groups()) == 6
+    assert count_models(plan(recipe=RECIPE | {"parameters": parameters})) == 6
     vary = {"placement": ["outer", "middle"], "seed": [0, 1], "bottom_layers": [4]}
     recipe = RECIPE | {"parameters": {"top_layers": 0}}
     found = plan(vary=vary, recipe=recipe, baseline=[])  # all layers, wherever they are
-    assert (len(found.cells), len(found.groups())) == (4, 1)
+    assert (len(found.cells), count_models(found)) == (4, 1)
 
 
 def test_a_stored_dtype_written_out_is_no_change_and_another_is(plan):
@@ -153,7 +154,7 @@ def test_any_parameter_of_another_method_can_be_varied(plan, problem):
     last = found.cells[-1].merge
     assert last["parameters"] == {"lambda": 1.0}
     assert [each["parameters"]["density"] for each in last["models"]] == [0.5, 0.2]
-    assert len(found.groups()) == 4
+    assert count_models(found) == 4
     told = problem(vary={"lamda": [1]}, **changes)
     assert "unknown parameter 'lamda' of ties, which mergekit ignores; did you mean 'l" in told
 
@@ -320,7 +321,7 @@ def test_other_vocabularies_are_refused_only_where_rows_of_both_are_needed(plan,
     write_expert(own.parent / "swahili", seed=3, more_words=("moja", "mbili"))
     baseline = ["base", "task_expert", "language_expert"]
     found = plan(own, baseline=baseline, vary={"non_layer": ["task", "language", "base"]})
-    assert len(found.groups()) == 6
+    assert count_models(found) == 6
     refused = "incompatible experts: math and swahili have different vocabularies: lm_head.weight"
     for changes in ({"vary": {"non_layer": ["task", "average"]}}, {"baseline": ["soup"]}):
         told = problem(own, **changes)

@@ -56,11 +56,7 @@ class Known(NamedTuple):
 
 
 def recipes_of(names: Sequence[str]) -> list[Path]:
-    """Return the recipes that are named: files, all of a folder, or shipped ones such as swahili.
-
-    Raises:
-        InputError: for a name that is none of them, or a folder without recipes.
-    """
+    """Return the recipes that are named: files, all of a folder, or shipped ones by name."""
     found: list[Path] = []
     for path in map(Path, names):
         if path.is_dir():
@@ -76,9 +72,7 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """Return what is wrong with one recipe, errors first.
 
-    Args:
-        path: the recipe.
-        hub: whether configs of models that are not here may be fetched from the hub.
+    With `hub`, configs of models that are not here may be fetched from the hub.
     """
     try:
         document = read_recipe_file(path).document
@@ -187,11 +181,7 @@ def _merge_findings(
 
 
 def look_up(reference: str, *, hub: bool) -> Known:
-    """Return what is known of a model: its headers if it is here, else its config from the hub.
-
-    Args:
-        reference: as a recipe writes it.
-        hub: whether the config may be fetched from the hub.
+    """Return what is known of a model: its headers if it is here, else, with `hub`, its config.
 
     Raises:
         InputError: for a checkpoint that is here and cannot be read.

@@ -21,12 +21,8 @@ FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change"
 SCHEMA_LINE = "# yaml-language-server: $schema="
 """How the line begins that names the JSON schema to an editor."""
 
-_SHORT = {
-    "bottom_layers": "b",
-    "top_layers": "u",
-    "bottom_transition": "t_b",
-    "top_transition": "t_u",
-}
+_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+_SHORT = dict(zip(_COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 
 
 def find_recipe(name: str) -> Path:
@@ -93,10 +89,7 @@ def languages(header: Mapping[str, str]) -> list[str]:
 
 
 def list_recipes(language: str | None = None) -> list[dict[str, str]]:
-    """Return name, languages, base, settings and what of every shipped recipe.
-
-    Args:
-        language: code of a language that a recipe must be for; None for any.
+    """Return name, languages, base, settings and what of every shipped recipe, or of a language's.
 
     Raises:
         InputError: for a language that no recipe has.
@@ -136,18 +129,13 @@ def settings(document: Mapping[str, Any]) -> str:
 def as_table(rows: list[dict[str, str]]) -> str:
     """Return the list as a table of its narrow columns."""
     columns = ("recipe", "languages", "base", "settings")
-    return text_table(columns, [[row[column] for column in columns] for row in rows], sides="llll")
+    return text_table(columns, [[row[name] for name in columns] for row in rows], sides="llll")
 
 
 def copy_recipe(name: str, out: Path) -> list[Path]:
-    """Copy a shipped recipe, and next to it the schema that it names.
+    """Copy a shipped recipe, and next to it the schema that it names; return both files.
 
-    Args:
-        name: as `find_recipe` takes it.
-        out: the file, ending in ``.yml``, or else a folder.
-
-    Returns:
-        What was written.
+    `name` is as `find_recipe` takes it, `out` a file ending in ``.yml``, or else a folder.
 
     Raises:
         InputError: for an unknown recipe, or where the file is there already.

@@ -44,11 +44,9 @@ class Supply(Frozen):
 
 
 def supply_of(name: str, num_layers: int | None = None) -> Supply:
-    """Return the plan of a recipe, or of the folder of a finished `layer_swap`.
+    """Return the plan of a recipe, a file or a shipped one, or of the folder of a `layer_swap`.
 
-    Args:
-        name: a recipe's file or a shipped one, or a merged folder with `layer_swap_plan.json`.
-        num_layers: L; None reads the config of a model that is here or on the hub.
+    Without `num_layers`, L is read from the config of a model that is here or on the hub.
 
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.

@@ -68,13 +68,13 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
     weights: of a model that is not here only the config is fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
-        from ablations.gallery.check import as_json, as_text, check_recipe, recipes_of
+        from ablations.gallery.check import as_text, check_recipe, recipes_of
 
-        paths = recipes_of(recipes)
-        found = [finding for path in paths for finding in check_recipe(path, hub=not offline)]
-    say(as_json(found) if form == "json" else as_text(found, len(paths)))
+        found = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
+    rows = [{"file": str(path), **f._asdict()} for path, each in found.items() for f in each]
+    say(json.dumps(rows, indent=2, ensure_ascii=False) if form == "json" else as_text(found))
     wrong = ("error", "warning") if strict else ("error",)
-    sys.exit(2 if any(finding.level in wrong for finding in found) else 0)
+    sys.exit(2 if any(row["level"] in wrong for row in rows) else 0)
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
@@ -85,13 +85,7 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
     metavar="N",
     help="Depth of the models; without it, read from a config, here or on the hub.",
 )
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Also write a picture; FILE ends in .svg, .png or .pdf.",
-)
-def plan(recipe: str, layers: int | None, out: Path | None) -> None:
+def plan(recipe: str, layers: int | None) -> None:
     """Draw which expert supplies each layer of RECIPE, and everything outside the layers.
 
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
@@ -99,14 +93,8 @@ def plan(recipe: str, layers: int | None, out: Path | None) -> None:
     """
     from ablations.gallery.plan import describe, supply_of
 
-    supply = supply_of(recipe, layers)
-    for line in describe(supply):
+    for line in describe(supply_of(recipe, layers)):
         say(line)
-    if out is not None:
-        from ablations.gallery.picture import draw
-
-        draw(supply, recipe, out)
-        click.echo(out)
 
 
 STARTS = Path(__file__).parents[1] / "study" / "starts"

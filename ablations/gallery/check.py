@@ -6,45 +6,57 @@ is for a merge.
 
 from __future__ import annotations
 
-import json
+import contextlib
+import functools
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, get_args
 
 from ablations.gallery.find import find_recipe, is_shipped, recipe_files
-from ablations.gallery.models import Known, look_up
+from ablations.models.find import find_model
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
+from layerswap_method.checkpoint.config import read_config
+from layerswap_method.checkpoint.lora import other_base
 from layerswap_method.errors import InputError
-from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, dtype_problems
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
+
+_UNCHECKED = "its layers and shapes were not checked"
 
 Level = Literal["error", "warning", "note"]
 """`error`: the merge would fail or mean something else. `warning`: it may not be what is meant.
 `note`: what could not be checked."""
 
-_Said = tuple[Level, str]
 
+class Finding(NamedTuple):
+    """One thing that a check says of a recipe."""
 
-class Finding(Frozen):
-    """One thing that a check says of one recipe."""
-
-    file: str
     level: Level
     message: str
 
 
-def recipes_of(names: Sequence[str]) -> list[Path]:
-    """Return the recipes that are named: files, all of a folder, or shipped ones such as swahili.
+class Known(NamedTuple):
+    """A model as far as it can be known here."""
 
-    Raises:
-        InputError: for a name that is none of them, or a folder without recipes.
-    """
+    depth: int | None = None
+    """Decoder layers; None where no config states it."""
+
+    checkpoint: Checkpoint | None = None
+    """Its headers, without the adapter; None where the weights are not on this machine."""
+
+    finding: Finding | None = None
+    """Why nothing is known of it, or what is odd about its adapter."""
+
+
+def recipes_of(names: Sequence[str]) -> list[Path]:
+    """Return the recipes that are named: files, all of a folder, or shipped ones by name."""
     found: list[Path] = []
     for path in map(Path, names):
         if path.is_dir():
@@ -60,42 +72,28 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """Return what is wrong with one recipe, errors first.
 
-    Args:
-        path: the recipe.
-        hub: whether configs of models that are not here may be fetched from the hub.
+    With `hub`, configs of models that are not here may be fetched from the hub.
     """
-    said: list[_Said] = []
     try:
-        said += _findings(read_recipe_file(path).document, hub=hub, shipped=is_shipped(path))
+        document = read_recipe_file(path).document
+        found = [*_findings(document, hub=hub, shipped=is_shipped(path))]
     except InputError as error:
-        said += _errors(error)
-    order = ("error", "warning", "note")
-    return [
-        Finding(file=str(path), level=level, message=message)
-        for level, message in sorted(dict.fromkeys(said), key=lambda each: order.index(each[0]))
-    ]
+        found = [*_errors(error)]
+    return sorted(dict.fromkeys(found), key=lambda each: get_args(Level).index(each.level))
 
 
-def as_text(findings: Sequence[Finding], checked: int) -> str:
-    """Return one line a finding and the sum."""
-    lines = [f"{f.file}: {f.level}: {f.message.removeprefix(f'{f.file}: ')}" for f in findings]
-    counts = {level: sum(f.level == level for f in findings) for level in ("error", "warning")}
-    recipes = "1 recipe" if checked == 1 else f"{checked} recipes"
-    summed = ", ".join(f"{n} {level}{'' if n == 1 else 's'}" for level, n in counts.items())
-    return "\n".join([*lines, f"{recipes}: {summed}"])
+def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
+    """Return one line a finding of each recipe, and the sum."""
+    lines, levels = [], Counter[Level]()
+    for path, found in findings.items():
+        lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in found]
+        levels.update(finding.level for finding in found)
+    counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
+    recipes, *others = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+    return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 
-def as_json(findings: Sequence[Finding]) -> str:
-    """Return the findings as a JSON list."""
-    return json.dumps([found.model_dump() for found in findings], indent=2, ensure_ascii=False)
-
-
-def _errors(error: InputError) -> Iterator[_Said]:
-    for problem in error.problems or (error.message,):
-        yield "error", problem
-
-
-def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Iterator[_Said]:
+def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Iterator[Finding]:
     recipe = None
     try:
         recipe = _read(document)
@@ -104,22 +102,32 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     named = () if recipe is None else recipe.references
     known: dict[str, Known] = {}
     for reference in dict.fromkeys([*named, *named_models(document)]):
-        yield from _unpinned(reference)
+        for part in reference.split("+"):
+            if is_hub_id(part) and "@" not in part and not is_there(part):
+                why = f"{part} names no revision, so another day may give another model"
+                yield Finding("note", f"{why}; write {part}@COMMIT")
         try:
             known[reference] = model = look_up(reference, hub=hub)
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue
-        if model.is_missing and not shipped:  # the gallery's are made by its own commands
-            yield "error", str(model.problem)
-        elif model.problem is not None:
-            yield "note", f"{model.problem}; its layers and shapes were not checked"
-        yield from (("warning", text) for text in model.warnings)
+        if shipped and model.finding is not None and model.finding.level == "error":
+            # The gallery's models are made by its own commands.
+            yield Finding("note", f"{model.finding.message}; {_UNCHECKED}")
+        elif model.finding is not None:
+            yield model.finding
     try:
         yield from _depth_findings(recipe, known)
-        yield from _merge_findings(document, recipe, known)
+        models = [m.checkpoint for m in known.values() if m.checkpoint is not None]
+        if models:
+            yield from _merge_findings(document, recipe, models)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
+
+
+def _errors(error: InputError) -> Iterator[Finding]:
+    for problem in error.problems or (error.message,):
+        yield Finding("error", problem)
 
 
 def _read(document: Mapping[str, Any]) -> Recipe | None:
@@ -133,24 +141,14 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     return recipe
 
 
-def _unpinned(reference: str) -> Iterator[_Said]:
-    """Yield hub ids without a revision: what they name can change from one day to the next."""
-    for part in reference.split("+"):
-        is_hub = part.count("/") == 1 and not part.startswith((".", "/", "~"))
-        if is_hub and "@" not in part and not Path(part).exists():
-            yield (
-                "note",
-                f"{part} names no revision, so another day may give another model; write "
-                f"{part}@COMMIT",
-            )
-
-
-def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterator[_Said]:
+def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterator[Finding]:
     """Yield layer counts that do not fit the models, and models of different depths."""
     depths = {name: model.depth for name, model in known.items() if model.depth is not None}
     if len(set(depths.values())) > 1:
         shown = ", ".join(f"{name} {depth}" for name, depth in depths.items())
-        yield "error", f"the models have different depths ({shown}); merging needs one parent"
+        yield Finding(
+            "error", f"the models have different depths ({shown}); merging needs one parent"
+        )
         return
     for depth in set(depths.values()):
         if isinstance(recipe, DeltaRevertRecipe):
@@ -158,28 +156,78 @@ def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterat
         elif isinstance(recipe, LayerSwapRecipe) and recipe.parameters.placement != "delta_share":
             spec = recipe.parameters
             for warning in large_swap_warning(spec, spec.plan(depth)):
-                yield "warning", warning
+                yield Finding("warning", warning)
 
 
 def _merge_findings(
-    document: Mapping[str, Any], recipe: Recipe | None, known: Mapping[str, Known]
-) -> Iterator[_Said]:
+    document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
+) -> Iterator[Finding]:
     """Yield what does not fit between the models that are here."""
-    checkpoints = [model.checkpoint for model in known.values() if model.checkpoint is not None]
-    if not checkpoints:
-        return
     how: dict[str, Any] = {
         "rows_from": set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
     }
     by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
-    for problem in merge_problems(checkpoints, by_feature=by_feature, **how):
-        yield "error", problem
+    for problem in merge_problems(models, by_feature=by_feature, **how):
+        yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):
-        for warning in merge_warnings(checkpoints, dtype=dtype or None, **how):
-            yield "warning", warning
+        for warning in merge_warnings(models, dtype=dtype or None, **how):
+            yield Finding("warning", warning)
     if recipe is not None:
-        checkpoints[0].depth()
+        models[0].depth()
     if isinstance(recipe, LayerSwapRecipe):
-        check_swap_modules(recipe.parameters, checkpoints[0].name, checkpoints[0].tensors)
+        check_swap_modules(recipe.parameters, models[0].name, models[0].tensors)
+
+
+def look_up(reference: str, *, hub: bool) -> Known:
+    """Return what is known of a model: its headers if it is here, else, with `hub`, its config.
+
+    Raises:
+        InputError: for a checkpoint that is here and cannot be read.
+    """
+    try:
+        found = find_model(reference, download=False)
+    except InputError as error:
+        if not any(_is_on_hub(part) for part in reference.split("+")):
+            return Known(finding=Finding("error", error.message))
+        model, why = reference.partition("+")[0], "is not on this machine"
+        if hub and _is_on_hub(model):
+            if (folder := _config_from_hub(model)) is not None:
+                return Known(read_config(reference, folder).num_hidden_layers)
+            why += ", and the hub gave no config"
+        return Known(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
+    weights = ("*.safetensors", "*.bin", "*.pt*")
+    if not any(next(found.folder.glob(each), None) for each in weights):  # a cached config only
+        return Known(read_config(reference, found.folder).num_hidden_layers)
+    checkpoint = read_checkpoint(reference, found.folder)
+    other = None if found.adapter is None else other_base(found.adapter, checkpoint)
+    warning = None if other is None else Finding("warning", other)
+    return Known(checkpoint.num_layers, checkpoint, warning)
+
+
+def _is_on_hub(path: str) -> bool:
+    return is_hub_id(path) and not is_there(path) and not is_folder(Path(path).parent)
+
+
+def _config_from_hub(model: str) -> Path | None:
+    from huggingface_hub import hf_hub_download
+
+    repository, _, revision = model.partition("@")
+    with contextlib.suppress(Exception):  # gated, or no such model
+        if _hub_answers():
+            file = hf_hub_download(repository, "config.json", revision=revision or None)
+            return Path(file).parent
+    return None
+
+
+@functools.cache
+def _hub_answers() -> bool:
+    """Return whether the hub answers, tried once: every download would try five times."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    with contextlib.suppress(Exception):  # no network, or downloads are switched off
+        get_session().head(constants.ENDPOINT, timeout=5.0)
+        return True
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.gallery.schema import FILE, schema_text
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.machine.whole_files import told_if_unwritable, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -20,12 +21,8 @@ FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change"
 SCHEMA_LINE = "# yaml-language-server: $schema="
 """How the line begins that names the JSON schema to an editor."""
 
-_SHORT = {
-    "bottom_layers": "b",
-    "top_layers": "u",
-    "bottom_transition": "t_b",
-    "top_transition": "t_u",
-}
+_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+_SHORT = dict(zip(_COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 
 
 def find_recipe(name: str) -> Path:
@@ -39,14 +36,13 @@ def find_recipe(name: str) -> Path:
     """
     if name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
-    name = name.removeprefix("recipes/")
-    for root in _roots():
-        for each in (name, f"{name}.yml"):
-            if (root / each).is_file():
-                return root / each
-    places = ", ".join(str(root) for root in _roots())
+    name, shipped = name.removeprefix("recipes/"), _shipped()
+    for each in (name, f"{name}.yml"):
+        if each in shipped:
+            return shipped[each]
+    places = ", ".join(map(str, _roots()))
     raise InputError(
-        f"{name}: no such file, and no recipe of that name in {places}{nearest(name, _shipped())}"
+        f"{name}: no such file, and no recipe of that name in {places}{nearest(name, shipped)}"
     )
 
 
@@ -57,8 +53,7 @@ def is_shipped(path: Path) -> bool:
 
 def recipe_files(root: Path) -> list[Path]:
     """Return every recipe below `root`, without the training configurations in `experts`."""
-    files = sorted(root.rglob("*.yml"))
-    return [path for path in files if path.relative_to(root).parts[0] != "experts"]
+    return [path for path in sorted(root.rglob("*.yml")) if root / "experts" not in path.parents]
 
 
 def _shipped() -> dict[str, Path]:
@@ -78,53 +73,45 @@ def _roots() -> tuple[Path, ...]:
 
 def read_header(text: str) -> dict[str, str]:
     """Return the fields of a recipe's opening comment, each as one line, in the file's order."""
-    fields: dict[str, str] = {}
-    name = None
-    for line in text.splitlines():
-        if not line.startswith("#"):
-            break
-        if line.startswith(SCHEMA_LINE):
-            continue
+    fields, name = dict[str, str](), ""
+    for line in itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()):
         key, colon, rest = line[2:].partition(":")
         if colon and key in FIELDS:
-            name = key
-            fields[name] = rest.strip()
-        elif name is not None:
+            name, fields[key] = key, rest.strip()
+        elif name and not line.startswith(SCHEMA_LINE):
             fields[name] = f"{fields[name]} {line[1:].strip()}".strip()
     return fields
 
 
 def languages(header: Mapping[str, str]) -> list[str]:
     """Return the language codes that a header names, such as ``["en", "sw"]``."""
-    return [code.strip() for code in header.get("Languages", "").split(",") if code.strip()]
+    return re.findall(r"[^\s,]+", header.get("Languages", ""))
 
 
 def list_recipes(language: str | None = None) -> list[dict[str, str]]:
-    """Return name, languages, base, settings and what of every shipped recipe.
-
-    Args:
-        language: code of a language that a recipe must be for; None for any.
+    """Return name, languages, base, settings and what of every shipped recipe, or of a language's.
 
     Raises:
         InputError: for a language that no recipe has.
     """
     rows, known = [], set[str]()
     for name, path in _shipped().items():
-        if name.startswith("experts/"):  # configurations of training
+        if name.startswith("experts/"):  # files of training
             continue
         text = path.read_text(encoding="utf-8")
         header, document = read_header(text), parse_yaml(text, name)
         known.update(languages(header))
-        row = {
-            "recipe": name.removesuffix(".yml"),
-            "languages": header.get("Languages", ""),
-            "base": str(document.get("base_model", "")),
-            "settings": settings(document).replace("`", ""),
-            "what": header.get("What", ""),
-        }
         if language is None or language in languages(header):
-            rows.append(row)
-    if language is not None and language not in known:
+            rows.append(
+                {
+                    "recipe": name.removesuffix(".yml"),
+                    "languages": header.get("Languages", ""),
+                    "base": str(document.get("base_model", "")),
+                    "settings": settings(document).replace("`", ""),
+                    "what": header.get("What", ""),
+                }
+            )
+    if not rows:
         listed = ", ".join(sorted(known))
         raise InputError(f"no recipe for {language!r}; there are recipes for {listed}")
     return rows
@@ -142,35 +129,25 @@ def settings(document: Mapping[str, Any]) -> str:
 def as_table(rows: list[dict[str, str]]) -> str:
     """Return the list as a table of its narrow columns."""
     columns = ("recipe", "languages", "base", "settings")
-    return text_table(columns, [[row[column] for column in columns] for row in rows], sides="llll")
+    return text_table(columns, [[row[name] for name in columns] for row in rows], sides="llll")
 
 
 def copy_recipe(name: str, out: Path) -> list[Path]:
-    """Copy a shipped recipe, and next to it the schema that it names.
+    """Copy a shipped recipe, and next to it the schema that it names; return both files.
 
-    Args:
-        name: as `find_recipe` takes it.
-        out: the file, ending in ``.yml``, or else a folder.
-
-    Returns:
-        What was written.
+    `name` is as `find_recipe` takes it, `out` a file ending in ``.yml``, or else a folder.
 
     Raises:
         InputError: for an unknown recipe, or where the file is there already.
+        LayerSwapError: where it cannot be written.
     """
     source = find_recipe(name)
     target = out if out.suffix in (".yml", ".yaml") else out / source.name
     if target.exists():
         raise InputError(f"{target}: is there already; name another file")
-    check_place(target)
-    text = re.sub(
-        f"^{re.escape(SCHEMA_LINE)}.*$",
-        f"{SCHEMA_LINE}{FILE}",
-        source.read_text(encoding="utf-8"),
-        flags=re.MULTILINE,
-    )
+    text, line = source.read_text(encoding="utf-8"), f"^{re.escape(SCHEMA_LINE)}.*$"
     schema = target.with_name(FILE)
     with told_if_unwritable(target):
-        write_text(target, text)
+        write_text(target, re.sub(line, f"{SCHEMA_LINE}{FILE}", text, flags=re.MULTILINE))
         write_text(schema, schema_text())
     return [target, schema]

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablations.gallery.check import look_up
 from ablations.gallery.find import find_recipe
-from ablations.gallery.models import look_up
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.frozen import Frozen
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe, RevertSpec
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import plan_of_record
+from layerswap_method.methods.read import OWN, read_own_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import SYMBOLS, LayerPlan, Source, format_layers, tensor_source
+from layerswap_method.plan import SYMBOLS, Source, format_layers, tensor_source
 from layerswap_method.recipe.references import named_models
-from layerswap_method.recipe.strict_yaml import read_yaml
 
 _PARTS = {
     "attention": "self_attn.q_proj.weight",
@@ -44,18 +42,11 @@ class Supply(Frozen):
     suppliers: dict[Source, str]
     """Source -> the models behind it, in words."""
 
-    @property
-    def num_layers(self) -> int:
-        """L, the number of decoder layers."""
-        return len(next(iter(self.columns.values())))
-
 
 def supply_of(name: str, num_layers: int | None = None) -> Supply:
-    """Return the plan of a recipe, or of the folder of a finished `layer_swap`.
+    """Return the plan of a recipe, a file or a shipped one, or of the folder of a `layer_swap`.
 
-    Args:
-        name: a recipe's file or a shipped one, or a merged folder with `layer_swap_plan.json`.
-        num_layers: L; None reads the config of a model that is here or on the hub.
+    Without `num_layers`, L is read from the config of a model that is here or on the hub.
 
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.
@@ -63,29 +54,24 @@ def supply_of(name: str, num_layers: int | None = None) -> Supply:
     path = Path(name)
     if path.is_dir():
         return _supply_of_merge(path)
-    if not path.is_file():
-        path = find_recipe(name)
-    document = read_yaml(path)
-    if not isinstance(document, dict):
-        raise InputError(f"{path}: is no recipe")
-    method = document.get("merge_method")
-    if method == LAYER_SWAP:
-        swap = LayerSwapRecipe.read(document)
-        if swap.parameters.placement == "delta_share":
+    path = path if path.is_file() else find_recipe(name)
+    document = read_recipe_file(path).document
+    recipe = read_own_recipe(document)
+    if isinstance(recipe, LayerSwapRecipe):
+        if recipe.parameters.placement == "delta_share":
             raise InputError(
                 f"{path}: placement: delta_share goes by what the experts changed; merge it, then "
                 "layerswap plan MERGED_FOLDER draws what came out"
             )
         with input_errors(str(path)):
-            plan = swap.parameters.plan(num_layers or _depth(path, document))
-        models = [(str(entry.parameters.role), entry.model) for entry in swap.experts]
-        return _swap_supply(plan, models, swap.base_model, swap.parameters.model_dump())
-    if method == DELTA_REVERT:
-        revert = DeltaRevertRecipe.read(document)
-        return _revert_supply(path, revert, num_layers or _depth(path, document))
+            plan = recipe.parameters.plan(num_layers or _depth(path, document))
+        models = [(str(entry.parameters.role), entry.model) for entry in recipe.experts]
+        return _swap_supply(plan, models, recipe.base_model, recipe.parameters.model_dump())
+    if isinstance(recipe, DeltaRevertRecipe):
+        return _revert_supply(path, recipe, num_layers or _depth(path, document))
     raise InputError(
-        f"{path}: {method} makes every tensor of all models, so there is no plan to draw; "
-        f"layerswap plan draws {LAYER_SWAP} and {DELTA_REVERT}"
+        f"{path}: {document['merge_method']} makes every tensor of all models, so there is no plan "
+        f"to draw; layerswap plan draws {' and '.join(OWN)}"
     )
 
 
@@ -93,15 +79,13 @@ def describe(supply: Supply) -> Iterator[str]:
     """Yield lines: the models, a ruler with one cell a layer, layers by source, the rest."""
     for source, models in supply.suppliers.items():
         yield f"{source}: {models}"
-    last = supply.num_layers - 1
-    width = max(len(name) for name in supply.columns)
-    ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(supply.num_layers))
-    yield f"  {'layer':{width}} 0 {ruler} {last}"
+    width, count = max(map(len, supply.columns)), len(next(iter(supply.columns.values())))
+    ruler = "".join("|" if layer % 5 == 0 else " " for layer in range(count))
+    yield f"  {'layer':{width}} 0 {ruler} {count - 1}"
     for name, sources in supply.columns.items():
-        cells = "".join(SYMBOLS[source] for source in sources)
-        yield f"  {name:{width}}   {cells}"
-    shown = [*(s for sources in supply.columns.values() for s in sources), supply.outside]
-    legend = (f"{SYMBOLS[source]} {source}" for source in _ORDER if source in shown)
+        yield f"  {name:{width}}   {''.join(SYMBOLS[source] for source in sources)}"
+    used = {supply.outside}.union(*supply.columns.values())
+    legend = (f"{SYMBOLS[source]} {source}" for source in _ORDER if source in used)
     yield f"  {' ' * width}   {'  '.join(legend)}"
     for name, sources in supply.columns.items():
         chosen = {s: [i for i, each in enumerate(sources) if each == s] for s in _ORDER}
@@ -110,10 +94,7 @@ def describe(supply: Supply) -> Iterator[str]:
     yield f"embeddings, final norm, head: {supply.outside}"
 
 
-def _swap_supply(
-    plan: LayerPlan, models: Iterable[tuple[str, Any]], base: Any, parameters: Mapping[str, Any]
-) -> Supply:
-    """Return who supplies what in a `layer_swap` of models that are given with their roles."""
+def _swap_supply(plan: Any, models: Any, base: Any, parameters: Mapping[str, Any]) -> Supply:
     named: dict[Source, list[str]] = {"task": [], "language": []}
     for role, model in models:
         named["task" if role == "task" else "language"].append(str(model))
@@ -129,19 +110,8 @@ def _swap_supply(
     )
 
 
-def _columns(
-    num_layers: int, source_of: Callable[[str, int], Source]
-) -> dict[str, tuple[Source, ...]]:
-    """Return the source of each part in each layer; of whole layers where the parts agree."""
-    found = {
-        part: tuple(source_of(name, layer) for layer in range(num_layers))
-        for part, name in _PARTS.items()
-    }
-    return {"layers": found["mlp"]} if len(set(found.values())) == 1 else found
-
-
 def _revert_supply(path: Path, recipe: DeltaRevertRecipe, num_layers: int) -> Supply:
-    spec: RevertSpec = recipe.parameters
+    spec = recipe.parameters
     if spec.by_feature:
         raise InputError(
             f"{path}: which rows go back is measured at the merge, so there is no plan to draw"
@@ -156,8 +126,18 @@ def _revert_supply(path: Path, recipe: DeltaRevertRecipe, num_layers: int) -> Su
     )
 
 
+def _columns(
+    num_layers: int, source_of: Callable[[str, int], Source]
+) -> dict[str, tuple[Source, ...]]:
+    """Return the source of each part in each layer; of whole layers where the parts agree."""
+    found = {
+        part: tuple(source_of(name, layer) for layer in range(num_layers))
+        for part, name in _PARTS.items()
+    }
+    return {"layers": found["mlp"]} if len(set(found.values())) == 1 else found
+
+
 def _supply_of_merge(folder: Path) -> Supply:
-    """Return who supplied what in a folder that a `layer_swap` merge left."""
     file = folder / PLAN_FILE
     if not file.is_file():
         raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
@@ -173,9 +153,8 @@ def _supply_of_merge(folder: Path) -> Supply:
 def _depth(path: Path, document: Mapping[str, Any]) -> int:
     """Return the depth that the first config states that can be read."""
     for reference in dict.fromkeys(named_models(document)):
-        known = look_up(reference, hub=True)
-        if known.depth is not None:
-            return known.depth
+        if (depth := look_up(reference, hub=True).depth) is not None:
+            return depth
     raise InputError(
         f"{path}: no config of its models is here or on the hub, so the number of layers is not "
         "known; write --layers N"

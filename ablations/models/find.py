@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ablations.machine.progress import Step, tell
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import (
     Model,
     find_model_files,
@@ -32,27 +30,6 @@ class Expert(Model):
     def reference(self) -> str:
         """The expert as a mergekit recipe names it."""
         return str(self.folder) if self.adapter is None else f"{self.folder}+{self.adapter}"
-
-
-def find_expert(
-    name: str, known: Mapping[str, Any], *, download: bool, folder: Path | None = None
-) -> Expert:
-    """Return the expert `name` of the `experts` of an experts file; see `find_model`.
-
-    Raises:
-        InputError: where it is not named or not there; with what to do.
-    """
-    if name not in known:
-        raise InputError(
-            f"no expert {name!r} in the experts file{nearest(name, known)}; "
-            f"it names {', '.join(sorted(known))}"
-        )
-    reference = known[name]
-    if not isinstance(reference, str) or not reference:
-        raise InputError(
-            f"expert {name!r} is {reference!r}; write a folder, a hub id, or base+adapter"
-        )
-    return find_model(reference, name=name, download=download, folder=folder)
 
 
 def find_model(

@@ -29,9 +29,8 @@ from ablations.study.contrasts import (
     contrasts,
     ordered_tasks,
     primary_tasks,
-    setting_key,
 )
-from ablations.study.labels import Model, describe_setting, kind_text
+from ablations.study.labels import Model, kind_text, merge_text, setting_key
 from ablations.study.schema import EXPERTS, Study
 
 ALPHA = 0.05
@@ -292,8 +291,7 @@ def _without_experts(model: Model, study: Study) -> str:
     if model.kind != "recipe":
         return kind_text(model.kind)
     rest = {n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)}
-    method = str((study.recipe or {}).get("merge_method", "recipe")).replace("_", " ")
-    return f"{method} {describe_setting(rest)}".strip()
+    return merge_text(study, rest)
 
 
 def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:

@@ -1,15 +1,13 @@
 """The cells of a study: recipe × setting × pair of experts, and baselines.
 
-Every cell is a complete mergekit recipe with folders in it, and a request. What is wrong with one
-is collected, not raised, so that a study's faults come in one piece.
+Every cell is a complete mergekit recipe with folders in it, and a request.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,12 +19,11 @@ from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
     baseline_document,
-    missing_role,
     with_experts,
     with_scaled_counts,
     with_values,
 )
-from ablations.study.schema import BASELINE_ROLES, EXPERTS, Evaluate, Kind, Setting, Study, Value
+from ablations.study.schema import BASELINE_ROLES, Evaluate, Kind, Pools, Study, Value
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
@@ -100,161 +97,105 @@ class Cell(Frozen):
         }
 
 
-_Point = tuple[Kind, str, Setting, dict[str, str]]
-"""Kind and label of a cell to be, what is varied, role -> name of the expert."""
-
-
-@dataclass
-class Expansion:
-    """The cells of a study, with what is wrong with them and what was scaled."""
-
-    cells: list[Cell] = field(default_factory=list)
-    """In the order of the tables: baselines first."""
-
-    problems: dict[str, list[str]] = field(default_factory=dict)
-    """Problem -> labels of the cells that have it."""
-
-    scaled: dict[str, dict[int | str, dict[int | str, None]]] = field(default_factory=dict)
-    """Parameter -> layer counts and lists, as given -> what they are at the model's depth."""
-
-    def problem_list(self) -> list[str]:
-        """Return each problem once, with the cells it is about."""
-        return [
-            f"{problem} (cell {labels[0]}{f' and {more} more' if more else ''})"
-            for problem, labels in self.problems.items()
-            for more in [len(labels) - 1]
-        ]
-
-
 def expand(
-    study: Study,
-    experts: Mapping[str, Expert],
-    num_layers: int | None,
-    isolation: Isolation | None = None,
-) -> Expansion:
-    """Return the cells of `study`.
+    study: Study, experts: Mapping[str, Expert], num_layers: int | None
+) -> tuple[list[Cell], list[str]]:
+    """Return the cells of a study, baselines first, and each problem with the cells it is about.
 
-    Args:
-        study: with the settings of its experts file.
-        experts: every expert by its name in the study.
-        num_layers: decoder layers of the model; None checks and scales no layer counts.
-        isolation: what holds generated programs; None skips the tasks that run them.
+    `experts` are by their names in the study. Without `num_layers`, the decoder layers of the
+    model, no layer counts are checked or scaled.
     """
-    expansion = Expansion()
-    codes = study.experts.languages()
+    cells, problems = list[Cell](), dict[str, list[str]]()
     points = [*_baselines(study), *_recipes(study)]
-    for label, count in Counter(label for _, label, _, _ in points).items():
+    for label, count in Counter(cell.label for cell in points).items():
         if count > 1:
-            expansion.problems.setdefault("is planned twice; name it once", []).append(label)
-    for kind, label, setting, names in points:
-        code = codes.get(names.get("language", ""))
+            problems.setdefault("is planned twice; name it once", []).append(label)
+    for cell in points:
+        roles = {role: experts[name] for role, name in cell.experts.items()}
         try:
-            if codes and code is None and "language" in names:
-                raise InputError(
-                    f"vary: experts.language names {names['language']!r}"
-                    f"{nearest(names['language'], codes)}, whose language is not known; add it to "
-                    "experts.language below its language code"
-                )
-            chosen = {**experts, **{role: experts[name] for role, name in names.items()}}
-            if kind == "recipe":
-                merge = _merge(expansion, study, setting, chosen, num_layers)
-            else:
-                for role in BASELINE_ROLES[kind]:
-                    if role not in names:
-                        raise InputError(missing_role(role))
-                merge = baseline_document(kind, chosen, study.recipe)
-            recipe, plan = read_own_recipe(merge), None
-            if isinstance(recipe, DeltaRevertRecipe) and num_layers is not None:
-                recipe.parameters.layers(num_layers)
-            elif isinstance(recipe, LayerSwapRecipe) and num_layers is not None:
-                if recipe.parameters.placement != "delta_share":
-                    plan = recipe.parameters.plan(num_layers)
-            elif recipe is None and kind == "recipe":
-                check_form(merge)
-                InputError.raise_any("recipe", unknown_parameters(merge))
+            cells.append(_with_merge(cell, study, {**experts, **roles}, num_layers))
         except (InputError, ValueError) as error:
-            text = error.message if isinstance(error, InputError) else str(error)
-            expansion.problems.setdefault(text, []).append(label)
-            continue
-        if (request := _request(study.evaluate, code, isolation)) is not None:
-            cell = Cell(
-                label=label,
-                kind=kind,
-                values=dict(setting),
-                experts=names,
-                language=code,
-                merge=merge,
-                plan=plan,
-                request=request,
-            )
-            expansion.cells.append(cell)
-    return expansion
+            problems.setdefault(str(error), []).append(cell.label)
+    return cells, [
+        f"{problem} (cell {label}{f' and {len(more)} more' if more else ''})"
+        for problem, (label, *more) in problems.items()
+    ]
 
 
-def _baselines(study: Study) -> Iterator[_Point]:
+def _baselines(study: Study) -> Iterator[Cell]:
     """Yield the cells of every baseline: of the experts of all settings, each once."""
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]
-        choices = dict.fromkeys(
-            names
-            for pools in map(study.pools, study.settings())
-            for names in itertools.product(*(pools.names(role) or (None,) for role in roles))
-        )
-        experts = [
-            {role: name for role, name in zip(roles, names, strict=True) if name is not None}
-            for names in choices
-        ]
-        telling = [role for role in roles if role != "base"] or ["base"]
-        if len({each.get("base") for each in experts}) > 1 and "base" not in telling:
+        every = [names for each in study.settings() for names in _pairs(study.pools(each), roles)]
+        experts = [names for at, names in enumerate(every) if names not in every[:at]]
+        telling = [role for role in roles if role != "base"]
+        if not telling or len({names.get("base") for names in experts}) > 1:
             telling.append("base")
         for names in experts:
             suffix = "+".join(names[role] for role in telling if role in names)
-            yield kind, f"{kind} {suffix}" if len(experts) > 1 else kind, {}, names
+            label = f"{kind} {suffix}" if len(experts) > 1 else kind
+            yield Cell(label=label, kind=kind, values={}, experts=names)
 
 
-def _recipes(study: Study) -> Iterator[_Point]:
+def _recipes(study: Study) -> Iterator[Cell]:
     """Yield the cells of the recipe: every setting with every pair of its experts."""
     for setting in study.settings() if study.recipe is not None else ():
-        pools = study.pools(setting)
-        roles = [role for role in ("task", "language") if pools.names(role)]
-        pairs = list(itertools.product(*map(pools.names, roles)))
-        for pair in pairs:
+        pairs = _pairs(study.pools(setting), ("task", "language", "base"))
+        for names in pairs:
             parts = [f"{name}={_text(value)}" for name, value in setting.items()]
             if len(pairs) > 1:
-                parts.insert(0, "+".join(pair))
-            names = {**dict(zip(roles, pair, strict=True)), "base": pools.base}
-            yield "recipe", " ".join(parts) or "recipe", setting, names
+                parts.insert(0, "+".join(name for role, name in names.items() if role != "base"))
+            label = " ".join(parts) or "recipe"
+            yield Cell(label=label, kind="recipe", values=setting, experts=names)
 
 
-def _merge(
-    expansion: Expansion,
-    study: Study,
-    setting: Setting,
-    experts: Mapping[str, Expert],
-    num_layers: int | None,
-) -> dict[str, Any]:
-    parameters: dict[str, Any] = {
-        name: value for name, value in setting.items() if not name.startswith(EXPERTS)
-    }
-    document, reference = with_values(study.recipe or {}, parameters), study.reference_layers
-    if reference is not None and num_layers is not None:
-        document, counts = with_scaled_counts(document, reference, num_layers)
-        for name, count in counts.items() if reference != num_layers else ():
-            became = expansion.scaled.setdefault(name, {}).setdefault(count, {})
-            became[document["parameters"][name]] = None
-    return with_experts(document, experts)
+def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
+    """Return role -> name of the expert, for every choice of one expert a role."""
+    own = [role for role in roles if pools.names(role)]
+    choices = itertools.product(*map(pools.names, own))
+    return [dict(zip(own, names, strict=True)) for names in choices]
 
 
 def _text(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _request(
+def _with_merge(
+    cell: Cell, study: Study, experts: Mapping[str, Expert], num_layers: int | None
+) -> Cell:
+    """Return a cell with its language, recipe and layer plan; `experts` also has its roles."""
+    codes, name = study.experts.languages(), cell.experts.get("language")
+    if codes and name is not None and name not in codes:
+        raise InputError(
+            f"vary: experts.language names {name!r}{nearest(name, codes)}, whose language is not "
+            "known; add it to experts.language below its language code"
+        )
+    if cell.kind == "recipe":
+        document = with_values(study.recipe or {}, cell.values)
+        document = with_scaled_counts(document, study.reference_layers, num_layers)
+    else:
+        document = baseline_document(cell.kind, study.recipe)
+    merge, plan = with_experts(document, experts), None
+    recipe = read_own_recipe(merge)
+    if isinstance(recipe, DeltaRevertRecipe) and num_layers is not None:
+        recipe.parameters.layers(num_layers)
+    elif isinstance(recipe, LayerSwapRecipe) and num_layers is not None:
+        if recipe.parameters.placement != "delta_share":
+            plan = recipe.parameters.plan(num_layers)
+    elif recipe is None and cell.kind == "recipe":
+        check_form(merge)
+        InputError.raise_any("recipe", unknown_parameters(merge))
+    language = codes.get(name) if name is not None else None
+    return cell.model_copy(update={"language": language, "merge": merge, "plan": plan})
+
+
+def request_of(
     evaluate: Evaluate, language: str | None, isolation: Isolation | None
 ) -> EvaluationRequest | None:
-    """Return the request of a cell: a model without a language gets the tasks of all.
+    """Return the request of a cell of a language; None where no task is named.
 
-    None where no task is named, which `ablations.study.checks` says.
+    A model without a language gets the tasks of all. `isolation` is what holds generated programs;
+    without it the tasks that run them are skipped.
     """
     lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
     tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
@@ -283,44 +224,30 @@ def task_folder(evaluate: Evaluate) -> Path:
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
     """Return the cells that fit every condition; all of them where there is none.
 
-    Values of one name are alternatives, and every name must fit: ``kind=recipe``,
-    ``bottom_layers=0`` and ``bottom_layers=3`` are the recipe with either count.
-
-    Args:
-        cells: of a study.
-        only: conditions NAME=VALUE; small and capital letters count as the same.
+    Conditions are NAME=VALUE, in any case. Values of one name are alternatives, and every name must
+    fit: ``kind=recipe``, ``bottom_layers=0`` and ``bottom_layers=3`` are the recipe with either
+    count.
 
     Raises:
-        InputError: for what is no condition, a name or value that no cell has, or conditions that
-            no cell fits together.
+        InputError: for a condition that no cell fits, or conditions that none fits together.
     """
-    facts = [cell.facts() for cell in cells]
+    facts = [[f"{name}={value}" for name, value in cell.facts().items()] for cell in cells]
+    known = {text.lower(): text for fact in facts for text in fact}
     wanted: dict[str, set[str]] = {}
     for condition in only:
-        name, sign, value = (part.strip() for part in condition.partition("="))
-        names = dict.fromkeys(known for fact in facts for known in fact)
-        values = {fact[name].lower(): fact[name] for fact in facts if name in fact}
-        if not sign:
-            raise InputError(f"--only {condition}: write NAME=VALUE, such as kind=recipe")
-        if not values:
-            raise InputError(f"--only {condition}: no cell has {name!r}{_listed(name, names)}")
-        if value.lower() not in values:
-            hint = _listed(value, values.values())
-            raise InputError(f"--only {condition}: no cell has this value{hint}")
-        wanted.setdefault(name, set()).add(value.lower())
+        name, _, value = (part.strip() for part in condition.lower().partition("="))
+        if (text := f"{name}={value}") not in known:
+            shown = list(known.values())
+            hint = nearest(text, shown) or f"; they have {', '.join(shown[:12])}"
+            raise InputError(f"--only {condition}: no cell has this NAME=VALUE{hint}")
+        wanted.setdefault(name, set()).add(text)
     chosen = [
         cell
         for cell, fact in zip(cells, facts, strict=True)
-        if all(fact.get(name, "").lower() in values for name, values in wanted.items())
+        if all(texts & set(map(str.lower, fact)) for texts in wanted.values())
     ]
     if cells and not chosen:
         raise InputError(
             f"--only {' --only '.join(only)}: some cells fit each condition, but none fits all"
         )
     return chosen
-
-
-def _listed(name: str, known: Collection[str]) -> str:
-    shown = list(known)[:12]
-    more = f" or one of {len(known) - 12} more" if len(known) > 12 else ""
-    return f"{nearest(name, known) or ';'} there are {', '.join(shown)}{more}"

@@ -1,16 +1,21 @@
-"""What can be wrong with a study beyond its form and the form of its recipe."""
+"""What is wrong with a study beyond its form, and what a reader of its scores should know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ablations.models.find import build_hint
-from ablations.study.cells import task_folder
-from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Pools, Study
+from ablations.engines.chat import has_template, has_tokenizer
+from ablations.models.find import Expert, build_hint
+from ablations.study.cells import Cell, task_folder
+from ablations.study.documents import unmerged
+from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import is_folder, named_models, no_such_folder, resolve_from
+from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
+
+_TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
+"""Keys of a recipe that make a tokenizer of its own for the merge."""
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -50,104 +55,78 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
         study: as read, with what its experts file sets.
         places: folders of the files that were read, in which its paths were looked for.
     """
+    evaluate, codes = study.evaluate, study.experts.languages()
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
     if study.recipe is None and study.vary:
         yield "vary needs a recipe to vary"
-    evaluate, codes = study.evaluate, study.experts.language
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
-    if evaluate.languages and not isinstance(codes, dict):
-        first = next(iter(evaluate.languages))
-        yield (
-            f"evaluate.languages needs experts.language by language: {{{first}: [NAME, ...]}} in "
-            "place of a list"
-        )
-    elif isinstance(codes, dict) and evaluate.languages:
-        for code in [code for code in evaluate.languages if code not in codes]:
-            near = nearest(code, codes)
+    elif evaluate.languages and not codes:
+        needed = f"{{{next(iter(evaluate.languages))}: [NAME, ...]}}"
+        yield f"evaluate.languages needs experts.language by language: {needed} in place of a list"
+    elif evaluate.languages:
+        known = list(dict.fromkeys(codes.values()))
+        for code in [code for code in evaluate.languages if code not in known]:
+            near = nearest(code, known)
             yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
-        for code in [code for code in codes if code not in evaluate.languages]:
+        for code in [code for code in known if code not in evaluate.languages]:
             if not evaluate.tasks:
                 yield f"experts.language has {code!r}, for which evaluate names no task"
-    yield from _pool_problems(study)
+    yield from _fact_problems(study)
     yield from _primary_problems(study)
     place = next((each for each in places if each is not None), None)
     folder = task_folder(evaluate)
     if not is_folder(folder):
         given = evaluate.include_path or str(folder)
-        above = resolve_from(Path(given).parent, place)
-        siblings = [each.name for each in above.iterdir()] if is_folder(above) else []
-        near = nearest(folder.name, siblings)
-        hint = "" if near else build_hint(given)
-        yield f"evaluate.include_path: {no_such_folder(given, near, place)}{hint}"
+        hint = build_hint(given)
+        yield f"evaluate.include_path: {no_such_folder(given, folder=place)}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir, folder=place)}"
 
 
-def _pool_problems(study: Study) -> Iterator[str]:
-    """Yield what is wrong with experts that the settings choose, and with their facts."""
-    settings = study.settings()
-    pools = [study.pools(setting) for setting in settings]
-    varied = dict.fromkeys(name for setting in settings for name in setting)
-    chosen = [name for name in varied if name.startswith(EXPERTS)]
-    for name in chosen:
-        role = name.removeprefix(EXPERTS)
+def _fact_problems(study: Study) -> Iterator[str]:
+    """Yield roles that vary and no model has, and facts that varied experts do not have."""
+    varied = [name for name in _varied(study) if name.startswith(EXPERTS)]
+    for role in (name.removeprefix(EXPERTS) for name in varied):
         if study.recipe is not None and role not in {"base", *named_models(study.recipe)}:
-            yield f"vary names {name}, but no model of the recipe is {role}"
-        if twice := next((each for each in pools if _has_twice(each, role)), None):
-            yield f"{name} has the same name twice: {', '.join(twice.names(role))}"
-        sizes = sorted({len(each.names(role)) for each in pools} - {0, 1})
-        if len(sizes) > 1 and not (role == "language" and study.experts.languages()):
-            yield (
-                f"vary: {name} has pools of {' and '.join(map(str, sizes))} experts; experts at "
-                "the same place are compared, so write pools of one size, or of one expert"
-            )
+            yield f"vary names {EXPERTS}{role}, but no model of the recipe is {role}"
+    facts, pools = study.experts.facts, [study.pools(setting) for setting in study.settings()]
     for fact in study.report.facts:
         holder, _, key = fact.rpartition(".")
-        if holder not in chosen:
-            varying = ", ".join(chosen) or "no experts"
-            yield (
-                f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; vary names "
-                f"{varying}"
-            )
+        if holder not in varied:
+            what = f"vary names {', '.join(varied) or 'no experts'}"
+            yield f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; {what}"
             continue
-        role = holder.removeprefix(EXPERTS)
-        for expert in dict.fromkeys(name for each in pools for name in each.names(role)):
-            known = study.experts.facts.get(expert, {})
-            if key not in known:
-                has = f"; it has {', '.join(known)}" if known else ""
-                yield (
-                    f"report.facts: {fact}: expert {expert!r} has no fact {key!r}"
-                    f"{nearest(key, known)}{has}. Write it in the experts file: "
-                    f"{expert}: {{path: ..., facts: {{{key}: NUMBER}}}}"
-                )
+        names = [name for each in pools for name in each.names(holder.removeprefix(EXPERTS))]
+        known = {name: facts.get(name, {}) for name in names}
+        if lacking := [name for name, own in known.items() if key not in own]:
+            hint = nearest(key, {each for own in known.values() for each in own})
+            yield (
+                f"report.facts: {fact}: {', '.join(lacking)} without it{hint}. Write it in the "
+                f"experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
+            )
 
 
-def _has_twice(pools: Pools, role: str) -> bool:
-    names = pools.names(role)
-    return len(set(names)) < len(names)
+def _varied(study: Study) -> list[str]:
+    return list(dict.fromkeys(name for setting in study.settings() for name in setting))
 
 
 def _primary_problems(study: Study) -> Iterator[str]:
     """Yield what the primary comparisons name and the study does not have."""
-    primary, settings = study.report.primary, study.settings()
+    primary, settings, varied = study.report.primary, study.settings(), _varied(study)
     for rival in primary.against:
+        named = f"report.primary.against names {rival}"
         if rival in BASELINE_ROLES and rival not in study.baseline:
-            yield f"report.primary.against names {rival}; add it to baseline"
-    if "better_expert" in primary.against and not (
-        {"task_expert", "language_expert"} & set(study.baseline)
-    ):
-        yield (
-            "report.primary.against names better_expert; add task_expert or language_expert to "
-            "baseline"
-        )
-    if "first_setting" in primary.against and len(settings) < 2:
-        yield "report.primary.against names first_setting; vary has no second setting"
+            yield f"{named}; add it to baseline"
+        experts = ("task_expert", "language_expert")
+        if rival == "better_expert" and not set(experts) & set(study.baseline):
+            yield f"{named}; add {' or '.join(experts)} to baseline"
+        if rival == "first_setting" and len(settings) < 2:
+            yield f"{named}; vary has no second setting"
     if primary.setting is not None and primary.setting not in settings:
         listed = "; ".join(str(dict(each)) for each in settings[:4])
         yield f"report.primary.setting is not a setting of vary, which begins with {listed}"
-    varied = dict.fromkeys(name for setting in settings for name in setting)
     for name in primary.parameters:
         if name not in varied:
             near = nearest(name, varied)
@@ -160,3 +139,51 @@ def _primary_problems(study: Study) -> Iterator[str]:
                 f"report.primary.contrasts has {list(pair)}; write the numbers of two settings of "
                 f"vary, from 1 to {len(settings)}"
             )
+
+
+def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> list[Path]:
+    """Return the folders whose tokenizers the models of a study bring.
+
+    A merge brings that of its base model. One whose recipe makes a tokenizer is left out: it is
+    known when it is merged.
+    """
+    by_reference = {expert.reference: expert.folder for expert in experts.values()}
+    folders = dict[Path, None]()
+    for cell in cells:
+        reference = unmerged(cell.merge)
+        if reference is None and not any(cell.merge.get(key) for key in _TOKENIZERS):
+            reference = cell.merge.get("base_model")
+        if (folder := by_reference.get(str(reference))) is not None:
+            folders[folder] = None
+    return list(folders)
+
+
+def tokenizer_problems(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> Iterator[str]:
+    """Yield which models have no tokenizer and need one: the base, and unmerged ones."""
+    base = next(iter(experts.values())).folder
+    for folder in dict.fromkeys([base, *template_folders(cells, experts)]):
+        if not has_tokenizer(folder):
+            names = ", ".join(n for n, expert in experts.items() if expert.folder == folder)
+            yield (
+                f"expert {names}: {folder} has no tokenizer files (tokenizer.json, or "
+                "tokenizer.model, or vocab.json with merges.txt); copy those of the model that it "
+                "was trained from into it"
+            )
+
+
+def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell]) -> Iterator[str]:
+    """Yield which cells are one model, and which models may get other prompts than in training."""
+    labels: dict[str, list[str]] = {}
+    for cell in cells:
+        labels.setdefault(cell.weights_key, []).append(cell.label)
+    for same in labels.values():
+        if len(same) > 1:
+            yield f"the same weights, evaluated once: {'; '.join(same)}"
+    base = study.experts.base if len(experts) > 1 else None
+    chatty = [n for n, each in experts.items() if n != base and has_template(each.folder)]
+    if chatty and not study.evaluate.is_chat:
+        yield (
+            f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "
+            "for models that were trained on chats set evaluate.apply_chat_template: true "
+            "(--apply-chat-template)"
+        )

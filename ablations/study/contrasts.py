@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ablations.study.labels import Model, describe_setting, task_language
+from ablations.study.labels import Model, describe_setting, setting_key, task_language
 from ablations.study.schema import BaselineKind, Rival, Study
 
 EXPERT_KINDS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
@@ -71,32 +70,24 @@ def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
     return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
 
 
-def setting_key(value: Any) -> str:
-    """Return a text that is equal for equal settings, or values of them."""
-    return json.dumps(value, sort_keys=True)
-
-
 def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
-    primary = study.report.primary
+    primary, settings = study.report.primary, study.settings()
     by_setting = {setting_key(given): model for model in models for given in model.given}
-    settings = study.settings()
-    for one, other in primary.contrasts:
-        first, second = (by_setting[setting_key(settings[number - 1])] for number in (one, other))
-        yield _plain(first.label, second.label, rival="setting")
+    for pair in primary.contrasts:
+        first, second = (by_setting[setting_key(settings[number - 1])] for number in pair)
+        yield _plain(first, second, rival="setting")
     if study.recipe is None:
-        yield from (c._replace(rival="base") for c in _against_base(models))
+        yield from (contrast._replace(rival="base") for contrast in _against_base(models))
     chosen = [model for model in models if model.kind == "recipe"]
     if primary.setting is not None:
         chosen = [by_setting[setting_key(primary.setting)]]
     for rival in rivals(study):
         if rival == "first_setting":
-            for contrast in _between_settings(study, models, primary.parameters):
-                yield contrast._replace(rival=rival)
+            between = _between_settings(study, models, primary.parameters)
+            yield from (contrast._replace(rival=rival) for contrast in between)
             continue
         for kind in EXPERT_KINDS if rival == "better_expert" else (rival,):
-            for model in chosen:
-                for baseline in _own_baselines(kind, model, models):
-                    yield _plain(model.label, baseline.label, rival=rival)
+            yield from _against_baselines(kind, chosen, models, rival)
 
 
 def _other_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
@@ -104,9 +95,23 @@ def _other_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast
     for model in models:
         if model.kind == "recipe":
             for kind in study.baseline:
-                for baseline in _own_baselines(kind, model, models):
-                    yield _plain(model.label, baseline.label)
+                yield from _against_baselines(kind, [model], models)
     yield from _between_settings(study, models, ())
+
+
+def _against_base(models: Sequence[Model]) -> Iterator[Contrast]:
+    for base in [model for model in models if model.kind == "base"]:
+        yield from (_plain(model, base) for model in models if model.kind != "base")
+
+
+def _against_baselines(
+    kind: str, chosen: Sequence[Model], models: Sequence[Model], rival: str = ""
+) -> Iterator[Contrast]:
+    """Yield each model against the baselines of a kind that are made of its own experts."""
+    for model in chosen:
+        for other in (other for other in models if other.kind == kind):
+            if all(model.pools.get(role) == names for role, names in other.pools.items()):
+                yield _plain(model, other, rival)
 
 
 def _between_settings(
@@ -117,42 +122,27 @@ def _between_settings(
     In a grid of several parameters, every value against the first one, averaged over the others.
     """
     recipes = [model for model in models if model.kind == "recipe"]
-    names = list(dict.fromkeys(name for model in recipes for name in model.setting))
+    names = dict.fromkeys(name for model in recipes for name in model.setting)
     varied = [n for n in names if len({setting_key(m.setting.get(n)) for m in recipes}) > 1]
     if isinstance(study.vary, dict) and len(varied) > 1:
         for name in [n for n in varied if not parameters or n in parameters]:
-            levels: dict[str, list[Model]] = {}
+            groups: dict[str, list[Model]] = {}
             for model in recipes:
-                levels.setdefault(setting_key(model.setting.get(name)), []).append(model)
-            (reference, *others) = levels.values()
-            for level in others:
-                one, other = (
-                    describe_setting({name: m[0].setting[name]}) for m in (level, reference)
-                )
-                sides = [tuple(model.label for model in side) for side in (level, reference)]
-                yield Contrast(one, other, sides[0], sides[1], names=(name,))
+                groups.setdefault(setting_key(model.setting.get(name)), []).append(model)
+            second, *others = (
+                (describe_setting({name: group[0].setting[name]}), tuple(m.label for m in group))
+                for group in groups.values()
+            )
+            for first in others:
+                yield Contrast(first[0], second[0], first[1], second[1], names=(name,))
         return
     first_of: dict[str, Model] = {}
     for model in recipes:
         rest = {n: v for n, v in model.setting.items() if n not in parameters}
-        first = first_of.setdefault(setting_key(rest) if parameters else "", model)
-        if first is not model:
-            yield _plain(model.label, first.label)
+        reference = first_of.setdefault(setting_key(rest) if parameters else "", model)
+        if reference is not model:
+            yield _plain(model, reference)
 
 
-def _against_base(models: Sequence[Model]) -> Iterator[Contrast]:
-    for base in [model for model in models if model.kind == "base"]:
-        yield from (_plain(m.label, base.label) for m in models if m.kind != "base")
-
-
-def _own_baselines(kind: str, model: Model, models: Sequence[Model]) -> Iterator[Model]:
-    """Yield the baselines of a kind that are made of the experts of `model`."""
-    for baseline in models:
-        if baseline.kind == kind and all(
-            model.pools.get(role) == names for role, names in baseline.pools.items()
-        ):
-            yield baseline
-
-
-def _plain(first: str, second: str, rival: str = "") -> Contrast:
-    return Contrast(first, second, (first,), (second,), rival)
+def _plain(first: Model, second: Model, rival: str = "") -> Contrast:
+    return Contrast(first.label, second.label, (first.label,), (second.label,), rival)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
@@ -35,88 +35,81 @@ def describe_plan(
         materialize: whether every merge is written to disk.
         selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
-        sizes: task -> its size; with None, items and tokens are left out.
+        sizes: task -> its size, or why that is not known.
     """
     study = plan.study
-    lines = [f"study {study.name}: {study.question}"]
-    lines += [f"  source: {study.source}"] if study.source else []
-    lines += [f"  {name}: {expert.reference}" for name, expert in plan.experts.items()]
-    lines += [f"  note: {note}" for note in plan.notes]
-    groups = plan.groups()
-    number = {group[0].weights_key: index for index, group in enumerate(groups, start=1)}
     cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
-    done = {cell.label for cell in plan.cells if set(cell.records.values()) <= set(finished)}
+    keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
+    done = {cell.label for cell in cells if set(cell.records.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
-    legend = "█ language, ▒ average, · task"
-    lines += ["", f"{counted(len(cells), 'cell')} (layers from the input side; {legend}):"]
+    legend = "layers from the input side; █ language, ▒ average, · task"
+    lines = [
+        f"study {study.name}: {study.question}",
+        *([f"  source: {study.source}"] if study.source else []),
+        *(f"  {name}: {expert.reference}" for name, expert in plan.experts.items()),
+        *(f"  note: {note}" for note in plan.notes),
+        "",
+        f"{counted(len(cells), 'cell')} ({legend}):",
+    ]
     for cell in cells:
+        place = f"{keys.index(cell.weights_key) + 1:3d}  {cell.weights_key[:8]}"
         ended = "  finished" if cell.label in done else ""
-        place = f"{number[cell.weights_key]:3d}  {cell.weights_key[:8]}"
-        lines.append(f"  {place}  {cell.label:{width}}  {_drawn(cell)}{ended}")
-    todo: dict[str, Cell] = {}
-    for cell in cells:
-        if cell.label not in done:
-            todo.setdefault(cell.weights_key, cell)
+        lines.append(f"  {place}  {cell.label:{width}}  {_layers(cell)}{ended}")
     left = {
         key: task for cell in cells for task, key in cell.records.items() if key not in finished
     }
     if not left:
         return "\n".join([*lines, "", "cost: none; every task of these cells is finished"])
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"cost: {counted(len(left), 'evaluation')} for {counted(len(cells), 'cell')}, on "
-            f"{plan.backend} in {plan.options.dtype}",
-            f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
-            f"items per task: {study.evaluate.limit or 'all'}",
-            f"  models to load: {len(todo)}",
-            _disk(plan, [*todo.values()], materialize=materialize),
-            *_work(plan, Counter(left.values()), sizes or {}),
-        ]
-    )
+    todo = {cell.weights_key: cell for cell in reversed(cells) if cell.label not in done}
+    lines += [
+        "",
+        f"cost: {counted(len(left), 'evaluation')} for {counted(len(cells), 'cell')}, on "
+        f"{plan.backend} in {plan.options.dtype}",
+        f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
+        f"items per task: {study.evaluate.limit or 'all'}",
+        f"  models to load: {len(todo)}",
+        _disk(plan, todo.values(), materialize=materialize),
+        *_work(plan, Counter(left.values()), sizes or {}),
+    ]
+    return "\n".join(lines)
 
 
-def _disk(plan: StudyPlan, todo: Sequence[Cell], *, materialize: bool) -> str:
+def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     """Return which merges become checkpoints: those that no running engine can take."""
     from rich.filesize import decimal
 
     adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
-    count = size = 0
+    sizes = []
     for cell in todo:
         is_streamed = not materialize and recipe_by_files(cell.merge) is not None
         if not is_streamed and unmerged(cell.merge) in (None, *adapted):
             dtype = str(cell.merge.get("out_dtype") or cell.merge.get("dtype") or "auto")
             dtype = plan.options.dtype if dtype == "auto" else dtype.removeprefix("torch.")
-            count += 1
-            size += plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize)
-    return f"  checkpoints written to disk: {count} ({decimal(size)} in all, one at a time)"
+            sizes.append(plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize))
+    total = decimal(sum(sizes))
+    return f"  checkpoints written to disk: {len(sizes)} ({total} in all, one at a time)"
 
 
 def _work(
     plan: StudyPlan, times: Mapping[str, int], sizes: Mapping[str, TaskSize | str]
-) -> list[str]:
-    known = {task: each for task, each in sizes.items() if isinstance(each, TaskSize)}
-    lines = []
+) -> Iterator[str]:
+    known = [(times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)]
     if known:
-        items = sum(times[task] * size.items for task, size in known.items())
-        prompts = sum(times[task] * size.prompt_tokens for task, size in known.items())
-        answers = sum(times[task] * size.answer_tokens for task, size in known.items())
+        items = sum(count * size.items for count, size in known)
+        prompts = sum(count * size.prompt_tokens for count, size in known)
+        answers = sum(count * size.answer_tokens for count, size in known)
         what = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
-        lines += [
+        yield (
             f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
             "in answers"
-        ]
-    uncounted: dict[str, list[str]] = {}
-    for task, size in sizes.items():
-        if isinstance(size, str):
-            uncounted.setdefault(size, []).append(task)
-    return [*lines, *(f"  {', '.join(t)}: not counted: {why}" for why, t in uncounted.items())]
+        )
+    for why in dict.fromkeys(size for size in sizes.values() if isinstance(size, str)):
+        yield f"  {', '.join(t for t, size in sizes.items() if size == why)}: not counted: {why}"
 
 
-def _drawn(cell: Cell) -> str:
-    if cell.merge["merge_method"] == LAYER_SWAP and cell.plan is None:
+def _layers(cell: Cell) -> str:
+    if cell.plan is not None:
+        return draw_line(cell.plan)
+    if cell.merge["merge_method"] == LAYER_SWAP:
         return "(by the experts' changes, measured at the merge)"
-    if cell.plan is None:
-        return f"({cell.merge['merge_method']})" if cell.kind != "base" else "(unmerged)"
-    return draw_line(cell.plan)
+    return "(unmerged)" if cell.kind == "base" else f"({cell.merge['merge_method']})"

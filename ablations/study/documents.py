@@ -6,13 +6,15 @@ other model is the name of an expert, the same in all cells.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ablations.models.find import Expert
-from ablations.study.schema import ROLES, Scalar
+from ablations.study.schema import EXPERTS, ROLES, BaselineKind, Study, Value
 from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
@@ -23,29 +25,42 @@ COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 """The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""
 
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
-"""Keys of the study's recipe that its baselines share."""
+"""Keys of the study's recipe that its merged baselines share."""
+
+_BASELINES: Mapping[BaselineKind, Mapping[str, Any]] = {
+    "soup": {"merge_method": "linear", "base_model": "task", "each": {"weight": 1.0}},
+    "weighted_soup": {
+        "merge_method": LAYER_SWAP,
+        "parameters": {"placement": "soup", "weighting": "magnitude"},
+    },
+    "ties": {
+        "merge_method": "ties",
+        "base_model": "base",
+        "each": {"weight": 1.0, "density": 0.2},
+        "parameters": {"normalize": True, "lambda": 1.0},
+    },
+}
+"""Merged baselines; ``each`` is below every model. `linear` averages its base_model in, so the
+donor of the soup is one of its two models. The weighted soup is the paper's: each expert by the
+inverse of its change from the base. TIES has the defaults of its paper (arXiv 2306.01708)."""
 
 
-def with_values(template: Mapping[str, Any], values: Mapping[str, Scalar]) -> dict[str, Any]:
-    """Return a copy of a recipe with every value in its place.
+def with_values(template: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
+    """Return a copy of a recipe with every value in its place; names of experts are passed over.
 
     A name is a path such as ``models.0.parameters.weight``, a key such as ``dtype``, or else one
-    of the recipe's `parameters`.
-
-    Raises:
-        InputError: for a path that the recipe does not have.
+    of the recipe's `parameters`. Raises `InputError` for a path that the recipe does not have.
     """
     document = copy.deepcopy(dict(template))
     for name, value in values.items():
         *above, last = name.split(".")
-        holder: Any = document
+        if name.startswith(EXPERTS):
+            continue
         if not above and name not in ("merge_method", *_SHARED_KEYS):
-            if not isinstance(document.get("parameters") or {}, dict):
-                continue  # no recipe at all, which its method says
-            holder = document["parameters"] = dict(document.get("parameters") or {})
-        for part in above:
-            holder = _item(holder, part)
-        if isinstance(holder, dict) and (not above or above[-1] == "parameters" or last in holder):
+            above = ["parameters"]
+            document["parameters"] = document.get("parameters") or {}
+        holder = functools.reduce(_item, above, document)
+        if isinstance(holder, dict) and (above[-1:] in ([], ["parameters"]) or last in holder):
             holder[last] = value
         elif isinstance(holder, list) and _item(holder, last) is not None:
             holder[int(last)] = value
@@ -62,47 +77,60 @@ def _item(holder: Any, part: str) -> Any:
     return None
 
 
-def with_scaled_counts(
-    document: dict[str, Any], reference: int, num_layers: int
-) -> tuple[dict[str, Any], dict[str, int | str]]:
-    """Return a recipe with the layer counts of our methods scaled, and the counts before that.
+def layer_counts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layer counts of a recipe of ours, and its list of layers to revert, if it has any.
 
-    Counts that a `layer_swap` recipe does not write are the method's defaults, scaled like the
-    others. A `delta_revert` recipe also has a list of layers, which is scaled too.
-
-    Raises:
-        ValueError: for explicit layers, which name layers of one depth, or a count out of range.
+    Counts that a `layer_swap` recipe does not write are the method's defaults.
     """
     method, parameters = document.get("merge_method"), dict(document.get("parameters") or {})
-    placement = parameters.get("placement")
-    if method not in (LAYER_SWAP, DELTA_REVERT) or placement in ("soup", "delta_share"):
-        return document, {}
-    if placement == "layers":
+    if method not in (LAYER_SWAP, DELTA_REVERT):
+        return {}
+    if parameters.get("placement") in ("soup", "delta_share", "layers"):
+        return {}
+    if method == LAYER_SWAP:
+        parameters = {n: LayerSwapSpec.model_fields[n].default for n in COUNTS} | parameters
+    return {name: parameters[name] for name in (*COUNTS, "revert_layers") if name in parameters}
+
+
+def merge_counts(study: Study, values: Mapping[str, Value], num_layers: int | None) -> Any:
+    """Return `layer_counts` of one setting of a study, for a model of `num_layers` layers."""
+    document = with_values(study.recipe or {}, values)
+    with contextlib.suppress(ValueError):
+        document = with_scaled_counts(document, study.reference_layers, num_layers)
+    return layer_counts(document)
+
+
+def with_scaled_counts(
+    document: dict[str, Any], reference: int | None, num_layers: int | None
+) -> dict[str, Any]:
+    """Return a recipe with the layer counts of our methods scaled from `reference` layers.
+
+    Raises `ValueError` for explicit layers, which are of one depth, or for a count out of range.
+    """
+    if reference is None or num_layers is None:
+        return document
+    parameters = document.get("parameters") or {}
+    if document.get("merge_method") == LAYER_SWAP and parameters.get("placement") == "layers":
         if reference == num_layers:
-            return document, {}
+            return document
         raise ValueError(
             f"language_layers {parameters.get('language_layers')!r} names layers of a model of "
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
-    if method == LAYER_SWAP:
-        parameters = {**{n: LayerSwapSpec.model_fields[n].default for n in COUNTS}, **parameters}
     # What is no number is left to the recipe's own check.
-    counts = {n: parameters[n] for n in COUNTS if type(parameters.get(n)) is int}
-    given: dict[str, int | str] = {**counts}
-    parameters |= scale_counts(counts, reference, num_layers)
-    if isinstance(layers := parameters.get("revert_layers"), str):
-        given["revert_layers"] = layers
-        parameters["revert_layers"] = scale_layers(layers, reference, num_layers)
-    return {**document, "parameters": parameters}, given
+    given = layer_counts(document)
+    counts = {name: count for name, count in given.items() if type(count) is int}
+    scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}
+    if isinstance(layers := given.get("revert_layers"), str):
+        scaled["revert_layers"] = scale_layers(layers, reference, num_layers)
+    return {**document, "parameters": {**parameters, **scaled}} if scaled else document
 
 
 def scale_count(count: int, reference: int, num_layers: int) -> int:
     """Return ``floor(count * num_layers / reference + 1/2)``: the share of the depth, rounded.
 
-    Halves are rounded up (2 of 32 layers are 1 of 8), unlike Python's `round`.
-
-    Raises:
-        ValueError: for a count that is negative or beyond the reference depth.
+    Halves are rounded up (2 of 32 layers are 1 of 8), unlike Python's `round`. Raises `ValueError`
+    for a count that is negative or beyond the reference depth.
     """
     if not 0 <= count <= reference:
         raise ValueError(f"{count} is not a number of layers of a model of {reference}")
@@ -115,9 +143,6 @@ def scale_counts(counts: Mapping[str, int], reference: int, num_layers: int) -> 
     Counts that fit the reference fit the other depth: where rounding makes their sum too large (2
     and 6 of 8 layers are 7.5 and 22.5 of 30), the count that was rounded up the most loses a layer,
     the last of those if there are several.
-
-    Raises:
-        ValueError: for a count that is negative or beyond the reference depth.
     """
     scaled = {name: scale_count(count, reference, num_layers) for name, count in counts.items()}
     if sum(counts.values()) > reference:  # a mistake, which the plan of the merge names
@@ -132,11 +157,8 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
     """Return a list of layers such as ``"0-1,7"`` for another depth: the same shares of the depth.
 
     Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
-    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32.
-
-    Raises:
-        ValueError: for what is no list of layers of a model of `reference`, or layers that are
-            none of the other depth.
+    both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32. Raises `ValueError`
+    for what is no list of layers of `reference`, and for layers that are none of the other depth.
     """
     scaled: list[int] = []
     for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
@@ -150,40 +172,38 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
     return format_layers(scaled)
 
 
-def describe_scaling(
-    counts: Mapping[str, Mapping[int | str, Collection[int | str]]], reference: int, num_layers: int
-) -> str:
-    """Return what became of layer counts and lists, with the unrounded count where rounded.
+def describe_scaling(study: Study, num_layers: int) -> str:
+    """Return what becomes of layer counts and lists at the depth of the model; "" for no change."""
+    became: dict[str, dict[str, None]] = {}
+    for values in study.settings() if study.reference_layers not in (None, num_layers) else ():
+        scaled = merge_counts(study, values, num_layers)
+        for name, count in merge_counts(study, values, None).items():
+            became.setdefault(name, {})[f"{count!r} -> {scaled[name]!r}"] = None
+    parts = "; ".join(f"{name} {', '.join(changes)}" for name, changes in became.items())
+    head = f"layer counts of {study.reference_layers} layers, scaled to {num_layers}"
+    return f"{head}: {parts}" if parts else ""
 
-    Args:
-        counts: parameter -> what it was given -> what became of that, in one merge or another.
-        reference: the depth they were given for.
-        num_layers: the depth of the model.
+
+def baseline_document(kind: BaselineKind, template: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the recipe of a baseline, of roles, with the dtype and tokenizer of the template.
+
+    An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in.
     """
-    parts = []
-    for name, given in counts.items():
-        changes = []
-        for count in sorted(given, key=lambda each: (isinstance(each, str), each)):
-            scaled = " or ".join(repr(each) for each in sorted(given[count], key=str))
-            exact = "" if isinstance(count, str) else f"{count * num_layers / reference:g}"
-            rounded = f" (from {exact})" if exact not in ("", scaled) else ""
-            changes.append(f"{count!r} -> {scaled}{rounded}")
-        parts.append(f"{name} {', '.join(changes)}")
-    return f"layer counts of {reference} layers, scaled to {num_layers}: {'; '.join(parts)}"
+    if kind not in _BASELINES:
+        return {"merge_method": "passthrough", "models": [{"model": kind.removesuffix("_expert")}]}
+    document = dict(_BASELINES[kind])
+    each = {"parameters": document.pop("each")} if "each" in document else {}
+    models = [{"model": role, **each} for role in ("task", "language")]
+    shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
+    return {**document, "models": models, **shared}
 
 
 def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> dict[str, Any]:
     """Return a copy of a recipe in which every model is the reference of an expert.
 
     In `layer_swap` recipes the models ``task`` and ``language`` get their role, and the base
-    becomes the donor of config and tokenizer, where the recipe says nothing else.
-
-    Args:
-        document: the recipe.
-        experts: role or name -> expert.
-
-    Raises:
-        InputError: for a model that is no text, or a role without an expert.
+    becomes the donor of config and tokenizer, where the recipe says nothing else. `experts` are by
+    role or name. Raises `InputError` for a model that is no text, or a role without an expert.
     """
     filled = dict(_filled(document, experts))
     if filled.get("merge_method") != LAYER_SWAP:
@@ -203,57 +223,13 @@ def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
                 f"{key} is {value!r}; write task, language, base or the name of another expert"
             )
         if value not in experts and value in ROLES:
-            raise InputError(missing_role(value))
+            name = f"{EXPERTS}{value}"
+            what = f"name an expert, or name {name} in every setting of vary"
+            raise InputError(f"{name} is missing: {what}")
         return experts[value].reference
     if isinstance(value, Mapping):
         return {key: _filled(each, experts, key) for key, each in value.items()}
     return [_filled(each, experts) for each in value] if isinstance(value, list) else value
-
-
-def missing_role(role: str) -> str:
-    """Return what to write where no expert has a role."""
-    name = f"experts.{role}"
-    return f"{name} is missing: name an expert, or name {name} in every setting of vary"
-
-
-def baseline_document(
-    kind: str, experts: Mapping[str, Expert], template: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Return mergekit's recipe of a baseline, with the dtype and tokenizer of the template.
-
-    An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in. `linear`
-    averages its base_model in, so the donor of the soup is one of its two models. The weighted
-    soup is the paper's: each expert by the inverse of its change from the base. TIES has the
-    defaults of its own paper (arXiv 2306.01708): density 0.2 and lambda 1.
-    """
-    if kind in ("base", "task_expert", "language_expert"):
-        model = experts[kind.removesuffix("_expert")].reference
-        return {"merge_method": "passthrough", "models": [{"model": model}]}
-    shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
-    each: dict[str, Any] = {"weight": 1.0}
-    more: dict[str, Any] = {}
-    method, base = "linear", experts["task"].reference
-    if kind == "weighted_soup":
-        method, base = LAYER_SWAP, experts["base"].reference
-        more = {"placement": "soup", "weighting": "magnitude"}
-    elif kind == "ties":
-        method, base = "ties", experts["base"].reference
-        each, more = {"weight": 1.0, "density": 0.2}, {"normalize": True, "lambda": 1.0}
-    models = [
-        {
-            "model": experts[role].reference,
-            "parameters": {"role": role} if kind == "weighted_soup" else dict(each),
-        }
-        for role in ("task", "language")
-    ]
-    parameters = {"parameters": more} if more else {}
-    return {
-        "merge_method": method,
-        "models": models,
-        "base_model": base,
-        **parameters,
-        **shared,
-    }
 
 
 def unmerged(merge: Mapping[str, Any]) -> str | None:

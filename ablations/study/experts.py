@@ -11,6 +11,7 @@ taken from the folder of the file if it is there, and from the working directory
 from __future__ import annotations
 
 import json
+from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from layerswap_method.recipe.strict_yaml import read_yaml
 class ExpertEntry(Described):
     """One expert of an experts file: its place as text, or a block with these keys."""
 
-    path: Any = None
+    path: StrictStr = Field(min_length=1)
     """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
 
     facts: dict[StrictStr, Number] = Field(default_factory=dict)
@@ -64,41 +65,28 @@ class ExpertsFile(Described):
     """How the engine runs these models, where the study does not say it in `evaluate.options`. A
     `dtype` is also that of the merges, where the recipe has none."""
 
-    def references(self) -> dict[str, Any]:
-        """Return name -> reference, as `find_expert` takes it."""
-        return {name: entry.path for name, entry in self.experts.items()}
-
     def facts(self) -> dict[str, dict[str, int | float]]:
         """Return name -> facts, for experts that have some."""
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
 
 
 def find_experts_file(text: str) -> Path:
-    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``.
-
-    Raises:
-        InputError: when there is none.
-    """
+    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``."""
     return find_shipped(text, STUDIES / "experts", "experts")
 
 
 def read_experts_file(path: Path) -> ExpertsFile:
-    """Return the experts file at `path`.
-
-    Raises:
-        InputError: when it cannot be read, with every problem.
-    """
+    """Return the experts file at `path`; raises `InputError` with every problem of it."""
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:
-        file = ExpertsFile.model_validate(document)
+        file, folder = ExpertsFile.model_validate(document), own_folder(path)
     except ValidationError as error:
         found = problems(ExpertsFile, document, error)
         raise InputError.from_problems(str(path), found) from error
-    folder = own_folder(path)
     experts = {
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
         for name, entry in file.experts.items()
@@ -108,13 +96,6 @@ def read_experts_file(path: Path) -> ExpertsFile:
 
 
 def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
-    """Return the facts that `layerswap train` left in an expert's folder; none where it left none.
-
-    Raises:
-        InputError: where its record cannot be read.
-    """
-    if not isinstance(entry.path, str):
-        return {}
     record = Path(near(entry.path.rpartition("+")[2], folder) or "") / RECORD
     try:
         facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
@@ -128,40 +109,29 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
 def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
     """Return the study with the settings of the experts file.
 
-    Args:
-        study: as read.
-        file: the experts file.
-        settings: keys that the command line has set; they go before both.
+    `settings` are the keys that the command line has set; they go before both.
     """
 
     def is_set(key: str) -> bool:
-        return any(key == each or key.startswith(f"{each}.") for each in settings)
+        return any(f"{key}.".startswith(f"{each}.") for each in settings)
 
     evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
     if file.include_path is not None and not is_set("evaluate.include_path"):
         changes["include_path"] = file.include_path
     if file.tasks and not is_set("evaluate.tasks"):
-        if isinstance(file.tasks, dict):
-            primary = report.primary.model_copy(
-                update={"tasks": _replaced(report.primary.tasks, file.tasks)}
-            )
-            tasks = _replaced(report.tasks, file.tasks)
-            report = report.model_copy(update={"primary": primary, "tasks": tasks})
-            changes["tasks"] = _replaced(evaluate.tasks, file.tasks)
-        else:
-            changes["tasks"] = file.tasks
+        changes["tasks"] = file.tasks
+        if isinstance(by := file.tasks, dict):
+            changes["tasks"] = _replaced(evaluate.tasks, by)
+            primary = {"tasks": _replaced(report.primary.tasks, by)}
+            own = {"primary": report.primary.model_copy(update=primary)}
+            report = report.model_copy(update={**own, "tasks": _replaced(report.tasks, by)})
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
-    own = evaluate.options.model_dump(exclude_unset=True)
-    changes["options"] = EngineOptions(**{**file.options.model_dump(exclude_unset=True), **own})
-    facts = {**study.experts.facts, **file.facts()}
-    return study.model_copy(
-        update={
-            "evaluate": evaluate.model_copy(update=changes),
-            "experts": study.experts.model_copy(update={"facts": facts}),
-            "report": report,
-        }
-    )
+    options = (each.options.model_dump(exclude_unset=True) for each in (evaluate, file))
+    changes["options"] = EngineOptions(**ChainMap(*options))
+    facts = {"facts": {**study.experts.facts, **file.facts()}}
+    parts = {"evaluate": evaluate.model_copy(update=changes), "report": report}
+    return study.model_copy(update={**parts, "experts": study.experts.model_copy(update=facts)})
 
 
 def _replaced(tasks: Sequence[str], by: Mapping[str, str]) -> tuple[str, ...]:

@@ -43,24 +43,14 @@ class StudyFile:
 
 
 def find_study(text: str) -> Path:
-    """Return the study file that `text` names: a path, or a shipped study such as ``layer_count``.
-
-    Raises:
-        InputError: when there is none.
-    """
+    """Return the study file that `text` names: a path, or a shipped one such as ``layer_count``."""
     return find_shipped(text, STUDIES, "study")
 
 
 def find_shipped(text: str, folder: Path, what: str) -> Path:
-    """Return the file that `text` names: a path, or the name of a shipped file.
+    """Return the file that `text` names: a path, or a shipped file of `folder` by its name.
 
-    Args:
-        text: as the user writes it.
-        folder: where the shipped files are.
-        what: ``study`` or ``experts``: what such a file holds.
-
-    Raises:
-        InputError: when there is none; with the shipped names and the nearest of them.
+    `what` such a file is called: ``study`` or ``experts``. Raises `InputError` when there is none.
     """
     path = Path(text)
     shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
@@ -79,26 +69,21 @@ def find_shipped(text: str, folder: Path, what: str) -> Path:
 
 
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
-    """Return the study in the file `path`.
+    """Return the study in a file, as if `settings` of the command line stood in it.
 
-    Args:
-        path: the file.
-        settings: what the command line sets: key, such as ``evaluate.limit`` -> value. A setting
-            counts exactly as if it stood in the file.
+    Those are key, such as ``evaluate.limit`` -> value.
 
     Raises:
         InputError: with every problem of form, or when the file cannot be read as YAML at all.
     """
     settings = dict(settings or {})
-    document = read_yaml(path)
-    if not isinstance(document, dict) or not document.keys() & Study.model_fields.keys() - {
-        "experts"
-    }:
+    document, found = read_yaml(path), list[str]()
+    known = Study.model_fields.keys() - {"experts"}
+    if not isinstance(document, dict) or not document.keys() & known:
         raise InputError(
             f"{path}: is not a study; a study has name:, question:, experts: ... (layerswap init "
             "study writes one to start from)"
         )
-    found: list[str] = []
     recipe = settings.pop("recipe", document.get("recipe"))
     if isinstance(recipe, str):
         try:
@@ -108,7 +93,7 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
             recipe = {}
     if recipe is not None:
         document["recipe"] = recipe
-    document = with_recipe_experts(with_settings(document, settings))
+    document = _with_recipe_experts(with_settings(document, settings))
     try:
         study = Study.model_validate(document)
     except ValidationError as error:
@@ -148,55 +133,43 @@ def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
         raise InputError(f"{path}: is not a recipe; a recipe has merge_method:, models: ...")
     if path.parent.resolve() == folder.resolve():
         return document
-    moved = {
-        model: "+".join(
-            str((path.parent / part).resolve()) if is_there(path.parent / part) else part
-            for part in model.split("+")
-        )
-        for model in named_models(document)
-        if "/" in model
-    }
+    moved = {}
+    for model in (model for model in named_models(document) if "/" in model):
+        parts = ((path.parent / part, part) for part in model.split("+"))
+        moved[model] = "+".join(str(p.resolve()) if is_there(p) else part for p, part in parts)
     placed: dict[str, Any] = with_references(document, moved)
     return placed
 
 
-def with_recipe_experts(document: Mapping[str, Any]) -> dict[str, Any]:
+def _with_recipe_experts(document: dict[str, Any]) -> dict[str, Any]:
     """Return a study with the experts that its recipe names by place added to its `experts`.
 
     The base is the recipe's `base_model` (without one, its first model), the experts are the models
     with ``role: task`` and ``role: language``, and for `delta_revert` its one model. Where the
     recipe has one model of a role, the role takes the model's place in it, so that `vary` can
     choose others. What `experts` says itself stays.
-
-    Args:
-        document: the study as YAML gives it, its recipe read.
     """
-    recipe, experts = document.get("recipe"), document.get("experts", {})
+    recipe, experts = copy.deepcopy(document.get("recipe")), document.get("experts", {})
     if not isinstance(recipe, dict) or not isinstance(experts, dict):
-        return dict(document)
-    recipe, added = copy.deepcopy(recipe), dict[str, Any]()
+        return document
     listed = recipe.get("models")
     models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-
-    def role_of(model: Mapping[str, Any]) -> Any:
-        parameters = model.get("parameters")
-        if recipe.get("merge_method") == DELTA_REVERT:
-            return "task"
-        return parameters.get("role") if isinstance(parameters, dict) else None
-
     base = recipe.get("base_model") or next(named_models(recipe), None)
+    is_revert, added = recipe.get("merge_method") == DELTA_REVERT, dict[str, Any]()
     for role in ("task", "language"):
-        chosen = [each for each in models if role_of(each) == role]
-        if role not in experts and len(chosen) == 1 and _is_place(chosen[0].get("model")):
-            added[role] = chosen[0]["model"]
-            chosen[0]["model"] = role
+        chosen = [model for model in models if ("task" if is_revert else _role(model)) == role]
+        if len(chosen) == 1 and role not in experts and _is_place(chosen[0].get("model")):
+            added[role], chosen[0]["model"] = chosen[0]["model"], role
     if "base" not in experts and _is_place(base):
         added["base"] = base
         for each in (recipe, *models):
             each.update({key: "base" for key in ("model", "base_model") if each.get(key) == base})
-    if not added:
-        return dict(document)
-    return {**document, "experts": {**experts, **added}, "recipe": recipe}
+    return {**document, "experts": {**experts, **added}, "recipe": recipe} if added else document
+
+
+def _role(model: Mapping[str, Any]) -> Any:
+    parameters = model.get("parameters")
+    return parameters.get("role") if isinstance(parameters, dict) else None
 
 
 def _is_place(model: Any) -> bool:
@@ -204,13 +177,9 @@ def _is_place(model: Any) -> bool:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Return key and value of ``KEY=VALUE``; the value is read as YAML.
-
-    Raises:
-        InputError: where there is no key or no value.
-    """
-    key, sign, value = (part.strip() for part in text.partition("="))
-    if not key or not sign or not value:
+    """Return key and value, read as YAML, of ``KEY=VALUE``; raises `InputError` without either."""
+    key, _, value = (part.strip() for part in text.partition("="))
+    if not key or not value:
         raise InputError(f"--set {text}: write KEY=VALUE, such as evaluate.limit=50")
     return key, parse_yaml(value, f"--set {text}")
 

@@ -13,11 +13,11 @@ Of library versions those count that `backend_versions` names, and mergekit's fo
 from __future__ import annotations
 
 import contextlib
-import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
@@ -43,14 +43,8 @@ _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
 
 _DONATED = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
+    *("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt"),
+    *("special_tokens_map.json", "added_tokens.json", "chat_template*"),
 )
 """Files that a merge takes from its base."""
 
@@ -64,80 +58,70 @@ class Fingerprints:
         With `dry`, no expert is read and nothing written: what is not in the cache is known by its
         `folder_state`, and no record fits it.
         """
-        self._cache = cache
-        self._dry = dry
+        self._cache, self._dry = cache, dry
         self._known: dict[str, list[str]] = {}
-        if cache is not None and cache.is_file():
-            try:
+        if cache is not None:
+            with contextlib.suppress(OSError, ValueError):  # it is found out again
                 self._known = json.loads(cache.read_text(encoding="utf-8"))
-            except ValueError:
-                self._known = {}
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
-        state = folder_state(folder)
-        known = self._known.get(str(folder))
-        if known is not None and known[0] == state:
-            return known[1]
-        found = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
-        self._known[str(folder)] = [state, found]
+        state, (then, found) = folder_state(folder), self._known.get(str(folder), ("", ""))
+        if state != then:
+            found = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
+            self._known[str(folder)] = [state, found]
         return found
 
     def recorded(self, folder: Path) -> str | None:
         """Return the hash that the cache has of a folder, as it was then; None for no entry."""
-        known = self._known.get(str(folder))
-        return None if known is None else known[1]
+        return self._known.get(str(folder), (None, None))[1]
 
     def states(self) -> dict[str, str]:
         """Return folder -> the state in which it was read."""
-        return {folder: known[0] for folder, known in self._known.items()}
+        return {folder: state for folder, (state, _) in self._known.items()}
 
     def save(self) -> None:
         """Write what is known to the cache."""
         if self._cache is not None and not self._dry:
-            with contextlib.suppress(OSError):  # it is found out again
+            with contextlib.suppress(OSError):
                 write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
 
 
 def folder_state(folder: Path) -> str:
     """Return a cheap hash of names, sizes and dates of what `fingerprint_checkpoint` reads."""
-    files = sorted(checkpoint_files(folder))
-    stats = {file.name: file.stat() for file in files}
+    stats = {file.name: file.stat() for file in sorted(checkpoint_files(folder))}
     # The inode and the time of change, too: a restored time of writing hides another file.
-    states = {
-        name: [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for name, s in stats.items()
-    }
-    return fingerprint_of(**states)
+    return fingerprint_of(
+        **{n: [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for n, s in stats.items()}
+    )
 
 
-@dataclasses.dataclass(frozen=True)
-class Contents:
+class Contents(NamedTuple):
     """What the experts of a study are made of."""
 
-    references: Mapping[str, str]
+    references: dict[str, str]
     """Reference, as recipes write it -> hash of checkpoint and adapter."""
 
-    files: Mapping[Path, str]
+    files: dict[Path, str]
     """Weight file (links followed) -> hash of the folder it is in."""
 
-    donated: Mapping[Path, str]
+    donated: dict[Path, str]
     """Folder -> hash of config and tokenizer."""
 
 
 def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Contents:
     """Return what the experts are made of; reads their files unless their hashes are known."""
-    references, files, donated = dict[str, str](), dict[Path, str](), dict[Path, str]()
+    contents = Contents({}, {}, {})
     for expert in experts:
-        folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
-        hashes = [fingerprints.of(folder) for folder in folders]
-        references[expert.reference] = fingerprint_of(parts=hashes)
-        for folder, found in zip(folders, hashes, strict=True):
+        hashes = {folder: fingerprints.of(folder) for folder in expert.folders}
+        contents.references[expert.reference] = fingerprint_of(parts=list(hashes.values()))
+        for folder, found in hashes.items():
             for file in sorted(folder.glob("*.safetensors")):
-                files.setdefault(file.resolve(), found)
+                contents.files.setdefault(file.resolve(), found)
         given = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
         texts = {file.name: file.read_bytes().hex() for file in sorted(given) if file.is_file()}
-        donated[expert.folder] = fingerprint_of(**texts)
-    return Contents(references, files, donated)
+        contents.donated[expert.folder] = fingerprint_of(**texts)
+    return contents
 
 
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
@@ -157,35 +141,26 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
 
 def identified(
     cells: Iterable[Cell],
-    experts: Mapping[str, Expert],
+    experts: Iterable[Expert],
     contents: Contents,
-    *,
-    backend: Backend,
-    options: EngineOptions,
+    protocol: str,
     versions: Mapping[str, str],
 ) -> list[Cell]:
-    """Return the cells with their keys.
+    """Return the cells, whose requests are of single tasks, with their keys.
 
-    Args:
-        cells: from `expand`, their requests with single tasks.
-        experts: reference, as the cells' recipes write it -> expert.
-        contents: what they are made of.
-        backend: the engine that will run.
-        options: how it runs.
-        versions: of the packages that can change a score, and of mergekit.
+    `experts` are all that their recipes name, `protocol` is the `protocol_key` of all requests,
+    `versions` are those of the packages that can change a score, and of mergekit.
     """
-    tasks: dict[Any, TaskContents] = {}
+    models = {expert.reference: expert for expert in experts}
+    read_tasks = functools.cache(functools.partial(TaskContents, elsewhere=lm_eval_file))
     found = []
     for cell in cells:
         assert cell.request is not None
-        places = (cell.request.folders, cell.request.data_dir)
-        if places not in tasks:
-            tasks[places] = TaskContents(*places, elsewhere=lm_eval_file)
-        identity = _weights_identity(cell.merge, experts, contents, versions)
+        tasks = read_tasks(cell.request.folders, cell.request.data_dir)
+        identity = _weights_identity(cell.merge, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
-        protocol = protocol_key(cell.request, backend, options)
         keys = {
-            task: record_key(weights, protocol, task, tasks[places], versions)
+            task: record_key(weights, protocol, task, tasks, versions)
             for task in cell.request.tasks
         }
         found.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
@@ -216,12 +191,16 @@ def _weights_identity(
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
     """
-    merge = _without_idle_rows(merge)
-    code = layerswap_method.METHOD_VERSION
+    code, method = layerswap_method.METHOD_VERSION, merge["merge_method"]
+    if method == DELTA_REVERT and merge.get("dtype") is not None:
+        # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
+        idle, given = (("keep_fraction", 1), ("threshold", 0)), merge["parameters"]
+        left = {name: value for name, value in given.items() if (name, value) not in idle}
+        merge = {**merge, "parameters": left or {"bottom_layers": 0}}
     by_recipe = {
         "document": with_references(merge, contents.references),
         "mergekit": versions["mergekit"],
-        "code": code if merge["merge_method"] in OWN else None,
+        "code": code if method in OWN else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
     recipe = recipe_by_files(merge)
@@ -231,11 +210,15 @@ def _weights_identity(
         merged = recipe.merge(experts)
     except InputError:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
-    tensors, computed = {}, False
-    for name, mix in sorted(merged.tensors.items()):
-        terms = [_term(term, contents) for term in mix.terms]
-        tensors[name] = [terms, mix.model_dump(mode="json", exclude={"terms"})]
-        computed |= len(mix.terms) > 1 or mix.terms[0].change is not None
+    tensors = {
+        name: [
+            [_content_of(term, contents.files) for term in mix.terms],
+            mix.model_dump(mode="json", exclude={"terms"}),
+        ]
+        for name, mix in merged.tensors.items()
+    }
+    mixes = merged.tensors.values()
+    computed = any(len(mix.terms) > 1 or mix.terms[0].change is not None for mix in mixes)
     return {
         "donated": contents.donated[merged.donor],
         "tensors": tensors,
@@ -243,24 +226,7 @@ def _weights_identity(
     }
 
 
-def _term(term: Term, contents: Contents) -> list[Any]:
-    """Return a term by content: hash of its folder, name, cast, share, and its adapter's hash."""
+def _content_of(term: Term, hashes: Mapping[Path, str]) -> list[Any]:
     stored, change = term.stored, term.change
-    added = None
-    if change is not None:
-        added = [contents.files[change.up.file], change.up.name, change.down.name]
-    return [contents.files[stored.file], stored.name, term.cast, term.coefficient, added]
-
-
-def _without_idle_rows(merge: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a recipe of the same weights that compares no rows where all of them stay.
-
-    At ``keep_fraction: 1`` and ``threshold: 0`` nothing need be measured to know that. Without a
-    ``dtype`` the recipe stays as it is: of two dtypes, compared rows get the wider.
-    """
-    parameters = dict(merge.get("parameters") or {})
-    idle = parameters.get("keep_fraction") == 1 or parameters.get("threshold") == 0
-    if merge["merge_method"] != DELTA_REVERT or not idle or merge.get("dtype") is None:
-        return merge
-    left = {k: v for k, v in parameters.items() if k not in ("keep_fraction", "threshold")}
-    return {**merge, "parameters": left or {"bottom_layers": 0}}
+    added = change and [hashes[change.up.file], change.up.name, change.down.name]
+    return [hashes[stored.file], stored.name, term.cast, term.coefficient, added]

@@ -6,25 +6,21 @@ cells are the pairs of experts, and the seeds, that it was made with.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ablations.study.documents import COUNTS, with_scaled_counts, with_values
+from ablations.study.documents import COUNTS, merge_counts
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
 from ablations.tasks.catalog import PREFIX, TITLES, read_languages
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import format_layers
 
 if TYPE_CHECKING:  # a plan as it is written down
     from ablations.runner.records import RunFile
-    from ablations.study.cells import Cell
 
 LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """The paper's letters for layer counts."""
@@ -67,35 +63,28 @@ def models_of(plan: RunFile) -> tuple[Model, ...]:
     with every pair of experts (layer counts on a small model) are one model too: the first.
     """
     cells = {cell.label: cell for cell in plan.cells}
-
-    def place(label: str) -> str:
-        return _text([cells[label].experts, cells[label].values.get(_SEED)])
-
+    places = {label: (cell.experts, cell.values.get(_SEED)) for label, cell in cells.items()}
     by_label: dict[str, Model] = {}
-    for model in (*_baselines(plan.study, plan.cells), *_recipes(plan)):
-        if (known := by_label.get(model.label)) is None:
-            by_label[model.label] = model
-            continue
-        places = {place(label) for label in known.cells}
-        more = tuple(label for label in model.cells if place(label) not in places)
+    for model in (*_baselines(plan), *_recipes(plan)):
+        known = by_label.get(model.label, replace(model, cells=(), given=()))
+        taken = [places[label] for label in known.cells]
+        more = (label for label in model.cells if places[label] not in taken)
         given = (*known.given, *model.given)
         by_label[model.label] = replace(known, cells=(*known.cells, *more), given=given)
     found: dict[object, Model] = {}
     for model in by_label.values():
-        weights = frozenset(
-            (_text(cells[label].experts), cells[label].weights_key) for label in model.cells
-        )
-        key = weights if weights and model.kind == "recipe" else model.label
-        if (known := found.get(key)) is None:
-            found[key] = model
-            continue
-        given, same = (*known.given, *model.given), (*known.same, model.setting)
-        found[key] = replace(known, given=given, same=same)
+        key: object = model.label
+        if model.cells and model.kind == "recipe":
+            own = (cells[label] for label in model.cells)
+            key = frozenset((setting_key(cell.experts), cell.weights_key) for cell in own)
+        if (known := found.setdefault(key, model)) is not model:
+            given, same = (*known.given, *model.given), (*known.same, model.setting)
+            found[key] = replace(known, given=given, same=same)
     return tuple(found.values())
 
 
-def _text(value: object) -> str:
-    """Return a text that is equal for equal values."""
+def setting_key(value: object) -> str:
+    """Return a text that is equal for equal settings, or values of them."""
     return json.dumps(value, sort_keys=True)
 
 
@@ -104,17 +93,17 @@ def cell_names(plan: RunFile) -> dict[str, str]:
 
     Cells that a report leaves out have no name.
     """
-    planned = {cell.label: cell for cell in plan.cells}
-    used = {(role, name) for cell in planned.values() for role, name in cell.experts.items()}
+    cells = {cell.label: cell for cell in plan.cells}
+    used = {(role, name) for cell in plan.cells for role, name in cell.experts.items()}
     is_one = all(sum(role == each for each, _ in used) < 2 for role in ("task", "language"))
     names: dict[str, str] = {}
     for model in models_of(plan):
         for label in model.cells:
-            cell = planned[label]
+            cell, is_recipe = cells[label], model.kind == "recipe"
             experts = "+".join(cell.experts[role] for role in model.pools if role != "base")
-            parts = [model.label if model.kind == "recipe" else kind_text(cell.kind)]
+            parts = [model.label if is_recipe else kind_text(cell.kind)]
             if experts and not is_one:
-                parts.insert(0 if model.kind == "recipe" else 1, experts)
+                parts.insert(0 if is_recipe else 1, experts)
             if _SEED in cell.values and len(model.cells) > 1:
                 parts.append(f"seed={cell.values[_SEED]}")
             names.setdefault(label, " ".join(parts))
@@ -123,7 +112,7 @@ def cell_names(plan: RunFile) -> dict[str, str]:
 
 def merge_note(study: Study, num_layers: int | None) -> str:
     """Return what the letters in labels mean, and the layer counts that all merges share."""
-    settings = [_counts(study, each, num_layers) for each in study.settings()]
+    settings = [merge_counts(study, each, num_layers) for each in study.settings()]
     names = {name for counts in settings for name in counts}
     if not names:
         return ""
@@ -133,16 +122,14 @@ def merge_note(study: Study, num_layers: int | None) -> str:
     note = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
     if any(counts.get("bottom_transition") for counts in settings):
         note += "; t_b, t_u: averaged layers next to them"
+    first, *others = settings
     shared = {
-        name: count
+        name: first[name]
         for name in LETTERS
-        if name in names and len({_text(counts.get(name)) for counts in settings}) == 1
-        if (count := settings[0][name])
+        if first.get(name) and all(counts.get(name) == first[name] for counts in others)
     }
-    if shared:
-        which = "every merge has" if len(settings) > 1 else "the merge has"
-        note += f"; {which} {describe_setting(shared)}"
-    return f"{note}."
+    which = "every merge has" if others else "the merge has"
+    return f"{note}; {which} {describe_setting(shared)}." if shared else f"{note}."
 
 
 def describe_setting(setting: Setting) -> str:
@@ -208,56 +195,59 @@ def task_language(task: str) -> str:
     return codes[-1] if codes else ""
 
 
-def _recipes(plan: RunFile) -> Iterable[Model]:
+def _recipes(plan: RunFile) -> Iterator[Model]:
     study = plan.study
-    if study.recipe is None:
-        return
-    scaled = [_scaled(study, setting, plan.num_layers) for setting in study.settings()]
+    settings = study.settings() if study.recipe is not None else ()
+    scaled = [_scaled(study, setting, plan.num_layers) for setting in settings]
     # A label shows what varies but the seed, and b and u together.
     names = {name for setting in scaled for name in setting} - {_SEED}
-    varied = {n for n in names if len({_text(s.get(n, "absent")) for s in scaled}) > 1}
+    varied = {n for n in names if len({setting_key(s.get(n, "absent")) for s in scaled}) > 1}
     varied |= _ENDS if varied & _ENDS else set()
-    method = str(study.recipe.get("merge_method", "recipe")).replace("_", " ")
-    for given, setting in zip(study.settings(), scaled, strict=True):
+    for given, setting in zip(settings, scaled, strict=True):
         shown = {name: value for name, value in setting.items() if name in varied}
         plain = {name: value for name, value in setting.items() if name != _SEED}
         labels = tuple(c.label for c in plan.cells if c.kind == "recipe" and c.values == given)
         pools = _names(study.pools(given), ("task", "language", "base"))
-        label = f"{method} {describe_setting(shown)}".strip()
-        yield Model(label, "recipe", plain, pools, labels, (given,))
+        yield Model(merge_text(study, shown), "recipe", plain, pools, labels, (given,))
 
 
-def _baselines(study: Study, cells: Sequence[Cell]) -> Iterable[Model]:
+def merge_text(study: Study, shown: Setting) -> str:
+    """Return the merge method of a study in words, and what is shown of a setting."""
+    method = str((study.recipe or {}).get("merge_method", "recipe")).replace("_", " ")
+    return f"{method} {describe_setting(shown)}".strip()
+
+
+def _baselines(plan: RunFile) -> Iterator[Model]:
     """Yield each baseline of the experts of every setting, once."""
+    study = plan.study
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]
         choices = [_names(study.pools(setting), roles) for setting in study.settings()]
         if study.recipe is None:  # the experts are what is compared, by the names of their runs
             choices = [{**choices[0], **part} for part in _families(choices[0])]
-        unique = list({_text(pools): pools for pools in choices}.values())
+        unique = [pools for at, pools in enumerate(choices) if pools not in choices[:at]]
         telling = [role for role in roles if len({pools.get(role) for pools in unique}) > 1]
         for pools in unique:
             names = "+".join(describe_value(pools[role]) for role in telling if role in pools)
-            label = " ".join(filter(None, (kind_text(kind), names)))
             labels = tuple(
                 cell.label
-                for cell in cells
+                for cell in plan.cells
                 if cell.kind == kind
                 and all(cell.experts.get(role) in names for role, names in pools.items())
             )
-            yield Model(label, kind, {}, pools, labels)
+            yield Model(f"{kind_text(kind)} {names}".strip(), kind, {}, pools, labels)
 
 
 def _families(pools: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
     """Return the pools of the one role of an expert by their names without the number."""
-    (role, *others) = [role for role in pools if role != "base"] or [""]
-    if not role or others:
+    roles, families = [role for role in pools if role != "base"], dict[str, tuple[str, ...]]()
+    if len(roles) != 1:
         return [{}]
-    families: dict[str, list[str]] = {}
-    for name in pools[role]:
+    for name in pools[roles[0]]:
         numbered = _NUMBERED.fullmatch(name)
-        families.setdefault(name if numbered is None else numbered[1], []).append(name)
-    return [{role: tuple(names)} for names in families.values()]
+        family = name if numbered is None else numbered[1]
+        families[family] = (*families.get(family, ()), name)
+    return [{roles[0]: names} for names in families.values()]
 
 
 def _names(pools: Pools, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -266,31 +256,7 @@ def _names(pools: Pools, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _scaled(study: Study, setting: Setting, num_layers: int | None) -> dict[str, Value]:
     """Return a setting with the layer counts of the model at hand, and both of b and u."""
-    counts, named = _counts(study, setting, num_layers), set(setting)
+    counts, named = merge_counts(study, setting, num_layers), set(setting)
     if len(named & _ENDS) == 1 and setting.get("placement") != "delta_share":
         named |= _ENDS
     return {**setting, **{name: counts[name] for name in counts if name in named}}
-
-
-def _counts(study: Study, setting: Setting, num_layers: int | None) -> dict[str, Value]:
-    """Return the layer counts of a merge, written or not; nothing where it has none."""
-    values = {
-        name: value
-        for name, value in setting.items()
-        if not name.startswith(EXPERTS) and not isinstance(value, tuple)
-    }
-    document = with_values(study.recipe or {}, values)
-    parameters = dict(document.get("parameters") or {})
-    method = document.get("merge_method")
-    if method not in (LAYER_SWAP, DELTA_REVERT):
-        return {}
-    if parameters.get("placement") in ("soup", "delta_share", "layers"):
-        return {}
-    if method == LAYER_SWAP:
-        fields = LayerSwapSpec.model_fields
-        parameters = {**{name: fields[name].default for name in LETTERS}, **parameters}
-    if study.reference_layers is not None and num_layers is not None:
-        with contextlib.suppress(ValueError):
-            document, _ = with_scaled_counts(document, study.reference_layers, num_layers)
-            parameters |= document.get("parameters") or {}
-    return {name: parameters[name] for name in (*LETTERS, "revert_layers") if name in parameters}

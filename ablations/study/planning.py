@@ -1,41 +1,39 @@
 """From a study file to cells with keys: every check, in one pass. Runs nothing.
 
-All problems are collected. Checks that an earlier problem makes impossible are left out (layer
-counts without a model, tasks without a folder).
+All problems of the files come in one error, then all of the models that they name.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_loading import Choice, check_data, check_tasks
+from ablations.engines.task_loading import check_data, check_tasks
 from ablations.machine.progress import Step, tell
-from ablations.models.find import Expert, find_expert
+from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
 from ablations.scoring.protocol import protocol_of
-from ablations.scoring.records import Backend, EvaluationRequest
-from ablations.study import notes
-from ablations.study.cells import Cell, Expansion, expand, selected, task_folder
-from ablations.study.checks import expert_names, study_problems, with_benchmarks
+from ablations.scoring.records import Backend
+from ablations.study import checks
+from ablations.study.cells import Cell, expand, request_of, selected
 from ablations.study.documents import describe_scaling
 from ablations.study.experts import ExpertsFile, read_experts_file, with_experts_file
 from ablations.study.files import StudyFile, own_folder
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import named_models
 
 
@@ -50,7 +48,7 @@ class StudyPlan:
     """In the order of the tables, with their keys."""
 
     experts: Mapping[str, Expert]
-    """By name."""
+    """By name, the base first."""
 
     num_layers: int
     """Decoder layers of the model."""
@@ -74,23 +72,12 @@ class StudyPlan:
     @property
     def base(self) -> Expert:
         """The shared parent, on which an engine starts."""
-        return self.experts[expert_names(self.study)[0]]
+        return next(iter(self.experts.values()))
 
     @property
     def options(self) -> EngineOptions:
         """How the engine runs."""
         return self.study.evaluate.options
-
-    def groups(self) -> list[list[Cell]]:
-        """Return the cells that are evaluated together: those of equal weights."""
-        return _grouped(self.cells)
-
-
-def _grouped(cells: Iterable[Cell]) -> list[list[Cell]]:
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.weights_key, []).append(cell)
-    return list(groups.values())
 
 
 def plan_study(
@@ -115,8 +102,8 @@ def plan_study(
         cache: file of the experts' fingerprints.
         dry: whether to download no expert, read no weights or data and write nothing.
         here: whether this machine will run the engine, so that it must have the GPUs.
-        isolation: what holds generated programs; None skips the tasks that run them.
         only: which cells are to be run, checked here; the plan has all of them.
+        isolation: what holds generated programs; None skips the tasks that run them.
         is_finished: says of a record's key whether the record is there. The data that the others
             need is read once, so that what is missing is said now; None reads no data.
 
@@ -124,65 +111,48 @@ def plan_study(
         InputError: listing every problem.
         LayerSwapError: for data on a hub that cannot be reached.
     """
-    problems: list[str] = []
-    study, named, folder = _with_experts(file, experts_file, problems)
+    where, problems = str(file.path), list[str]()
+    study, places, folder = _with_experts(file, experts_file)
     with _collected(problems):
-        study = with_benchmarks(_with_stated_dtype(study))
-    places = (own_folder(file.path), folder)
-    problems += study_problems(study, places)
-    by_name = {name: Expert(name, Path(name)) for name in expert_names(study)}
-    problems += expand(study, by_name, num_layers=None).problem_list()
-    chosen: Backend | None = None
+        study = checks.with_benchmarks(study)
+    folders = (own_folder(file.path), folder)
+    problems += checks.study_problems(study, folders)
+    unfound = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
+    problems += expand(study, unfound, num_layers=None)[1]
     with _collected(problems):
         chosen = resolve_backend(backend)
         if here:
             check_devices(chosen, study.evaluate.options)
-    tasks = Choice((), {}, False)
-    if named is not None:  # the experts file may name the folder of the tasks
-        with _collected(problems):
-            tasks = _check_tasks(study, isolation)
-    # Where one of the checks before finds something, no expert is downloaded.
-    experts = _find_experts(study, named, places, problems, download=not dry)
-    expansion, checkpoints = Expansion(), list[Checkpoint]()
-    if set(experts) == set(by_name):
-        checkpoints = _check_experts(study, experts, problems)
-    if set(experts) == set(by_name) and not problems:
-        tell(Step("planning the cells"))
-        expansion = expand(study, experts, _depth(checkpoints), isolation)
-        cells = expansion.cells
-        problems += expansion.problem_list()
-        problems += notes.tokenizer_problems(cells, experts)
-        if checkpoints:
-            merges = [cell.merge for cell in cells]
-            unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
-            problems += [f"incompatible experts: {problem}" for problem in unfit]
-        with _collected(problems):
-            folders = notes.template_folders(cells, experts)
-            check_protocol(protocol_of(study.evaluate), folders)
-        if not expansion.problems:
-            with _collected(problems):
-                selected(cells, only)
-    if problems or chosen is None:
-        raise InputError.from_problems(str(file.path), problems)
-    cells = _with_single_tasks(expansion.cells)
-    base = experts[expert_names(study)[0]]
-    is_auto = study.evaluate.options.dtype == "auto"
-    study = _with_dtype(study, base)
-    versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
+    with _collected(problems):
+        skipped = _skipped_tasks(study, isolation)
+    experts = _find_experts(study, places, folders, problems, download=not dry)
+    InputError.raise_any(where, problems)
 
+    checkpoints = _check_experts(study, experts, problems)
+    InputError.raise_any(where, problems)
+    base = next(iter(experts.values()))
+    study = _with_dtype(study, base)
+    tell(Step("planning the cells"))
+    cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
+    problems += checks.tokenizer_problems(cells, experts)
+    if checkpoints:
+        merges = [cell.merge for cell in cells]
+        unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
+        problems += [f"incompatible experts: {problem}" for problem in unfit]
+    with _collected(problems):
+        check_protocol(protocol_of(study.evaluate), checks.template_folders(cells, experts))
+    InputError.raise_any(where, problems)
+    selected(cells, only)
+
+    cells = _with_requests(cells, study, isolation)
+    versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
-    cells = identified(
-        cells,
-        {expert.reference: expert for expert in experts.values()},
-        read_contents(experts.values(), fingerprints),
-        backend=chosen,
-        options=study.evaluate.options,
-        versions=versions,
-    )
+    contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
     assert cells[0].request is not None
     protocol = protocol_key(cells[0].request, chosen, study.evaluate.options)
+    cells = identified(cells, experts.values(), contents, protocol, versions)
     if is_finished is not None:
         missing = {
             task: request
@@ -194,26 +164,26 @@ def plan_study(
     if not checkpoints:
         with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
             checkpoints = [read_checkpoint(base.name, base.folder)]
-    num_layers, shapes = _depth(checkpoints) or 0, checkpoints[0].shapes if checkpoints else {}
-    reference, scaled = study.reference_layers, expansion.scaled
-    dtype = study.evaluate.options.dtype
+    num_layers, num_weights = 0, 0
+    if checkpoints:
+        num_layers = checkpoints[0].num_layers or 0
+        num_weights = sum(map(math.prod, checkpoints[0].shapes.values()))
+    notes = (
+        describe_scaling(study, num_layers),
+        *checks.plan_notes(study, experts, cells),
+        *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
+    )
     return StudyPlan(
         study=study,
         cells=tuple(cells),
         experts=experts,
         num_layers=num_layers,
-        num_weights=sum(math.prod(shape) for shape in shapes.values()),
+        num_weights=num_weights,
         backend=chosen,
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol,
         states=fingerprints.states(),
-        notes=(
-            *([describe_scaling(scaled, reference, num_layers)] if reference and scaled else ()),
-            *notes.equal_weights(_grouped(cells)),
-            *notes.chat_notes(study, experts),
-            *(notes.rounded(experts, dtype) if is_auto else ()),
-            *(f"{task}: skipped: {reason}" for task, reason in tasks.skipped.items()),
-        ),
+        notes=tuple(filter(None, notes)),
     )
 
 
@@ -227,65 +197,54 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _with_experts(
-    file: StudyFile, path: Path | ExpertsFile | None, problems: list[str]
-) -> tuple[Study, ExpertsFile | None, Path | None]:
-    """Return the study, what its experts file says, and the folder of that file.
-
-    A study whose experts are all paths or hub ids needs no experts file.
-    """
-    study = file.study
-    if isinstance(path, ExpertsFile):
-        return with_experts_file(study, path, file.settings), path, None
-    if path is None and study.experts_file is not None:
-        path = file.path.parent / study.experts_file
-    if path is None:
-        if names := [name for name in expert_names(study) if not _is_reference(name)]:
-            problems.append(
-                f"the study does not say where {', '.join(names)} "
-                f"{'is' if len(names) == 1 else 'are'}: add --experts FILE, or write a folder "
-                "(./math), a hub id or base+adapter for each expert"
-            )
-            return study, None, None
-        return study, ExpertsFile.model_construct(experts={}), None
-    with _collected(problems):
-        named = read_experts_file(path)
-        return with_experts_file(study, named, file.settings), named, own_folder(path)
-    return study, None, None
-
-
-def _is_reference(name: str) -> bool:
-    """Return whether a study's name of an expert says by itself where the expert is.
-
-    Paths and hub ids have a slash (``./math``, ``org/math``); names of an experts file need none.
-    """
-    return "/" in name
+    file: StudyFile, given: Path | ExpertsFile | None
+) -> tuple[Study, Mapping[str, str], Path | None]:
+    """Return the study, the places of its experts file by name, and the folder of that file."""
+    if given is None and file.study.experts_file is not None:
+        given = file.path.parent / file.study.experts_file
+    if given is None:
+        return file.study, {}, None
+    folder = None if isinstance(given, ExpertsFile) else own_folder(given)
+    named = given if isinstance(given, ExpertsFile) else read_experts_file(given)
+    places = {name: entry.path for name, entry in named.experts.items()}
+    return with_experts_file(file.study, named, file.settings), places, folder
 
 
 def _find_experts(
     study: Study,
-    file: ExpertsFile | None,
-    places: tuple[Path | None, Path | None],
+    places: Mapping[str, str],
+    folders: tuple[Path | None, Path | None],
     problems: list[str],
     *,
     download: bool,
 ) -> dict[str, Expert]:
-    """Return the experts by name; `places` are the folders of the study and of the experts file."""
+    """Return the experts by name; `folders` are those of the study and of the experts file.
+
+    Where something is wrong already, no expert is downloaded.
+    """
     experts: dict[str, Expert] = {}
-    known = {} if file is None else file.references()
-    for name in expert_names(study) if file is not None else ():
-        is_own = name not in known and _is_reference(name)
+    for name in checks.expert_names(study):
         try:
-            experts[name] = find_expert(
-                name,
-                {name: name} if is_own else known,
+            # Paths and hub ids have a slash (./math, org/math) and need no experts file.
+            if name not in places and "/" not in name:
+                known = f"{nearest(name, places)}; it names {', '.join(sorted(places))}"
+                where = f"no expert {name!r} in the experts file{known}"
+                raise InputError(
+                    where
+                    if places
+                    else f"the study does not say where {name} is: add --experts FILE, or write a "
+                    "folder (./math), a hub id or base+adapter for each expert"
+                )
+            experts[name] = find_model(
+                places.get(name, name),
+                name=name,
                 download=download and not problems,
-                folder=places[0] if is_own else places[1],
+                folder=folders[name in places],
             )
         except InputError as error:
-            hint = ""
-            if name in named_models(study.recipe or {}):
-                hint = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
-            problems.append(f"{error.message}{hint}")
+            is_of_recipe = name in named_models(study.recipe or {})
+            roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
+            problems.append(f"{error.message}{roles if is_of_recipe else ''}")
     return experts
 
 
@@ -294,10 +253,6 @@ def _check_experts(
 ) -> list[Checkpoint]:
     """Return the experts' headers; none for models that are not merged, which need not fit."""
     if not study.recipe and not set(study.baseline) - {"base"}:
-        for adapter in filter(None, (expert.adapter for expert in experts.values())):
-            with _collected(problems):
-                read_adapter_config(adapter)
-                read_adapter_tensors(adapter)
         return []
     checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
     problems += [f"incompatible experts: {problem}" for problem in unfit]
@@ -306,58 +261,48 @@ def _check_experts(
     return checkpoints
 
 
-def _depth(checkpoints: Sequence[Checkpoint]) -> int | None:
-    return checkpoints[0].num_layers if checkpoints else None
-
-
-def _with_stated_dtype(study: Study) -> Study:
-    """Return the study with the dtype that it is evaluated in as its recipe's, if that has none."""
-    recipe, dtype = study.recipe, study.evaluate.options.dtype
-    if not recipe or dtype == "auto" or recipe.keys() & {"dtype", "out_dtype"}:
-        return study
-    return study.model_copy(update={"recipe": {**recipe, "dtype": dtype}})
-
-
 def _with_dtype(study: Study, base: Expert) -> Study:
-    """Return the study with the dtype of all of its models: ``auto`` is that of the base."""
-    options = study.evaluate.options
-    known = get_args(EngineOptions.model_fields["dtype"].annotation)
+    """Return the study with the dtype of all of its models: ``auto`` is that of the base.
+
+    One that is stated is its recipe's, too, if that has none.
+    """
+    evaluate, recipe = study.evaluate, study.recipe
+    if evaluate.options.dtype != "auto":
+        if not recipe or recipe.keys() & {"dtype", "out_dtype"}:
+            return study
+        return study.model_copy(update={"recipe": {**recipe, "dtype": evaluate.options.dtype}})
     stored = read_checkpoint(base.name, base.folder).dtype
-    if options.dtype != "auto" or stored not in known:
+    if stored not in get_args(EngineOptions.model_fields["dtype"].annotation):
         return study
-    changes = {"options": options.model_copy(update={"dtype": stored})}
-    return study.model_copy(update={"evaluate": study.evaluate.model_copy(update=changes)})
+    options = {"options": evaluate.options.model_copy(update={"dtype": stored})}
+    return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
-def _check_tasks(study: Study, isolation: Isolation | None) -> Choice:
-    """Return which tasks of the study are asked and which skipped.
+def _skipped_tasks(study: Study, isolation: Isolation | None) -> dict[str, str]:
+    """Return the tasks of the study that are skipped, and why.
 
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
-    evaluate, folder = study.evaluate, task_folder(study.evaluate)
-    tasks = (*evaluate.tasks, *(task for each in evaluate.languages.values() for task in each))
-    if not tasks or not folder.is_dir():  # said already
-        return Choice((), {}, False)
-    allowed = isolation is not None
-    choice = check_tasks(
-        EvaluationRequest(tasks=tasks, include_path=folder, allow_code_execution=allowed)
-    )
+    request = request_of(study.evaluate, None, isolation)
+    if request is None or not request.include_path.is_dir():  # said already
+        return {}
+    choice = check_tasks(request)
     if not choice.asked:
         reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
         raise InputError(f"every task of the study is skipped: {reasons}")
-    return choice
+    return choice.skipped
 
 
-def _with_single_tasks(cells: Iterable[Cell]) -> list[Cell]:
-    """Return the cells with groups and tags of their requests taken apart: a task has a record."""
-    known: dict[EvaluationRequest, Choice] = {}
-    found = []
-    for cell in cells:
-        assert cell.request is not None
-        if cell.request not in known:
-            known[cell.request] = check_tasks(cell.request)
-        choice = known[cell.request]
-        request = cell.request.model_copy(update={"tasks": choice.asked})
-        found.append(cell.model_copy(update={"request": request, "skipped": choice.skipped}))
-    return found
+def _with_requests(cells: Iterable[Cell], study: Study, isolation: Isolation | None) -> list[Cell]:
+    """Return the cells with their requests, groups and tags taken apart: a record is of a task."""
+
+    @functools.cache
+    def changes(language: str | None) -> dict[str, Any]:
+        request = request_of(study.evaluate, language, isolation)
+        assert request is not None
+        choice = check_tasks(request)
+        tasks = {"tasks": choice.asked}
+        return {"request": request.model_copy(update=tasks), "skipped": choice.skipped}
+
+    return [cell.model_copy(update=changes(cell.language)) for cell in cells]

@@ -257,23 +257,22 @@ class Study(Described):
     @model_validator(mode="after")
     def _vary_is_sound(self) -> Study:
         if isinstance(self.vary, dict):
-            count = math.prod(len(values) for values in self.vary.values())
+            count = math.prod(map(len, self.vary.values()))
             if count > MAX_SETTINGS:
                 raise ValueError(f"vary has {count:,} settings, and {MAX_SETTINGS:,} are the most")
         roles = [f"{EXPERTS}{role}" for role in ROLES]
         for name, value in ((n, v) for setting in self.settings() for n, v in setting.items()):
-            is_list = isinstance(value, tuple)
-            shown = list(value) if isinstance(value, tuple) else value
+            why = None
             if name.startswith(EXPERTS) and name not in roles:
                 raise ValueError(f"vary: unknown {name!r}{nearest_of(name, roles)}")
-            if is_list and name not in roles:
-                raise ValueError(f"vary: {name} is {shown}; only experts can be a list of names")
-            if is_list and name == "experts.base":
-                raise ValueError(f"vary: {name} is {shown}; a cell has one base")
-            if name in roles and not isinstance(value, (str, tuple)):
-                raise ValueError(
-                    f"vary: {name} is {value!r}; write the name of an expert, or a list of names"
-                )
+            if isinstance(value, tuple):
+                why = "only experts can be a list of names" if name not in roles else None
+                why = "a cell has one base" if name == f"{EXPERTS}base" else why
+            elif name in roles and not isinstance(value, str):
+                why = "write the name of an expert, or a list of names"
+            if why is not None:
+                shown = list(value) if isinstance(value, tuple) else value
+                raise ValueError(f"vary: {name} is {shown!r}; {why}")
         return self
 
     def settings(self) -> tuple[dict[str, Value], ...]:
@@ -297,15 +296,7 @@ class Study(Described):
         return self.experts.model_copy(update=chosen)
 
     def fact(self, name: str, setting: Setting) -> float | None:
-        """Return the mean of a fact over the experts of one setting.
-
-        Args:
-            name: ``experts.ROLE.FACT``.
-            setting: one of `settings`.
-
-        Returns:
-            None where one of the experts lacks it.
-        """
+        """Return the mean of ``experts.ROLE.FACT`` over a setting's experts, if all have it."""
         role, _, fact = name.removeprefix(EXPERTS).partition(".")
         names = self.pools(setting).names(role)
         known = [self.experts.facts.get(each, {}).get(fact) for each in names]

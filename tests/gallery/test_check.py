@@ -1,10 +1,6 @@
 """`layerswap check`: everything that is wrong at once, on files and on models that are here."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -17,53 +13,53 @@ from tests.standins.recipe_files import RECIPES, ROOT
 from tests.standins.tuned import train_adapter
 from tests.standins.zoo import make_model
 
+ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
+
 
 @pytest.fixture(scope="module")
-def experts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+def experts(tmp_path_factory):
     root = tmp_path_factory.mktemp("experts")
-    sizes: dict[str, Any] = {"num_hidden_layers": 4, "dtype": torch.float32}
-    made = {
-        role: make_model("llama", root / role, seed, **sizes)
-        for seed, role in enumerate(("task", "language"))
+    sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
+    own = {"deep": {"num_hidden_layers": 5}, "half": {"dtype": torch.bfloat16}}
+    return {
+        role: make_model("llama", root / role, seed, **{**sizes, **own.get(role, {})})
+        for seed, role in enumerate(("task", "language", "deep", "half"))
     }
-    made["deep"] = make_model("llama", root / "deep", 2, **{**sizes, "num_hidden_layers": 5})
-    half = {**sizes, "dtype": torch.bfloat16}
-    return {**made, "half": make_model("llama", root / "half", 3, **half)}
 
 
-def check(*arguments: str | Path) -> tuple[int, list[dict[str, Any]]]:
-    words = ["check", "--format", "json", *map(str, arguments)]
-    result = CliRunner().invoke(main, words, catch_exceptions=False)
-    found: list[dict[str, Any]] = json.loads(result.output)
-    return result.exit_code, found
+@pytest.fixture
+def check(tmp_path):
+    """Return a function that checks a document, or what its words name."""
+
+    def call(what, *words):
+        if isinstance(what, dict):
+            path = tmp_path / "recipe.yml"
+            path.write_text(yaml.safe_dump(what, sort_keys=False))
+            what = path
+        command = ["check", "--format", "json", str(what), *words]
+        result = CliRunner().invoke(main, command, catch_exceptions=False)
+        found = json.loads(result.output)
+        return result.exit_code, [(each["level"], each["message"]) for each in found]
+
+    return call
 
 
-def written(tmp_path: Path, document: dict[str, Any]) -> Path:
-    path = tmp_path / "recipe.yml"
-    path.write_text(yaml.safe_dump(document, sort_keys=False))
-    return path
-
-
-def swap(experts: dict[str, Path], language: str = "language", **parameters: Any) -> dict[str, Any]:
+def swap(experts, language="language", **parameters):
     models = {"task": experts["task"], "language": experts[language]}
-    return merging.recipe(models, parameters, dtype="float32")
+    return merging.recipe(models, parameters or ONE_EACH, dtype="float32")
 
 
-def test_a_good_recipe_has_no_finding(tmp_path: Path, experts: dict[str, Path]) -> None:
-    path = written(tmp_path, swap(experts, bottom_layers=1, top_layers=1))
-    assert check(path, "--strict") == (0, [])
-    result = CliRunner().invoke(main, ["check", str(path)])
+def test_a_good_recipe_has_no_finding(tmp_path, experts, check):
+    assert check(swap(experts), "--strict") == (0, [])
+    result = CliRunner().invoke(main, ["check", str(tmp_path / "recipe.yml")])
     assert result.output == "1 recipe: 0 errors, 0 warnings\n"
 
 
-def test_every_problem_is_named_at_once(tmp_path: Path, experts: dict[str, Path]) -> None:
+def test_every_problem_is_named_at_once(experts, check):
     document = swap(experts, botom_layers=1, top_layers=-1)
     document["models"][1]["parameters"] = {"role": "langauge"}
-    document |= {"dtype": "bfloat61", "tokeniser": "base"}
-    path = written(tmp_path, document)
-    code, found = check(path)
+    code, found = check(document | {"dtype": "bfloat61", "tokeniser": "base"})
     assert code == 2
-    errors = [each["message"] for each in found if each["level"] == "error"]
     for part in (
         "parameters.botom_layers: unknown key; did you mean 'bottom_layers'?",
         "parameters.top_layers: must be 0 or more, not -1",
@@ -71,137 +67,109 @@ def test_every_problem_is_named_at_once(tmp_path: Path, experts: dict[str, Path]
         "dtype: 'bfloat61' must be one of",
         "tokeniser: unknown key",
     ):
-        assert any(part in message for message in errors), part
+        assert any(part in message for level, message in found if level == "error"), part
 
 
-def test_layer_counts_are_checked_against_the_models(
-    tmp_path: Path, experts: dict[str, Path]
-) -> None:
-    code, found = check(written(tmp_path, swap(experts, bottom_layers=3, top_layers=2)))
+def test_layer_counts_and_depths_are_checked_against_the_models(experts, check):
+    message = "bottom_layers + top_layers = 3 + 2 = 5 is more than the model's 4 layers"
+    assert check(swap(experts, bottom_layers=3, top_layers=2)) == (2, [("error", message)])
+    code, found = check(swap(experts, "deep"))
     assert code == 2
-    assert [each["message"] for each in found] == [
-        "bottom_layers + top_layers = 3 + 2 = 5 is more than the model's 4 layers"
-    ]
+    assert "different depths" in found[0][1]
 
 
-def test_models_that_do_not_fit_each_other(tmp_path: Path, experts: dict[str, Path]) -> None:
-    code, found = check(written(tmp_path, swap(experts, "deep", bottom_layers=1, top_layers=1)))
-    assert code == 2
-    assert "different depths" in found[0]["message"]
-
-
-def test_dtype_traps_are_warnings(tmp_path: Path, experts: dict[str, Path]) -> None:
-    document = swap(experts, bottom_layers=1, top_layers=1) | {"dtype": "bfloat16"}
-    code, found = check(written(tmp_path, document))
-    assert code == 0
-    assert {each["level"] for each in found} == {"warning"}
-    assert all("is stored in float32 and dtype is bfloat16" in each["message"] for each in found)
+def test_dtype_traps_are_warnings(experts, check):
+    document = swap(experts) | {"dtype": "bfloat16"}
+    code, found = check(document)
+    assert (code, {level for level, _ in found}) == (0, {"warning"})
+    assert all("is stored in float32 and dtype is bfloat16" in message for _, message in found)
     del document["dtype"]
-    assert check(written(tmp_path, document)) == (0, [])
-    half = merging.recipe(
-        {"task": experts["half"], "language": experts["half"]},
-        {"bottom_layers": 1, "top_layers": 1},
-        dtype="float16",
-    )
-    half["models"] = half["models"][:1]
-    half |= {"merge_method": "passthrough", "models": [{"model": str(experts["half"])}]}
-    half.pop("parameters")
-    assert "65504" in check(written(tmp_path, half))[1][0]["message"]
+    assert check(document) == (0, [])
+    half = {"merge_method": "passthrough", "models": [{"model": str(experts["half"])}]}
+    assert "65504" in check(half | {"dtype": "float16"})[1][0][1]
 
 
-def test_warnings_fail_only_if_asked(tmp_path: Path, experts: dict[str, Path]) -> None:
-    path = written(tmp_path, swap(experts, bottom_layers=2, top_layers=1))
-    code, found = check(path)
-    assert (code, [finding["level"] for finding in found]) == (0, ["warning"])
-    assert "3 of the 4 layers" in found[0]["message"]
-    assert check(path, "--strict")[0] == 2
+def test_warnings_fail_only_if_asked(experts, check):
+    document = swap(experts, bottom_layers=2, top_layers=1)
+    code, ((level, message),) = check(document)
+    assert (code, level) == (0, "warning")
+    assert "3 of the 4 layers" in message
+    assert check(document, "--strict")[0] == 2
 
 
-def test_parameters_that_mergekits_own_methods_do_not_have(
-    tmp_path: Path, experts: dict[str, Path]
-) -> None:
+def test_parameters_that_mergekits_own_methods_do_not_have(experts, check):
     entry = {"model": str(experts["task"]), "parameters": {"wieght": 0.5}}
     other = {"model": str(experts["language"]), "parameters": {"weight": 0.5}}
     document = {"merge_method": "linear", "models": [entry, other], "dtype": "float32"}
-    code, found = check(written(tmp_path, {**document, "parameters": {"normalise": True}}))
+    code, ((_, first), (_, second)) = check({**document, "parameters": {"normalise": True}})
     assert code == 2
-    assert [each["message"] for each in found] == [
-        "models[0]: unknown parameter 'wieght' of linear, which mergekit ignores; did you mean "
-        "'weight'?",
-        "unknown parameter 'normalise' of linear, which mergekit ignores; did you mean "
-        "'normalize'?",
-    ]
+    assert first.startswith("models[0]: unknown parameter 'wieght' of linear, which mergekit ign")
+    assert second.endswith("did you mean 'normalize'?")
 
 
-def test_a_config_on_the_hub_is_enough_for_the_layer_counts(
-    tmp_path: Path, experts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def download(repository: str, file: str, revision: str | None) -> str:
+def test_a_config_on_the_hub_is_enough_for_the_layer_counts(experts, check, monkeypatch):
+    def download(repository, file, revision):
         return str(experts[repository.removeprefix("owner/")] / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    monkeypatch.setattr("ablations.gallery.models._hub_answers", lambda endpoint: True)
-    models: dict[str, Path | str] = {"task": "owner/task", "language": "owner/language"}
-    document = merging.recipe(models, {"bottom_layers": 4, "top_layers": 2}, dtype="float32")
-    code, found = check(written(tmp_path, document))
+    monkeypatch.setattr("ablations.gallery.check._hub_answers", lambda: True)
+    models = {"task": "owner/task", "language": "owner/language"}
+    counts = {"bottom_layers": 4, "top_layers": 2}
+    code, found = check(merging.recipe(models, counts, dtype="float32"))
     assert code == 2
-    assert "4 + 2 = 6 is more than the model's 4 layers" in found[0]["message"]
-    unpinned = [each["message"] for each in found if each["level"] == "note"]
-    assert all("names no revision" in message for message in unpinned)
+    assert "4 + 2 = 6 is more than the model's 4 layers" in found[0][1]
+    unpinned = [message for level, message in found if level == "note"]
     assert len(unpinned) == 2
+    assert all("names no revision" in message for message in unpinned)
 
 
+@pytest.mark.parametrize(
+    ("language", "code", "level"),
+    [("{}/gone", 2, "error"), ("nobody/gone@main", 0, "note")],
+)
 def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
-    tmp_path: Path, experts: dict[str, Path]
-) -> None:
-    for language, code, level in (
-        (tmp_path / "gone", 2, "error"),
-        (tmp_path / "tsk", 2, "error"),
-        ("nobody/gone@main", 0, "note"),
-    ):
-        given: Any = {**experts, "language": language}
-        path = written(tmp_path, swap(given, bottom_layers=1, top_layers=1))
-        found = check(path, "--offline")
-        assert (found[0], [finding["level"] for finding in found[1]]) == (code, [level])
+    tmp_path, experts, check, language, code, level
+):
+    found = check(swap({**experts, "language": language.format(tmp_path)}), "--offline")
+    assert (found[0], [each for each, _ in found[1]]) == (code, [level])
 
 
 @pytest.mark.parametrize("text", ["a: 1\na: 2\n", "[1, 2]\n", "a: [\n"])
-def test_files_that_are_no_recipe(tmp_path: Path, text: str) -> None:
+def test_files_that_are_no_recipe(tmp_path, check, text):
     path = tmp_path / "recipe.yml"
     path.write_text(text)
     code, found = check(path)
-    assert code == 2
-    assert found[0]["level"] == "error"
+    assert (code, found[0][0]) == (2, "error")
 
 
-def test_names_that_are_no_recipe(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["check", "swahilli.yml"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("swahilli.yml", "did you mean 'swahili.yml'?"),
+        ("{}", "holds no recipe"),
+        ("{}/gone.yml", "gone.yml: no such file"),
+    ],
+)
+def test_names_that_are_no_recipe(tmp_path, name, message):
+    result = CliRunner().invoke(main, ["check", name.format(tmp_path)])
     assert result.exit_code == 2
-    assert "did you mean 'swahili.yml'?" in result.output
-    assert CliRunner().invoke(main, ["check", str(tmp_path)]).exit_code == 2
-    result = CliRunner().invoke(main, ["check", str(tmp_path / "gone.yml")])
-    assert result.exit_code == 2
-    assert "gone.yml: no such file" in result.output
+    assert message in result.output
 
 
-def test_every_shipped_recipe_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_shipped_recipe_passes(check, monkeypatch):
     monkeypatch.chdir(ROOT)
     code, found = check("recipes", "--offline")
     assert code == 0
-    assert {each["level"] for each in found} <= {"warning", "note"}
-    warnings = [each["message"] for each in found if each["level"] == "warning"]
-    assert all("names no revision" in message for message in warnings)
+    assert {level for level, _ in found} <= {"warning", "note"}
+    assert all("names no revision" in message for level, message in found if level == "warning")
     assert len(RECIPES) > 40
 
 
-def test_an_adapter_that_was_trained_on_another_base_is_told(
-    tmp_path: Path, experts: dict[str, Path]
-) -> None:
-    for trained_on, is_told in (("task", False), ("language", True)):
+def test_an_adapter_that_was_trained_on_another_base_is_told(tmp_path, experts, check):
+    for trained_on, count in (("task", 0), ("language", 1)):
         adapter = train_adapter(experts[trained_on], tmp_path / trained_on, 1)
-        given: Any = {**experts, "task": f"{experts['task']}+{adapter}"}
-        code, found = check(written(tmp_path, swap(given, bottom_layers=1, top_layers=1)))
+        code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
         assert code == 0
-        told = [each["message"] for each in found if "was trained on" in each["message"]]
-        assert bool(told) == is_told
-        assert all(f"was trained on {experts['language']}" in message for message in told)
+        told = f"was trained on {experts['language']}"
+        assert sum(told in message for _, message in found) == count
+        assert sum("was trained on" in message for _, message in found) == count

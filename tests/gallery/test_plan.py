@@ -1,9 +1,4 @@
-"""`layerswap plan`: the picture and the text say what the merge does."""
-
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
+"""`layerswap plan` says what the merge does."""
 
 import pytest
 import torch
@@ -11,7 +6,6 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.gallery.picture import stacks_of
 from ablations.gallery.plan import supply_of
 from layerswap_method.errors import InputError
 from tests.recipes.expected import REVERTS, SWAPS
@@ -27,26 +21,24 @@ TENSORS = {
 }
 
 
-def plan(*arguments: str | Path) -> tuple[int, str]:
+def plan(*arguments):
     result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
     return result.exit_code, result.output
 
 
 @pytest.mark.parametrize("recipe", SWAPS)
-def test_every_shipped_swap_as_the_tests_of_the_merges_expect_it(recipe: str) -> None:
+def test_every_shipped_swap_as_the_tests_of_the_merges_expect_it(recipe):
     expected = SWAPS[recipe]
     supply = supply_of(str(ROOT / recipe), expected.layers)
     assert supply.outside == expected.non_layer
-    assert supply.num_layers == expected.layers
     for part, name in TENSORS.items():
         column = supply.columns.get(part, supply.columns.get("layers"))
-        assert column is not None
         wanted = [expected.source(name.format(layer)) for layer in range(expected.layers)]
         assert list(column) == wanted, part
 
 
 @pytest.mark.parametrize("recipe", [r for r, e in REVERTS.items() if e.layers])
-def test_reverts_of_whole_layers(recipe: str) -> None:
+def test_reverts_of_whole_layers(recipe):
     depth = layer_count("runs/pocket/task" if "/pocket/" in recipe else "8B")
     supply = supply_of(str(ROOT / recipe), depth)
     back = {i for i, source in enumerate(supply.columns["layers"]) if source == "base"}
@@ -54,7 +46,7 @@ def test_reverts_of_whole_layers(recipe: str) -> None:
     assert supply.outside == "task"
 
 
-def test_the_text() -> None:
+def test_the_text():
     assert plan("literal_norms", "--layers", "8") == (
         0,
         "task: MergeBench/Llama-3.1-8B_math\n"
@@ -71,9 +63,8 @@ def test_the_text() -> None:
     )
 
 
-def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"num_hidden_layers": 4, "dtype": torch.float32}
-    base = make_model("llama", tmp_path / "base", 0, **sizes)
+def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path):
+    base = make_model("llama", tmp_path / "base", 0, num_hidden_layers=4, dtype=torch.float32)
     experts = {
         role: tune(base, tmp_path / role, seed) for seed, role in enumerate(("task", "language"))
     }
@@ -88,9 +79,9 @@ def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path: 
     assert plan(merged) == (0, text)
     document["parameters"] = {"placement": "delta_share"}
     recipe.write_text(yaml.safe_dump(document))
-    code, said = plan(recipe)
+    code, text = plan(recipe)
     assert code == 2
-    assert "layerswap plan MERGED_FOLDER" in said
+    assert "layerswap plan MERGED_FOLDER" in text
     merging.merge(document, tmp_path / "shares")
     assert plan(tmp_path / "shares")[0] == 0
 
@@ -102,41 +93,16 @@ def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path: 
         (["swahili", "--layers", "6"], "5 + 2 = 7 is more than the model's 6 layers"),
         (["revert/threshold", "--layers", "6"], "which rows go back is measured at the merge"),
         (["swahily"], "did you mean 'swahili.yml'?"),
-        (["swahili", "--layers", "32", "--out", "x.gif"], "ends in .svg, .png, .pdf"),
         ([str(ROOT / "recipes")], "holds no layer_swap_plan.json"),
     ],
 )
-def test_what_has_no_plan(arguments: list[str], message: str) -> None:
+def test_what_has_no_plan(arguments, message):
     code, text = plan(*arguments)
     assert code == 2
     assert message in text
 
 
-def test_an_unknown_depth_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+def test_an_unknown_depth_is_asked_for(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="write --layers N"):
         supply_of("swahili")
-
-
-def test_a_picture_shows_who_gives_what(tmp_path: Path) -> None:
-    task, merged, language = stacks_of(supply_of("swahili_transition", 32))
-    assert [stack.title for stack in (task, merged, language)] == [
-        "task expert",
-        "merged model",
-        "language expert",
-    ]
-    for layer, source in enumerate(merged.columns["layers"]):
-        assert (task.columns["layers"][layer] == "task") == (source in ("task", "average"))
-        given = language.columns["layers"][layer] == "language"
-        assert given == (source in ("language", "average"))
-    out = tmp_path / "deeper" / "plan.svg"
-    assert plan("swahili", "--layers", "32", "--out", out)[0] == 0
-    image = out.read_text()
-    assert image.startswith("<?xml")
-    language_boxes, average_boxes, key = 7 + 7 + 2, 2, 2 * 2
-    assert image.count("fill: url(#") == language_boxes + average_boxes + key
-    first = out.read_bytes()
-    plan("swahili", "--layers", "32", "--out", out)
-    assert out.read_bytes() == first

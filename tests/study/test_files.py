@@ -1,85 +1,88 @@
-"""Study and experts files: form, and every problem at once."""
-
-from pathlib import Path
+"""Study and experts files: their form with every problem at once, and what --set changes."""
 
 import pytest
+import yaml
 
-from ablations.models.find import find_expert, find_model
+from ablations.models.find import find_model
+from ablations.runner.run import default_out
 from ablations.study.checks import study_problems
 from ablations.study.experts import find_experts_file, read_experts_file
-from ablations.study.files import STUDIES, find_study, read_study
-from ablations.study.schema import Study
+from ablations.study.files import STUDIES, find_study, parse_setting, read_study, with_settings
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
 
 
-def load_study(path: Path) -> Study:
-    return read_study(path).study
-
-
-def problems_of(tmp_path: Path, **changes: object) -> str:
+def problems_of(tmp_path, settings=None, **changes):
     with pytest.raises(InputError) as caught:
-        read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
+        read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)), settings)
     return caught.value.message
 
 
-def test_a_grid_is_crossed_and_a_list_is_taken_as_it_is(tmp_path: Path) -> None:
+def load_study(path):
+    return read_study(path).study
+
+
+def test_a_grid_is_crossed_and_a_list_is_taken_as_it_is(tmp_path):
     grid = load_study(write_yaml(tmp_path / "a.yml", study_document()))
-    assert [tuple(setting.values()) for setting in grid.settings()] == [
-        (0, 0),
-        (0, 1),
-        (1, 0),
-        (1, 1),
-    ]
+    crossed = [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert [tuple(setting.values()) for setting in grid.settings()] == crossed
     listed = [{"bottom_layers": 3, "top_layers": 1}, {"placement": "middle"}]
     study = load_study(write_yaml(tmp_path / "b.yml", study_document(vary=listed)))
     assert list(study.settings()) == listed
 
 
-def test_every_fault_of_form_is_named_at_once(tmp_path: Path) -> None:
+def test_every_fault_of_form_is_named_at_once(tmp_path):
     message = problems_of(
         tmp_path,
+        {"evaluate.options.batchsize": 1, "evaluate.limit": "many"},
         questoin="?",
         baseline=["tiess"],
         evaluate={"tasks": ["words"], "limitt": 3},
         name="Not OK",
+        report={"primary": {"against": ["better_expret"]}},
     )
-    assert "4 problems" in message
-    assert "questoin: unknown key; did you mean 'question'?" in message
-    assert "evaluate.limitt: unknown key; did you mean 'limit'?" in message
-    assert "baseline[0]: must be" in message
-    assert "did you mean 'ties'?" in message
-    assert "name: " in message
-    assert "'Not OK'" in message
+    for text in (
+        "7 problems",
+        "questoin: unknown key; did you mean 'question'?",
+        "evaluate.limitt: unknown key; did you mean 'limit'?",
+        "did you mean 'ties'?",
+        "did you mean 'better_expert'?",
+        "'Not OK'",
+        "- --set evaluate.limit: must be a whole number",
+        "- --set evaluate.options.batchsize: unknown key; did you mean 'batch_size'?",
+    ):
+        assert text in message
 
 
-FORMS = [
-    ({"experts": None}, "experts"),
-    ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw"),
-    ({"evaluate": {"tasks": "words"}}, "evaluate.tasks: must be a list"),
-    ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
-    ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level: must be less than 1, not 1"),
-    ({"recipe": {5: 6}}, "recipe"),
-    ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers"),
-    ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers"),
-]
-
-
-def test_a_grid_that_nobody_can_run_is_refused_before_it_is_built(tmp_path: Path) -> None:
-    vary = {f"bottom_layers_{i}": list(range(60)) for i in range(5)}
-    assert "vary has 777,600,000 settings, and 10,000 are" in problems_of(tmp_path, vary=vary)
-
-
-@pytest.mark.parametrize(("changes", "message"), FORMS)
-def test_one_fault_is_one_message_in_our_words(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"experts": None}, "experts"),
+        ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw"),
+        ({"evaluate": {"tasks": "words"}}, "evaluate.tasks: must be a list"),
+        ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
+        ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level: must be less than 1, not 1"),
+        ({"recipe": {5: 6}}, "recipe"),
+        ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers"),
+        ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),
+        ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers"),
+        ({"vary": {f"b{i}": [*range(60)] for i in range(5)}}, "vary has 777,600,000 settings"),
+        (
+            {"vary": {"experts.tasks": ["a"]}},
+            "vary: unknown 'experts.tasks'; did you mean 'experts",
+        ),
+        ({"vary": {"experts.task": [3]}}, "vary: experts.task is 3; write the name of an expert"),
+        ({"vary": [{"experts.base": ["a", "b"]}]}, "vary: experts.base is ['a', 'b']; a cell has"),
+        ({"vary": [{"seed": ["a", "b"]}]}, "vary: seed is ['a', 'b']; only experts can be a list"),
+    ],
+)
+def test_one_fault_is_one_message_in_our_words(tmp_path, changes, message):
     told = problems_of(tmp_path, **changes)
     assert told.startswith(f"{tmp_path / 'study.yml'}: {message}")
     assert "Input should" not in told
 
 
-def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
+def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path):
     document = study_document()
     write_yaml(tmp_path / "recipes" / "swap.yml", document["recipe"])
     there = study_document(recipe="../recipes/swap.yml")
@@ -95,9 +98,7 @@ def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path: Path) -> None:
         ("dtype: float32\ndtype: bfloat16", "swap.yml: line 2 has the key 'dtype' again"),
     ],
 )
-def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
-    tmp_path: Path, content: str | None, message: str
-) -> None:
+def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(tmp_path, content, message):
     if content is not None:
         (tmp_path / "swap.yml").write_text(content)
     told = problems_of(tmp_path, recipe="swap.yml", questoin="?")
@@ -106,41 +107,40 @@ def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(
     assert "questoin: unknown key" in told
 
 
-@pytest.mark.parametrize("text", ["[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"])
-def test_a_file_that_is_no_study_is_named(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"),
+        *("merge_method: linear\nmodels: []", "experts: {math: ./math}\nlimt: 3"),
+    ],
+)
+def test_a_file_that_is_no_study_is_named(tmp_path, text):
     path = tmp_path / "study.yml"
     path.write_text(text)
     with pytest.raises(InputError, match=r"study\.yml"):
         read_study(path)
 
 
-def test_a_file_of_another_kind_is_told_what_it_is(tmp_path: Path) -> None:
-    recipe = write_yaml(tmp_path / "recipe.yml", {"merge_method": "linear", "models": []})
-    experts = write_yaml(tmp_path / "experts.yml", {"experts": {"math": "./math"}, "limit": 3})
-    for path in (recipe, experts):
-        with pytest.raises(InputError, match=r"is not a study; .*init study"):
-            read_study(path)
-
-
-def test_a_folder_is_no_study_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="is a folder; name the study file in it"):
-        find_study(str(tmp_path))
-    with pytest.raises(InputError, match="no such study file"):
-        find_study("x" * 300)
+def test_studies_and_experts_files_are_found_by_path_or_shipped_name(tmp_path, monkeypatch):
+    own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
+    for find, folder, name in (
+        (find_study, STUDIES, "layer_count"),
+        (find_experts_file, STUDIES / "experts", "pocket"),
+    ):
+        assert find(name) == folder / f"{name}.yml"
+        assert find(str(own)) == own
+        with pytest.raises(InputError, match=rf"no such .* file .* did you mean '{name}'\?"):
+            find(f"{name}t")
+        with pytest.raises(InputError, match="is a folder; name the"):
+            find(str(tmp_path))
+        with pytest.raises(InputError, match="no such"):
+            find("x" * 300)
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
     assert find_study("layer_count").name == "layer_count.yml"
 
 
-def test_an_experts_file_is_found_by_its_path_or_its_shipped_name(tmp_path: Path) -> None:
-    assert find_experts_file("pocket") == STUDIES / "experts" / "pocket.yml"
-    own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
-    assert find_experts_file(str(own)) == own
-    with pytest.raises(InputError, match=r"no such experts file .* did you mean 'pocket'\?"):
-        find_experts_file("pockett")
-
-
-def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path: Path) -> None:
+def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path):
     (tmp_path / "math").mkdir()
     record = tmp_path / "math" / "training.json"
     record.write_text('{"facts": {"drift": 0.2, "relative_norm": 0.1}}')
@@ -152,23 +152,23 @@ def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path: Pat
         read_experts_file(path)
 
 
-def test_an_experts_file_names_unknown_keys(tmp_path: Path) -> None:
-    path = write_yaml(tmp_path / "a.yml", {"experts": {"a": "x"}, "include_paths": "t"})
-    with pytest.raises(InputError, match="did you mean 'include_path'"):
-        read_experts_file(path)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "names no expert; write NAME: FOLDER"),
         ("[1]", "names no expert"),
         ("experts: {}", "experts is empty"),
+        ("experts: {a: x}\ninclude_paths: t", "did you mean 'include_path'"),
         ("no: x", "experts"),
         ("math: x\nmath: y", "line 2 has the key 'math' again"),
+        ("math: [x]", r"experts\.math.* must be text"),
+        ("math: ''", r"experts\.math"),
+        ("experts: {math: {path: x, facts: {loss: .nan}}}", r"experts\.math\.facts\.loss"),
+        ("experts: {math: {path: x, facts: {loss: true}}}", r"experts\.math\.facts\.loss"),
+        ("experts: {math: {path: x, fact: {}}}", "math.fact: unknown key; did you mean 'facts'"),
     ],
 )
-def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_an_experts_file_that_is_none_says_why(tmp_path, text, message):
     (tmp_path / "experts.yml").write_text(text)
     with pytest.raises(InputError, match=message):
         read_experts_file(tmp_path / "experts.yml")
@@ -181,50 +181,32 @@ def test_an_experts_file_that_is_none_says_why(tmp_path: Path, text: str, messag
         ("runs/pocket/nothing", "layerswap pocket build"),
         ("runs/pocket_experts/math_1", r"make pocket-experts .* makes it here"),
         ("runs/smol_experts/fr_1", "make real-model"),
-        (["x"], "write a folder, a hub id, or base"),
-        ("", "write a folder"),
+        ("some-org/some-model", "hf download some-org/some-model"),
         ("x" * 300, "no such folder"),
         ("runs/" + "x" * 300 + "/y", "no such folder"),
+        ("{}/base/model.safetensors", "is a file; write its folder, .*base$"),
+        ("{0}/base+{0}/base", r"no adapter_config\.json"),
     ],
 )
-def test_an_expert_that_cannot_be_found_says_why(reference: object, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        find_expert("math", {"math": reference}, download=False)
+def test_an_expert_that_cannot_be_found_says_why(tmp_path, reference, message):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "model.safetensors").touch()
+    with pytest.raises(InputError, match=f"^expert 'math': .*{message}"):
+        find_model(reference.format(tmp_path), name="math", download=False)
 
 
-def test_a_file_in_place_of_a_folder_names_the_folder(tmp_path: Path) -> None:
-    weights = tmp_path / "base" / "model.safetensors"
-    weights.parent.mkdir()
-    weights.touch()
-    with pytest.raises(InputError) as caught:
-        find_expert("math", {"math": str(weights)}, download=False)
-    told = f"{weights}: is a file; write its folder, {weights.parent}"
-    assert caught.value.message == f"expert 'math': {told}"
-    with pytest.raises(InputError) as caught:  # as `layerswap delta --base` asks
-        find_model(str(weights), download=False)
-    assert caught.value.message == told
+def test_a_base_with_an_adapter(tmp_path):
+    for file in ("base/config.json", "adapter/adapter_config.json", "adapter/adapter_model"):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).touch()
+    (tmp_path / "adapter" / "adapter_model").rename(tmp_path / "adapter/adapter_model.safetensors")
+    reference = f"{tmp_path / 'base'}+{tmp_path / 'adapter'}"
+    expert = find_model(reference, name="lora", download=False)
+    assert (expert.folder, expert.adapter) == (tmp_path / "base", tmp_path / "adapter")
+    assert expert.reference == reference
 
 
-def test_a_hub_id_that_is_not_cached_is_not_downloaded_by_a_dry_run() -> None:
-    with pytest.raises(InputError, match="hf download some-org/some-model"):
-        find_expert("math", {"math": "some-org/some-model"}, download=False)
-
-
-def test_a_base_with_an_adapter(tmp_path: Path) -> None:
-    for name in ("base", "adapter"):
-        (tmp_path / name).mkdir()
-    known = {"lora": f"{tmp_path / 'base'}+{tmp_path / 'adapter'}"}
-    with pytest.raises(InputError, match=r"no adapter_config\.json"):
-        find_expert("lora", known, download=False)
-    for file in ("adapter_config.json", "adapter_model.safetensors"):
-        (tmp_path / "adapter" / file).write_text("{}")
-    expert = find_expert("lora", known, download=False)
-    assert expert.folder == tmp_path / "base"
-    assert expert.adapter == tmp_path / "adapter"
-    assert expert.reference == known["lora"]
-
-
-def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
+def test_primary_comparisons_name_what_the_study_has(tmp_path):
     primary = {
         "against": ["soup", "better_expert", "first_setting"],
         "setting": {"bottom_layers": 7},
@@ -233,30 +215,108 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path: Path) -> None:
     document = study_document(
         report={"primary": primary}, baseline=["base"], vary={"bottom_layers": [1]}
     )
-    study = load_study(write_yaml(tmp_path / "bad.yml", document))
-    message = "\n".join(study_problems(study))
-    assert "report.primary.against names soup; add it to baseline" in message
-    assert "names better_expert; add task_expert or language_expert to baseline" in message
-    assert "names first_setting; vary has no second setting" in message
-    assert "report.primary.setting is not a setting of vary, which begins with {" in message
-    assert "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1" in message
+    message = "\n".join(study_problems(load_study(write_yaml(tmp_path / "bad.yml", document))))
+    for text in (
+        "report.primary.against names soup; add it to baseline",
+        "names better_expert; add task_expert or language_expert to baseline",
+        "names first_setting; vary has no second setting",
+        "report.primary.setting is not a setting of vary, which begins with {",
+        "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1",
+    ):
+        assert text in message
     block = {"primary": {"against": ["soup"], "parameters": ["botom_layers"]}}
-    document = study_document(report=block, baseline=["soup"], vary={"bottom_layers": [1, 2]})
+    changes = {"baseline": ["soup"], "vary": {"bottom_layers": [1, 2]}}
+    document = study_document(report=block, **changes)
     study = load_study(write_yaml(tmp_path / "misspelt.yml", document))
     message = "\n".join(study_problems(study))
-    assert (
-        "names 'botom_layers', which vary does not have; did you mean 'bottom_layers'?" in message
-    )
+    assert "names 'botom_layers', which vary does not have; did you mean 'bottom" in message
     assert "is about first_setting; add it to report.primary.against" in message
-    message = problems_of(tmp_path, report={"primary": {"against": ["better_expret"]}})
-    assert "did you mean 'better_expert'?" in message
-    both = {"bottom_layers": [1, 2]}
-    found = write_yaml(
-        tmp_path / "good.yml",
-        study_document(
-            report={"primary": {"against": ["soup"], "setting": {"bottom_layers": 2}}},
-            baseline=["soup"],
-            vary=both,
-        ),
-    )
-    assert load_study(found).report.primary.setting == {"bottom_layers": 2}
+    block = {"primary": {"against": ["soup"], "setting": {"bottom_layers": 2}}}
+    good = load_study(write_yaml(tmp_path / "good.yml", study_document(report=block, **changes)))
+    assert "report" not in "\n".join(study_problems(good))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("evaluate.limit=50", ("evaluate.limit", 50)),
+        ("evaluate.limit=null", ("evaluate.limit", None)),
+        ("vary.top_layers=[1, 2]", ("vary.top_layers", [1, 2])),
+        ("question=a=b", ("question", "a=b")),
+        ("evaluate.limit", None),
+        ("=5", None),
+        ("evaluate.limit=", None),
+    ],
+)
+def test_values_are_read_as_in_a_file(text, expected):
+    if expected is not None:
+        assert parse_setting(text) == expected
+        return
+    with pytest.raises(InputError, match="write KEY=VALUE"):
+        parse_setting(text)
+
+
+def test_a_setting_reaches_every_kind_of_place():
+    document = study_document(vary=[{"bottom_layers": 0}, {"bottom_layers": 1}])
+    settings = {
+        "evaluate.options.dtype": "bfloat16",
+        "vary.1.bottom_layers": 2,
+        "report.facts": ["experts.task.lr"],
+        "recipe.parameters.top_layers": 0,
+    }
+    changed = with_settings(document, settings)
+    assert changed["evaluate"]["options"] == {"batch_size": 8, "dtype": "bfloat16"}
+    assert changed["vary"] == [{"bottom_layers": 0}, {"bottom_layers": 2}]
+    assert changed["report"] == {"facts": ["experts.task.lr"]}
+    assert changed["recipe"]["parameters"]["top_layers"] == 0
+    assert document["vary"][1] == {"bottom_layers": 1}  # what was read stays as it was
+    changed = with_settings({"vary": {"experts.task": ["a"]}}, {"vary.experts.task": ["b"]})
+    assert changed["vary"] == {"experts.task": ["b"]}  # a name with dots is one name
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("evaluate.seed.x", "3 has no keys"),
+        ("vary.7.top_layers", "there is no '7' in"),
+        ("vary.top.layers", "there is no 'top' in"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused(key, message):
+    document = study_document(vary=[{"top_layers": 1}], evaluate={"tasks": ["words"], "seed": 3})
+    with pytest.raises(InputError, match=f"^--set {key}: .*{message}"):
+        with_settings(document, {key: 1})
+
+
+def test_what_changes_scores_is_in_the_name_of_the_folder(tmp_path):
+    settings = {
+        "evaluate.limit": 5,
+        "evaluate.options.max_model_len": 64,
+        "evaluate.options.kv_cache_gib": 1,
+        "evaluate.data_dir": "/data",
+    }
+    assert str(default_out("x", None, settings)) == "runs/x-limit-5-max-model-len-64"
+    assert str(default_out("x", tmp_path / "mine.yml", {})) == "runs/x-mine"
+    many = {"evaluate.tasks": [f"a_long_name_{i}" for i in range(9)]}
+    assert len(default_out("x", None, many).name) < 20
+
+
+def test_command_line_before_study_before_experts_file_before_defaults(plan, experts):
+    document = yaml.safe_load(experts.read_text())
+    options = {"batch_size": 3, "dtype": "bfloat16"}
+    rich = write_yaml(experts.with_name("rich.yml"), {**document, "limit": 5, "options": options})
+    bare = {"tasks": ["words"]}
+    said = {**bare, "limit": None, "options": {"batch_size": 4}}
+    line = {"evaluate.limit": 2, "evaluate.options.dtype": "float32"}
+    for settings, evaluate, expected in (
+        ({}, bare, (5, 3, "bfloat16")),
+        ({}, said, (None, 4, "bfloat16")),
+        (line, said, (2, 4, "float32")),
+        (line, bare, (2, 3, "float32")),
+    ):
+        asked = plan(rich, settings, evaluate=evaluate).study.evaluate
+        assert (asked.limit, asked.options.batch_size, asked.options.dtype) == expected
+    # Only tasks are the other way round: they belong to the models.
+    rich = write_yaml(experts.with_name("rich.yml"), {**document, "tasks": ["words_te"]})
+    assert plan(rich).cells[0].request.tasks == ("words_te",)
+    assert plan(rich, {"evaluate.tasks": ["words_sw"]}).cells[0].request.tasks == ("words_sw",)

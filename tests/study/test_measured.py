@@ -1,70 +1,71 @@
 """Studies of recipes that go by the experts' changes: planned without reading weights, then run."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
 from ablations.study.describe import describe_plan
-from ablations.study.files import read_study
-from ablations.study.planning import StudyPlan, plan_study
 from layerswap_method.deltas import pair as deltas
-from layerswap_method.errors import InputError
 from layerswap_method.methods.read import recipe_by_files
 from tests.runner.fakes import scores_by_label
 from tests.standins.merging import tensors_of
 from tests.standins.oracle import mean_change, stored
 from tests.standins.studies import study_document, write_expert, write_yaml
 
-
-def document(**changes: Any) -> dict[str, Any]:
-    recipe = {
+MODULE = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}
+SWAPS = {
+    "recipe": {
         "merge_method": "layer_swap",
         "models": [{"model": "task"}, {"model": "language"}],
         "base_model": "base",
         "parameters": {},
         "dtype": "float32",
-    }
-    settings = [
+    },
+    "vary": [
         {"placement": "soup"},
         {"placement": "soup", "weighting": "magnitude"},
         {"placement": "delta_share", "delta_threshold": 0.1},
-        {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"},
-    ]
-    given = {"recipe": recipe, "vary": settings, "baseline": ["soup", "weighted_soup"], **changes}
-    return study_document(**given)
+        MODULE,
+    ],
+    "baseline": ["soup", "weighted_soup"],
+}
+REVERTS = {
+    "recipe": {
+        "merge_method": "delta_revert",
+        "models": [{"model": "task"}],
+        "base_model": "base",
+        "dtype": "float32",
+    },
+    "baseline": ["task_expert"],
+}
 
 
-def planned(tmp_path: Path, tuned: Path, *, dry: bool = False, **changes: Any) -> StudyPlan:
-    path = write_yaml(tmp_path / "study.yml", document(**changes))
-    return plan_study(read_study(path), tuned / "experts.yml", backend="hf", dry=dry)
+@pytest.fixture
+def measured(plan, tuned):
+    """Return a function that plans a study of fine-tuned experts."""
+    return lambda file=None, **changes: plan(file or tuned / "experts.yml", **changes)
 
 
-def test_planning_reads_no_change(
-    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*given: object) -> None:
+@pytest.fixture
+def unread(monkeypatch):
+    def refuse(*given):
         raise AssertionError("a plan opens no pair")
 
     monkeypatch.setattr(deltas, "open_pair", refuse)
-    found = planned(tmp_path, tuned, dry=True)
-    text = describe_plan(found, materialize=False)
+
+
+def test_planning_reads_no_change(measured, unread):
+    text = describe_plan(measured(how={"dry": True}, **SWAPS), materialize=False)
     assert text.count("▒▒▒▒") == 3  # weighted_soup, and two soups as recipes
     assert text.count("(by the experts' changes, measured at the merge)") == 2
     assert "checkpoints written to disk: 0" in text
 
 
-def test_the_weighted_soup_is_the_papers(tuned: Path, tmp_path: Path) -> None:
-    found = planned(tmp_path, tuned, experts={"task": ["math"], "language": ["swahili", "telugu"]})
+def test_the_weighted_soup_is_the_papers(tuned, measured):
+    found = measured(**SWAPS, experts={"task": ["math"], "language": ["swahili", "telugu"]})
     cells = [cell for cell in found.cells if cell.kind == "weighted_soup"]
-    assert [cell.label for cell in cells] == [
-        "weighted_soup math+swahili",
-        "weighted_soup math+telugu",
-    ]
+    pairs = ["weighted_soup math+swahili", "weighted_soup math+telugu"]
+    assert [cell.label for cell in cells] == pairs
     experts = {expert.reference: expert for expert in found.experts.values()}
     base = stored(tuned / "base")
     for cell in cells:
@@ -78,57 +79,38 @@ def test_the_weighted_soup_is_the_papers(tuned: Path, tmp_path: Path) -> None:
             assert bool((error <= exact.abs() * 2**-24 + 2e-6).all()), name
 
 
-def test_keys_tell_what_matters(tuned: Path, tmp_path: Path) -> None:
-    found = planned(tmp_path, tuned)
-    keys = {cell.label: cell.weights_key for cell in found.cells}
+def test_keys_tell_what_matters(tuned, measured, tmp_path):
+    keys = {cell.label: cell.weights_key for cell in measured(**SWAPS).cells}
     same = {label for label, key in keys.items() if key == keys["weighted_soup"]}
     assert same == {"weighted_soup", "placement=soup weighting=magnitude"}
     assert len(set(keys.values())) == len(keys) - 1
     # The numbers follow from base and experts: another base is another model.
     other = write_expert(tmp_path / "base", 9)
     written = (tuned / "experts.yml").read_text().replace(str(tuned / "base"), str(other))
-    (tmp_path / "experts.yml").write_text(written)
-    study = read_study(tmp_path / "study.yml")
-    again = plan_study(study, tmp_path / "experts.yml", backend="hf")
+    (tmp_path / "other.yml").write_text(written)
+    again = measured(tmp_path / "other.yml", **SWAPS)
     changed = {cell.label: cell.weights_key for cell in again.cells}
     assert changed["soup"] == keys["soup"]
     assert changed["weighted_soup"] != keys["weighted_soup"]
     assert changed["placement=delta_share delta_threshold=0.1"] not in keys.values()
 
 
-def test_counts_of_another_depth_leave_soups_alone(tuned: Path, tmp_path: Path) -> None:
-    found = planned(tmp_path, tuned, reference_layers=32)
-    assert [set(cell.merge["parameters"]) for cell in found.cells[2:4]] == [
-        {"placement"},
-        {"placement", "weighting"},
-    ]
+def test_counts_of_another_depth_leave_soups_alone(measured):
+    found = measured(**SWAPS, reference_layers=32)
+    written = [set(cell.merge["parameters"]) for cell in found.cells[2:4]]
+    assert written == [{"placement"}, {"placement", "weighting"}]
 
 
-def test_a_base_that_is_an_expert_is_one_error(tuned: Path, tmp_path: Path) -> None:
+def test_a_base_that_is_an_expert_is_one_error(tuned, problem, tmp_path):
     text = (tuned / "experts.yml").read_text()
-    (tmp_path / "experts.yml").write_text(text.replace(str(tuned / "base"), str(tuned / "math")))
-    study = read_study(write_yaml(tmp_path / "study.yml", document(vary=[{"placement": "soup"}])))
-    with pytest.raises(InputError, match=r"is also the task expert.*\(cell weighted_soup\)"):
-        plan_study(study, tmp_path / "experts.yml", backend="hf")
+    file = tmp_path / "same.yml"
+    file.write_text(text.replace(str(tuned / "base"), str(tuned / "math")))
+    told = problem(file, **{**SWAPS, "vary": [{"placement": "soup"}]})
+    assert "is also the task expert" in told
+    assert "(cell weighted_soup)" in told
 
 
-def reverts(settings: list[dict[str, Any]], **changes: Any) -> dict[str, Any]:
-    recipe = {
-        "merge_method": "delta_revert",
-        "models": [{"model": "task"}],
-        "base_model": "base",
-        "dtype": "float32",
-    }
-    return document(recipe=recipe, baseline=["task_expert"], vary=settings, **changes)
-
-
-def test_reverts_are_streamed_and_planned_without_weights(
-    tuned: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*given: object) -> None:
-        raise AssertionError("a plan opens no pair")
-
-    monkeypatch.setattr(deltas, "open_pair", refuse)
+def test_reverts_are_streamed_and_planned_without_weights(measured, unread):
     settings = [
         {"bottom_layers": 0},
         {"revert_layers": "0,3"},
@@ -138,8 +120,7 @@ def test_reverts_are_streamed_and_planned_without_weights(
         {"keep_fraction": 1.0},
         {"threshold": 0.0, "top_layers": 1, "bottom_layers": 1},
     ]
-    study = write_yaml(tmp_path / "reverts.yml", reverts(settings))
-    found = plan_study(read_study(study), tuned / "experts.yml", backend="hf")
+    found = measured(**REVERTS, vary=settings)
     text = describe_plan(found, materialize=False)
     assert "models to load: 4" in text
     assert "checkpoints written to disk: 0" in text
@@ -149,55 +130,41 @@ def test_reverts_are_streamed_and_planned_without_weights(
     assert len(set(keys)) == 4
 
 
-def both_ways(study: Path, tuned: Path, tmp_path: Path) -> dict[str, dict[str, Any]]:
-    """Run a study live and from checkpoints; return the provenance of its cells by label."""
-    for name in ("live", "cold"):
-        options = RunOptions(
-            experts=tuned / "experts.yml",
-            out=tmp_path / name,
-            backend="hf",
-            materialize=name == "cold",
-        )
-        assert not run_study(str(study), options).summary.failed
-    assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
-    return {
-        name: {cell.label: cell.provenance for cell in records.load_run(tmp_path / name).cells}
-        for name in ("live", "cold")
-    }
+@pytest.fixture
+def both_ways(tuned, tmp_path):
+    """Return a function that runs a study live and from checkpoints: provenance by label."""
+
+    def call(**changes):
+        study, found = write_yaml(tmp_path / "study.yml", study_document(**changes)), []
+        for name in ("live", "cold"):
+            how = {"experts": tuned / "experts.yml", "backend": "hf", "out": tmp_path / name}
+            options = RunOptions(**how, materialize=name == "cold")
+            assert not run_study(str(study), options).summary.failed
+            cells = records.load_run(tmp_path / name).cells
+            found.append({cell.label: cell.provenance for cell in cells})
+        assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
+        return found
+
+    return call
 
 
 @pytest.mark.slow
-def test_reverts_give_the_same_records_live_and_from_checkpoints(
-    tuned: Path, tmp_path: Path
-) -> None:
+def test_reverts_give_the_same_records_live_and_from_checkpoints(both_ways):
     settings = [{"keep_fraction": 0.5}, {"threshold": 0.1, "revert_modules": "attention"}]
-    study = write_yaml(tmp_path / "reverts.yml", {**reverts(settings), "baseline": []})
-    found = both_ways(study, tuned, tmp_path)
-    assert len(found["live"]) == 2
-    for label, live in found["live"].items():
-        cold = found["cold"][label]
-        assert (live["weights"], cold["weights"]) == ("streamed", "checkpoint")
-        assert live["measured"] == cold["measured"]
-        assert 0 < live["measured"]["kept"]["fraction"] < 1
+    live, cold = both_ways(**{**REVERTS, "baseline": []}, vary=settings)
+    assert len(live) == 2
+    for label in live:
+        assert (live[label]["weights"], cold[label]["weights"]) == ("streamed", "checkpoint")
+        assert live[label]["measured"] == cold[label]["measured"]
+        assert 0 < live[label]["measured"]["kept"]["fraction"] < 1
 
 
 @pytest.mark.slow
-def test_a_live_engine_and_checkpoints_give_the_same_records(tuned: Path, tmp_path: Path) -> None:
-    module = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}
-    given = document(baseline=["weighted_soup"], vary=[module])
-    study = write_yaml(tmp_path / "small.yml", given)
-    found = both_ways(study, tuned, tmp_path)
+def test_a_live_engine_and_checkpoints_give_the_same_records(both_ways):
+    found = both_ways(**{**SWAPS, "baseline": ["weighted_soup"], "vary": [MODULE]})
     for kind in ("weights", "units"):
-        numbers = [
-            cell["measured"][kind]
-            for name in ("live", "cold")
-            for cell in found[name].values()
-            if kind in cell["measured"]
-        ]
-        assert len(numbers) == 2
-        assert numbers[0] == numbers[1]
-    rows = found["live"]["weighted_soup"]["measured"]["weights"]
-    assert [(row["model"], row["role"]) for row in rows] == [
-        ("math", "task"),
-        ("swahili", "language"),
-    ]
+        measured = [cell["measured"] for cells in found for cell in cells.values()]
+        one, other = (each[kind] for each in measured if kind in each)
+        assert one == other
+    rows = found[0]["weighted_soup"]["measured"]["weights"]
+    assert [(r["model"], r["role"]) for r in rows] == [("math", "task"), ("swahili", "language")]

@@ -1,16 +1,16 @@
-"""Experts as names or places, from the file they stand in; recipes that work as they are."""
+"""Experts: as names or places, from the file they stand in, by recipe, and varied."""
 
 import os
 import shutil
-from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
-from ablations.study.files import read_study
-from ablations.study.planning import StudyPlan, plan_study
-from layerswap_method.errors import InputError
+from ablations.runner import records
+from ablations.runner.run import RunOptions, run_study
+from ablations.study.experts import find_experts_file
 from tests.standins.studies import study_document, write_yaml
+from tests.study.conftest import count_models
 
 NAMES = ("base", "math", "swahili")
 RECIPE = {
@@ -23,12 +23,14 @@ RECIPE = {
     "parameters": {"bottom_layers": 1, "top_layers": 1},
     "dtype": "float32",
 }
+POOLS = {"base": "./base", "task": "./math", "language": "./swahili"}
+LANGUAGE = {"experts": {"language": ["swahili"]}, "baseline": []}
 
 
 @pytest.fixture
-def work(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def work(tmp_path, models, monkeypatch):
     """Return a folder with experts and tasks in `mine`; the working directory is another one."""
-    for name in (*NAMES, "tasks"):
+    for name in (*NAMES, "math_2", "tasks"):
         (tmp_path / "mine").mkdir(exist_ok=True)
         (tmp_path / "mine" / name).symlink_to(models / name)
     (tmp_path / "elsewhere").mkdir()
@@ -36,164 +38,209 @@ def work(tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def plan(path: Path, experts: Path | None = None, /, **changes: Any) -> StudyPlan:
-    document = study_document(
-        evaluate={"tasks": ["words"], "include_path": "tasks"},
-        vary={"bottom_layers": [1]},
-        **changes,
-    )
-    document = {key: value for key, value in document.items() if value is not None}
-    return plan_study(read_study(write_yaml(path, document)), experts, backend="hf")
+def placed(work, place="mine/study.yml", **changes):
+    """Return the changes of a study whose experts and tasks are places."""
+    evaluate = {"tasks": ["words"], "include_path": "tasks"}
+    own = {"evaluate": evaluate, "vary": {"bottom_layers": [1]}, "experts": POOLS}
+    return {**own, "path": work / place, **changes}
 
 
-def problem(path: Path, experts: Path | None = None, /, **changes: Any) -> str:
-    with pytest.raises(InputError) as caught:
-        plan(path, experts, **changes)
-    return caught.value.message
-
-
-POOLS = {"base": "./base", "task": "./math", "language": "./swahili"}
-
-
-def test_experts_of_a_study_are_paths_from_its_folder(work: Path, models: Path) -> None:
-    found = plan(work / "mine" / "study.yml", experts=POOLS)
+def test_experts_are_paths_from_the_folder_of_their_file(work, models, plan):
+    found = plan(None, **placed(work))
     assert {each.folder for each in found.experts.values()} == {models / name for name in NAMES}
     assert found.study.evaluate.include_path == str(work / "mine" / "tasks")
-
-
-def test_experts_of_an_experts_file_are_paths_from_its_folder(work: Path, models: Path) -> None:
     places = {"math": "math", "base": "./base", "swahili": f"{work}/mine/swahili"}
     file = write_yaml(work / "mine" / "experts.yml", {"experts": places, "include_path": "tasks"})
-    found = plan(work / "study.yml", file)
+    found = plan(file, path=work / "study.yml")
     assert found.experts["math"].folder == models / "math"
     assert found.study.evaluate.include_path == str(work / "mine" / "tasks")
 
 
-def test_the_working_directory_comes_second(work: Path, models: Path) -> None:
+def test_the_working_directory_comes_second(work, models, plan):
     for name in (*NAMES, "tasks"):
         shutil.copytree(work / "mine" / name, work / "elsewhere" / name)
-    found = plan(work / "study.yml", experts=POOLS)
+    found = plan(None, **placed(work, "study.yml"))
     assert found.experts["./math"].folder == work / "elsewhere" / "math"
-    found = plan(work / "mine" / "study.yml", experts=POOLS)
-    assert found.experts["./math"].folder == models / "math"
+    assert plan(None, **placed(work)).experts["./math"].folder == models / "math"
 
 
-def test_an_error_names_both_folders_and_no_download(work: Path) -> None:
+def test_a_shipped_experts_file_means_the_working_directory(work, models, plan):
+    pocket = work / "elsewhere" / "runs" / "pocket"
+    pocket.mkdir(parents=True)
+    for name, source in (("base", "base"), ("task", "math"), ("language", "swahili")):
+        (pocket / name).symlink_to(models / source)
+    (pocket / "tasks").symlink_to(models / "tasks")
+    found = plan(find_experts_file("pocket"), path=work / "study.yml")
+    assert found.experts["math"].folder == models / "math"
+
+
+def test_an_error_names_both_folders_and_no_download(work, problem):
     (work / "mine" / "experts").mkdir()
     pools = {"base": "./base", "task": ["./mth", "experts/math"], "language": "./swahili"}
-    told = problem(work / "mine" / "study.yml", experts=pools)
+    told = problem(None, **placed(work, experts=pools))
     looked = f"(looked in {work}/mine and in the current directory, {work}/elsewhere)"
     assert f"./mth: no such folder; did you mean 'math'? {looked}" in told
     assert f"experts/math: no such folder {looked}" in told
     assert "hf download" not in told
-    told = problem(work / "study.yml", experts=POOLS)
+    told = problem(None, **placed(work, "study.yml"))
     assert "evaluate.include_path: tasks: no such folder (looked in" in told
-    (work / "taskz").mkdir()
-    told = problem(work / "study.yml", experts=POOLS)
-    assert "evaluate.include_path: tasks: no such folder; did you mean 'taskz'? (look" in told
-
-
-def test_a_name_without_a_place_asks_for_one(work: Path) -> None:
-    told = problem(work / "mine" / "study.yml", experts={**POOLS, "task": "math"})
+    told = problem(None, **placed(work, experts={**POOLS, "task": "math"}))
     assert "the study does not say where math is: add --experts FILE, or write a folder" in told
 
 
-@pytest.mark.parametrize("place", ["study.yml", "deeper/study.yml"])
-def test_a_working_recipe_is_taken_as_it_is(work: Path, models: Path, place: str) -> None:
+@pytest.mark.parametrize("place", ["mine/study.yml", "mine/deeper/study.yml"])
+def test_a_working_recipe_is_taken_as_it_is(work, models, plan, place):
     recipe = write_yaml(work / "mine" / "swap.yml", RECIPE)
-    path = work / "mine" / place
-    path.parent.mkdir(exist_ok=True)
     (work / "elsewhere" / "tasks").symlink_to(models / "tasks")
-    named = os.path.relpath(recipe, path.parent)
+    named = os.path.relpath(recipe, (work / place).parent)
     baseline = ["base", "task_expert", "language_expert", "soup"]
-    found = plan(path, recipe=named, experts=None, baseline=baseline)
+    found = plan(None, **placed(work, place, recipe=named, experts=None, baseline=baseline))
     assert [cell.kind for cell in found.cells] == [*baseline, "recipe"]
     merge = found.cells[-1].merge
     assert merge["base_model"] == str(models / "base")
-    assert [each["model"] for each in merge["models"]] == [
-        str(models / "math"),
-        str(models / "swahili"),
-    ]
+    assert [m["model"] for m in merge["models"]] == [str(models / name) for name in NAMES[1:]]
     # The models are those of the study that says the same by roles.
     roles = {**RECIPE, "models": [{"model": "task"}, {"model": "language"}], "base_model": "base"}
-    same = plan(work / "mine" / "b.yml", recipe=roles, experts=POOLS, baseline=baseline)
+    same = plan(None, **placed(work, "mine/b.yml", recipe=roles, baseline=baseline))
     assert [c.weights_key for c in same.cells] == [c.weights_key for c in found.cells]
 
 
-def test_roles_of_a_recipe_can_vary(work: Path, models: Path) -> None:
-    (work / "mine" / "math_2").symlink_to(models / "math_2")
-    document = study_document(
-        recipe=RECIPE,
-        vary={"experts.task": ["./math", "./math_2"]},
-        evaluate={"tasks": ["words"], "include_path": "tasks"},
-        baseline=["task_expert"],
-    )
-    del document["experts"]
-    path = write_yaml(work / "mine" / "study.yml", document)
-    found = plan_study(read_study(path), None, backend="hf")
+def test_roles_of_a_recipe_can_vary(work, plan):
+    vary = {"experts.task": ["./math", "./math_2"]}
+    changes = {"recipe": RECIPE, "experts": None, "baseline": ["task_expert"], "vary": vary}
+    found = plan(None, **placed(work, **changes))
     assert [cell.experts["task"] for cell in found.cells] == ["./math", "./math_2"] * 2
 
 
-def test_recipes_of_other_methods_and_one_expert_need_no_roles(work: Path, models: Path) -> None:
-    revert = {
-        "merge_method": "delta_revert",
-        "models": [{"model": "./math"}],
-        "base_model": "./base",
-        "dtype": "float32",
-    }
-    path = work / "mine" / "study.yml"
-    found = plan(path, recipe=revert, experts=None, baseline=["base", "task_expert"])
+def test_recipes_of_other_methods_and_one_expert_need_no_roles(work, models, plan):
+    changes = {"experts": None, "baseline": ["base", "task_expert"]}
+    revert = {"merge_method": "delta_revert", "models": [{"model": "./math"}]}
+    revert |= {"base_model": "./base", "dtype": "float32"}
+    found = plan(None, **placed(work, recipe=revert, **changes))
     assert found.cells[-1].experts == {"task": "./math", "base": "./base"}
-    linear = {
-        "merge_method": "linear",
-        "models": [{"model": f"./{name}", "parameters": {"weight": 1}} for name in NAMES],
-        "dtype": "float32",
-    }
-    document = study_document(
-        recipe=linear,
-        vary={"models.0.parameters.weight": [0, 1]},
-        evaluate={"tasks": ["words"], "include_path": "tasks"},
-        baseline=[],
-    )
-    del document["experts"]
-    found = plan_study(read_study(write_yaml(path, document)), None, backend="hf")
+    entries = [{"model": f"./{name}", "parameters": {"weight": 1}} for name in NAMES]
+    linear = {"merge_method": "linear", "models": entries, "dtype": "float32"}
+    vary = {"models.0.parameters.weight": [0, 1]}
+    found = plan(None, **placed(work, recipe=linear, vary=vary, experts=None, baseline=[]))
     assert [cell.merge["models"][0]["parameters"]["weight"] for cell in found.cells] == [0, 1]
-    assert {each["model"] for each in found.cells[0].merge["models"]} == {
-        str(models / name) for name in NAMES
-    }
+    used = {each["model"] for each in found.cells[0].merge["models"]}
+    assert used == {str(models / name) for name in NAMES}
 
 
-def test_several_models_of_a_role_stay_in_the_recipe(work: Path, models: Path) -> None:
-    (work / "mine" / "math_2").symlink_to(models / "math_2")
+def test_several_models_of_a_role_stay_in_the_recipe(work, plan, problem):
     more = {"model": "./math_2", "parameters": {"role": "task"}}
-    soup = {**RECIPE, "models": [*RECIPE["models"], more]}
-    path = work / "mine" / "study.yml"
-    found = plan(path, recipe=soup, experts=None, baseline=["base"])
+    soup = {"recipe": {**RECIPE, "models": [*RECIPE["models"], more]}}
+    found = plan(None, **placed(work, experts=None, baseline=["base"], **soup))
     assert len(found.cells[-1].merge["models"]) == 3
-    told = problem(path, recipe=soup, experts=None, baseline=["task_expert"])
+    soup["baseline"] = ["task_expert"]
+    told = problem(None, **placed(work, experts=None, **soup))
     assert "experts.task is missing: name an expert" in told
-    found = plan(path, recipe=soup, experts={"task": "./math"}, baseline=["task_expert"])
+    found = plan(None, **placed(work, experts={"task": "./math"}, **soup))
     assert [cell.kind for cell in found.cells] == ["task_expert", "recipe"]
 
 
-def test_a_shipped_experts_file_means_the_working_directory(
-    work: Path, models: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from ablations.study.experts import find_experts_file
-
-    (work / "elsewhere" / "runs" / "pocket").mkdir(parents=True)
-    for name, source in (("base", "base"), ("task", "math"), ("language", "swahili")):
-        (work / "elsewhere" / "runs" / "pocket" / name).symlink_to(models / source)
-    (work / "elsewhere" / "runs" / "pocket" / "tasks").symlink_to(models / "tasks")
-    found = plan(work / "study.yml", find_experts_file("pocket"))
-    assert found.experts["math"].folder == models / "math"
+def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work, plan):
+    keys = [cell.records for cell in plan(None, **placed(work)).cells]
+    (work / "mine").rename(work / "moved")
+    found = plan(None, **placed(work, "moved/study.yml"))
+    assert [cell.records for cell in found.cells] == keys
 
 
-def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work: Path) -> None:
-    keys = []
-    for place in ("mine", "moved"):
-        if place == "moved":
-            (work / "mine").rename(work / "moved")
-        found = plan(work / place / "study.yml", experts=POOLS)
-        keys.append([cell.records for cell in found.cells])
-    assert keys[0] == keys[1]
+@pytest.fixture
+def measured(experts):
+    """Return an experts file in which the task experts have facts."""
+    document = yaml.safe_load(experts.read_text())
+    for name, facts in (("math", {"divergence": 0.01, "steps": 5}), ("math_2", {"steps": 9})):
+        document["experts"][name] = {"path": document["experts"][name], "facts": facts}
+    return write_yaml(experts.with_name("measured.yml"), document)
+
+
+def test_experts_vary_as_parameters_do_and_baselines_are_of_the_same(plan):
+    vary = {"experts.task": ["math", "math_2"], "bottom_layers": [1, 2]}
+    baseline = ["base", "task_expert", "language_expert", "soup", "ties"]
+    found = plan(vary=vary, **{**LANGUAGE, "baseline": baseline})
+    assert [cell.label for cell in found.cells] == [
+        *("base", "task_expert math", "task_expert math_2", "language_expert"),
+        *("soup math+swahili", "soup math_2+swahili", "ties math+swahili", "ties math_2+swahili"),
+        *("experts.task=math bottom_layers=1", "experts.task=math bottom_layers=2"),
+        *("experts.task=math_2 bottom_layers=1", "experts.task=math_2 bottom_layers=2"),
+    ]
+    merged = found.cells[-1]
+    assert merged.experts == {"task": "math_2", "language": "swahili", "base": "base"}
+    assert merged.merge["models"][0]["model"] == found.experts["math_2"].reference
+    assert "experts.task" not in str(merged.merge)
+    assert count_models(found) == len(found.cells)
+
+
+def test_a_setting_may_choose_a_pool_a_single_expert_or_the_base(plan):
+    vary = [
+        {"experts.task": ["math", "math_2"], "bottom_layers": 1},
+        {"experts.task": "base", "bottom_layers": 1},
+        {"experts.language": "telugu", "experts.task": "math"},
+        {"experts.base": "math", "experts.task": "math_2"},
+    ]
+    found = plan(
+        vary=[{"experts.language": "swahili", **setting} for setting in vary],
+        experts={"task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}},
+        evaluate={"languages": {"sw": ["words_sw"], "te": ["words_te"]}},
+        baseline=["base"],
+    )
+    assert [(c.label.split()[0], *c.experts.values(), c.language) for c in found.cells] == [
+        ("base", "base", None),
+        ("base", "math", None),
+        ("math+swahili", "math", "swahili", "base", "sw"),
+        ("math_2+swahili", "math_2", "swahili", "base", "sw"),
+        ("experts.language=swahili", "base", "swahili", "base", "sw"),
+        ("experts.language=telugu", "math", "telugu", "base", "te"),
+        ("experts.language=swahili", "math_2", "swahili", "math", "sw"),
+    ]
+    asked = [cell.request.tasks for cell in found.cells[2:6]]
+    assert asked == [("words_sw",)] * 3 + [("words_te",)]
+    assert found.cells[2].facts()["experts.task"] == "math,math_2"
+
+
+def test_facts_of_the_experts_file_are_in_the_study(plan, measured):
+    vary = [{"experts.task": ["math", "math_2"]}, {"experts.task": "math"}]
+    found = plan(measured, vary=vary, report={"facts": ["experts.task.steps"]}, **LANGUAGE)
+    pool, single = found.study.settings()
+    assert found.study.fact("experts.task.steps", pool) == 7.0
+    assert found.study.fact("experts.task.divergence", single) == 0.01
+    assert found.study.fact("experts.task.divergence", pool) is None
+    without = plan(measured, vary=vary, **LANGUAGE)  # a fact is no protocol
+    assert [c.records for c in without.cells] == [c.records for c in found.cells]
+
+
+@pytest.mark.parametrize(
+    ("fact", "message"),
+    [
+        ("experts.task.divergenc", "math, math_2 without it; did you mean 'divergence'?"),
+        ("experts.task.divergence", "divergence: math_2 without it"),
+        ("divergence", "write experts.ROLE.FACT of a role that varies; vary names experts.task"),
+    ],
+)
+def test_facts_that_are_not_there_are_named(problem, measured, fact, message):
+    vary = {"experts.task": ["math", "math_2"]}
+    assert message in problem(measured, vary=vary, report={"facts": [fact]}, **LANGUAGE)
+
+
+@pytest.mark.slow
+def test_a_run_over_experts_scores_each_of_them(tmp_path, measured):
+    document = study_document(
+        experts={"language": ["swahili"]},
+        baseline=["task_expert"],
+        vary=[{"experts.task": ["math", "math_2"]}, {"experts.task": "math", "bottom_layers": 2}],
+        report={"facts": ["experts.task.steps"]},
+    )
+    study = str(write_yaml(tmp_path / "small.yml", document))
+    result = run_study(study, RunOptions(experts=measured, out=tmp_path / "run", backend="hf"))
+    assert not result.summary.failed
+    run = records.load_run(tmp_path / "run")
+    assert [(cell.kind, cell.experts["task"]) for cell in run.cells] == [
+        *(("task_expert", name) for name in ("math", "math_2")),
+        *(("recipe", name) for name in ("math", "math_2", "math")),
+    ]
+    assert run.cells[2].values == {"experts.task": ("math", "math_2")}
+    assert len({cell.weights_key for cell in run.cells}) == 5
+    assert {cell.provenance["weights"] for cell in run.cells} == {"streamed"}
+    assert run.study.evaluate.options.dtype == "float32"
+    assert run.study.experts.facts["math_2"] == {"steps": 9}

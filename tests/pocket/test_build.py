@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ablations.cli.testbeds import pocket
+from ablations.cli.training import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.stages import Stage

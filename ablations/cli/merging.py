@@ -93,7 +93,7 @@ def _pass_on(
     more: tuple[str, ...],
     options: dict[str, Any],
 ) -> None:
-    from ablations.machine.mergekit_program import mergekit_yaml
+    from ablations.runner.checkpoints import mergekit_yaml
 
     for name in ("verify", "resume"):
         if options[name]:

@@ -1,18 +1,26 @@
-"""Progress and results of a call's cells, read from the run folder and logged as they end."""
+"""Progress and results of a call's cells, read from the run folder and shown as they end."""
 
 from __future__ import annotations
 
 import logging
+import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.names import printable
+from ablations.machine.progress import Step, above, tell
 from ablations.runner import records
-from ablations.runner.work import Job
+from ablations.runner.records import Failure, TaskRecord
+from ablations.runner.worker import Job
 from ablations.scoring.records import Evaluation
+from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
+from ablations.study.labels import task_name
 
 logger = logging.getLogger(__name__)
+
+_WIDTH = 100
 
 ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
 """Shows a cell that has ended now, with the evaluations that it has, by task."""
@@ -36,18 +44,11 @@ class Board:
     """Says what workers have written since it looked last."""
 
     def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
-        """Look for the first time; say nothing of what is finished.
-
-        Args:
-            job: whose cells they are.
-            shows: each is called for every cell that has ended now.
-        """
-        self._job = job
-        self._shows = shows
+        """Look for the first time; say nothing of what is finished."""
+        self._job, self._shows = job, shows
         self._models = job.models()
-        self._items = {key: item for items in self._models.values() for key, item in items.items()}
-        self._left = {key for key in self._items if not records.is_finished(job.out, key)}
-        self._now = set[str]()
+        self._works = {key: work for works in self._models.values() for key, work in works.items()}
+        self._left = {key for key in self._works if records.find_record(job.out, key) is None}
         for file in (records.record_file(job.out, key) for key in self._left):
             if file.is_file():
                 logger.warning("%s is damaged; the task is scored again", file)
@@ -60,75 +61,89 @@ class Board:
 
     def look(self) -> None:
         """Say what has ended since, and show the cells of models that have."""
-        ended = set()
+        ended = set[str]()
         for key in sorted(self._left & self._on_disk()):
-            item, error = self._items[key], self._error(key)
-            if error is not None:
-                logger.warning("  %s: %s failed: %s", item.label, item.task, error)
-            elif (record := self._record(key)) is not None:
-                if record.provenance.get("call") == self._job.call:
-                    self._now.add(key)
-                total = record.timing_s["total"]
-                logger.info("  %s: %s evaluated in %.1f s", item.label, item.task, total)
-            else:
+            work, outcome = self._works[key], self._job.outcome(key)
+            if outcome is None:
                 continue
             ended.add(key)
-        if ended:
-            self._left -= ended
-            self._tell()
-            for weights_key, items in self._models.items():
-                if ended & items.keys() and not self._left & items.keys():
-                    self._show(weights_key)
+            if isinstance(outcome, Failure):
+                error = outcome.error
+                logger.warning("  %s: %s failed: %s", work.cell.label, work.task, error)
+            else:
+                total = outcome.timing_s["total"]
+                logger.info("  %s: %s evaluated in %.1f s", work.cell.label, work.task, total)
+        if not ended:
+            return
+        self._left -= ended
+        self._tell()
+        for weights_key, works in self._models.items():
+            if ended & works.keys() and not self._left & works.keys():
+                self._show([cell for cell in self._job.cells if cell.weights_key == weights_key])
 
     def summary(self) -> Summary:
         """Return the outcome of every cell, read from the run folder."""
-        errors = {key: error for key in self._items if (error := self._error(key)) is not None}
-        for key in self._items:
-            if key not in errors and not records.is_finished(self._job.out, key):
-                errors[key] = "neither scores nor an error could be written (is the disk full?)"
+        outcomes = {key: self._job.outcome(key) for key in self._works}
         summary = Summary()
         for cell in self._job.cells:
             failed: dict[str, list[str]] = {}
             for task, key in cell.records.items():
-                if key in errors:
-                    failed.setdefault(errors[key], []).append(task)
+                error = "neither scores nor an error could be written (is the disk full?)"
+                outcome = outcomes[key]
+                if not isinstance(outcome, TaskRecord):
+                    error = error if outcome is None else outcome.error
+                    failed.setdefault(error, []).append(task)
             if failed:
                 summary.failed[cell.label] = "; ".join(
                     f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
                     for error, tasks in failed.items()
                 )
-            elif self._now & set(cell.records.values()):
+            elif any(self._is_new(outcomes[key]) for key in cell.records.values()):
                 summary.evaluated.append(cell.label)
             else:
                 summary.before.append(cell.label)
         return summary
+
+    def _is_new(self, outcome: TaskRecord | Failure | None) -> bool:
+        call = outcome.provenance.get("call") if isinstance(outcome, TaskRecord) else None
+        return call == self._job.call
 
     def _on_disk(self) -> set[str]:
         """Return the keys of all that has a record or a failure; opens no file."""
         folders = (self._job.out / name for name in ("records", "failures"))
         return {path.stem for each in folders if each.is_dir() for path in each.iterdir()}
 
-    def _error(self, key: str) -> str | None:
-        """Return why this call has no record of `key`."""
-        failure = records.read_failure(self._job.out, key)
-        return failure.error if failure is not None and failure.call == self._job.call else None
-
-    def _record(self, key: str) -> records.TaskRecord | None:
-        finished = records.is_finished(self._job.out, key)
-        return records.read_record(self._job.out, key) if finished else None
-
-    def _show(self, weights_key: str) -> None:
-        items = self._models[weights_key]
-        if not self._now & items.keys():
+    def _show(self, cells: Sequence[Cell]) -> None:
+        """Show cells of one model, if this call has evaluated something of it."""
+        ended = [{t: self._job.outcome(k) for t, k in cell.records.items()} for cell in cells]
+        if not any(self._is_new(each) for outcomes in ended for each in outcomes.values()):
             return
-        known = {key: self._record(key) for key in items}
-        for cell in self._job.cells:
-            if cell.weights_key == weights_key:
-                keys = cell.records.items()
-                found = {t: r.evaluation for t, k in keys if (r := known[k]) is not None}
-                for show in self._shows:
-                    show(cell, found)
+        for cell, outcomes in zip(cells, ended, strict=True):
+            done = {
+                t: each.evaluation for t, each in outcomes.items() if isinstance(each, TaskRecord)
+            }
+            for show in self._shows:
+                show(cell, done)
 
     def _tell(self) -> None:
-        total = len(self._items)
+        total = len(self._works)
         tell(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
+
+
+def show_scores(
+    cell: Cell, evaluations: Mapping[str, Evaluation], metric: str | None = None
+) -> None:
+    """Print the scores of a cell on stdout: its label, and `metric` of the tasks that have it."""
+    parts = []
+    for task in cell.records:
+        shown = "failed"
+        if task in evaluations:
+            scores = [score for score in evaluations[task].scores if score.task == task]
+            score = next((each for each in scores if each.metric == metric), scores[0])
+            shown = with_interval(score.value, score.interval, score.is_share)
+        parts.append(f"{task_name(task)}: {shown}".replace(" ", "\N{NO-BREAK SPACE}"))
+    text = textwrap.fill(f"{cell.label}  {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
+    text = printable(text.replace("\N{NO-BREAK SPACE}", " "))
+    if not above(text, sys.stdout):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

@@ -12,8 +12,7 @@ from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, tell
 from ablations.runner.board import Board
 from ablations.runner.records import RUN_FILE
-from ablations.runner.work import Job
-from ablations.runner.worker import work
+from ablations.runner.worker import Job, work
 from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.whole_files import write_text
 from ablations.models.context import context_of
-from ablations.runner.work import Work
+from ablations.runner.worker import Work
 from ablations.scoring.records import Evaluation, Sample
 
 if TYPE_CHECKING:
@@ -28,25 +28,20 @@ def default_answers(out: Path) -> Path:
 
 def answer_file(setup: EngineSetup, work: Work) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
+    plan = setup.plan
     engine = fingerprint_of(
-        backend=setup.backend,
-        options=setup.options.of_backend(setup.backend).identity(),
+        backend=plan.backend,
+        options=plan.options.of_backend(plan.backend).identity(),
         protocol=work.request.protocol.asked(),
-        context=setup.options.max_model_len or context_of(str(setup.base.folder)),
-        versions=backend_versions(setup.backend),
+        context=plan.options.max_model_len or context_of(str(plan.base.folder)),
+        versions=backend_versions(plan.backend),
     )
     name = work.task.replace("/", "_")
-    return AnswerFile(setup.answers / work.weights_key / f"{name}.jsonl", engine)
+    return AnswerFile(setup.answers / work.cell.weights_key / f"{name}.jsonl", engine)
 
 
 def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
-    """Write the prompts and targets of a task, a line an item; once for all models.
-
-    Args:
-        folder: of the answers.
-        task: lm-eval's name.
-        samples: of a model to which they were sent.
-    """
+    """Write the prompts and targets of a task into the folder of answers, once for all models."""
     first = {sample.doc_id: sample for sample in reversed(samples)}
     rows = (
         {"item": item, "prompts": first[item].prompts, "target": first[item].target}
@@ -62,12 +57,14 @@ def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
 
 
 def recalled(setup: EngineSetup, work: Work, answers: AnswerFile) -> Evaluation | None:
-    """Return the scores of a work item whose answers are all stored, else None."""
+    """Return the scores of a task whose answers are all stored, else None."""
     from ablations.engines.recall import recall
     from layerswap_method.methods.read import recipe_by_files
 
-    single, recipe = setup.single(work.merge), recipe_by_files(work.merge)
+    merge = work.cell.merge
+    single, recipe = setup.single(merge), recipe_by_files(merge)
     if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
         return None  # what a merge measures stands in its records
     folder = recipe.merge(setup.experts).donor if single is None else single.folder
-    return recall(answers, work.request, model=str(folder), backend=setup.backend, folder=folder)
+    backend = setup.plan.backend
+    return recall(answers, work.request, model=str(folder), backend=backend, folder=folder)

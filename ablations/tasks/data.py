@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.machine.json_lines import read_lines
+from ablations.machine.whole_files import read_lines
 from ablations.tasks.errors import DataAway
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, describe_error, nearest

@@ -9,7 +9,7 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.evaluate.run import SuiteResult
-from ablations.machine.mergekit_program import merge
+from ablations.runner.checkpoints import run_mergekit
 from layerswap_method.errors import InputError
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import DATA
@@ -32,8 +32,7 @@ def both_ways(
     reference = f"{expert}+{adapter}"
     recipe = out / "recipe.yml"
     recipe.write_text(f"merge_method: passthrough\nmodels: [{{model: '{reference}'}}]\n")
-    cache = ["--lora-merge-cache", str(out / "adapters")]
-    merge(recipe, out / "merged", fingerprint="test", options=cache)
+    run_mergekit(recipe, out / "merged", log=out / "log")
     asked: dict[str, object] = {"benchmarks": ("mgsm", "belebele", "flores"), "limit": 3, **changes}
     return (
         ask(Path(reference), DATA, out / "streamed", **asked),

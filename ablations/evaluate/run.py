@@ -19,7 +19,7 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import load_run
-from ablations.runner.results import SCORES_FILE, latest_records
+from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.runner.trackers import TrackerName
 from ablations.sandbox import Isolation
@@ -152,8 +152,9 @@ def evaluate_model(
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
     done = load_run(out)
     (cell,) = done.cells
-    found = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
-    earlier = tuple(task for task in latest_records(done)[cell.label] if task not in found)
+    every = {task.task: task.evaluation.model_copy(update={"model": model}) for task in cell.tasks}
+    found = {task: each for task, each in every.items() if task in result.tasks}
+    earlier = tuple(task for task in every if task not in found)
     problems, notes = evaluation_problems(done), done.head.notes
     skipped |= cell.skipped
     return SuiteResult(model, engine, chosen, found, skipped, earlier, out, problems, notes)

@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,25 +24,25 @@ from layerswap_method.errors import LayerSwapError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
 if TYPE_CHECKING:
-    from ablations.runner.engines import EngineSetup
+    from ablations.runner.engines import StudyEngine
 
 _TAIL_LINES = 15
 
 
 @contextmanager
-def checkpoint_of(setup: EngineSetup, work: Work) -> Iterator[tuple[Path, float]]:
-    """Yield the work's checkpoint and the seconds it took; what was merged vanishes after."""
-    single = setup.single(work.cell.merge)
+def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
+    """Yield the folder of the work's checkpoint; what was merged vanishes after."""
+    single = engine.single(work.cell.merge)
     if single is not None and single.adapter is None:
-        yield single.folder, 0.0
+        yield single.folder
         return
     tell(Step("merging to disk"))
-    started, place = time.monotonic(), setup.out / ".work" / work.cell.weights_key
+    place = engine.out / ".work" / work.cell.weights_key
     shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
     try:
         write_text(place / "recipe.yml", yaml.safe_dump(work.cell.merge, sort_keys=False))
         run_mergekit(place / "recipe.yml", place / "model", log=place.with_suffix(".log"))
-        yield place / "model", time.monotonic() - started
+        yield place / "model"
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

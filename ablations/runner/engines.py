@@ -1,25 +1,31 @@
-"""From a task of a cell to scores: streamed into a live engine, or through a checkpoint on disk."""
+"""From a task of a cell to scores, and where the answers are that they are computed from.
+
+A model is streamed into a live engine, or goes through a checkpoint on disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+import json
 import logging
 import os
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import engine_facts
+from ablations.engines.backends import backend_versions, engine_facts
+from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
+from ablations.machine.whole_files import write_text
+from ablations.models.context import context_of
 from ablations.models.find import Expert
 from ablations.runner.checkpoints import checkpoint_of, measured_of, read_measured
-from ablations.runner.stored_answers import answer_file, recalled, store_prompts
 from ablations.runner.worker import ModelFailed, Work
-from ablations.scoring.records import Evaluation
+from ablations.scoring.records import Evaluation, Sample
 from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoint.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
@@ -37,53 +43,6 @@ _Ask = Callable[..., Evaluation]
 
 
 @dataclasses.dataclass(frozen=True)
-class EngineSetup:
-    """How to evaluate the cells of one study; picklable."""
-
-    plan: StudyPlan
-
-    out: Path
-    """The run folder: checkpoints are in it for a while."""
-
-    answers: Path
-    """Folder of the answers, which runs share."""
-
-    materialize: bool = False
-    """Whether every merge goes through a checkpoint on disk."""
-
-    @property
-    def experts(self) -> dict[str, Expert]:
-        """Reference, as recipes write it -> expert."""
-        return {expert.reference: expert for expert in self.plan.experts.values()}
-
-    def single(self, merge: Mapping[str, Any]) -> Expert | None:
-        """Return the expert that a recipe is about as it is; None for a merge."""
-        reference = unmerged(merge)
-        return None if reference is None else self.experts[reference]
-
-    def check_unchanged(self, merge: Mapping[str, Any]) -> None:
-        """Check that the experts of a recipe are as they were when the study was planned.
-
-        Raises:
-            LayerSwapError: where one is gone or was changed.
-        """
-        from ablations.study.identity import folder_state
-
-        for reference in named_models(merge):
-            expert = self.experts[reference]
-            for folder in filter(None, (expert.folder, expert.adapter)):
-                if self.plan.states[str(folder)] != folder_state(folder):
-                    raise LayerSwapError(
-                        f"expert {expert.name!r} has changed or disappeared since the study began "
-                        f"({folder}); run the study again"
-                    )
-
-    def __call__(self) -> StudyEngine:
-        """Return an engine that has started nothing yet."""
-        return StudyEngine(self)
-
-
-@dataclasses.dataclass(frozen=True)
 class _Model:
     """A model in an engine, ready to answer."""
 
@@ -91,9 +50,6 @@ class _Model:
     ask: _Ask
     how: Mapping[str, Any]
     """How its weights got there, as provenance."""
-
-    timing_s: dict[str, float]
-    """What that took; emptied once a record has it."""
 
     stack: ExitStack
     """Ends its engine and removes its checkpoint, where they are its alone."""
@@ -105,14 +61,27 @@ class StudyEngine:
     The model of a task stays for the next one of the same weights.
     """
 
-    def __init__(self, setup: EngineSetup):
-        """Start nothing."""
-        self._setup = setup
+    def __init__(self, plan: StudyPlan, out: Path, answers: Path, *, materialize: bool = False):
+        """Start nothing.
+
+        Args:
+            plan: of the study.
+            out: the run folder: checkpoints are in it for a while.
+            answers: folder of the answers, which runs share.
+            materialize: whether every merge goes through a checkpoint on disk.
+        """
+        self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
+        self.experts = {expert.reference: expert for expert in plan.experts.values()}
         self._model: _Model | None = None
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}
         """Record key -> answers that the live engine gave since it was last known to be right."""
         self._suspect = dict[str, str]()
+
+    def single(self, merge: Mapping[str, Any]) -> Expert | None:
+        """Return the expert that a recipe is about as it is; None for a merge."""
+        reference = unmerged(merge)
+        return None if reference is None else self.experts[reference]
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return record key -> why it is not to be trusted."""
@@ -129,20 +98,20 @@ class StudyEngine:
                     answers.withdraw()
         return self._suspect
 
-    def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, float], dict[str, Any]]:
-        """Return the scores of a task with its samples, seconds by step, and provenance.
+    def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
+        """Return the scores of a task with its samples, and their provenance.
 
         Raises:
             ModelFailed: where experts have changed, or a merge fails.
             LayerSwapError: where the evaluation fails.
         """
-        setup, merge = self._setup, work.cell.merge
+        merge = work.cell.merge
         try:
-            setup.check_unchanged(merge)
-            answers = answer_file(setup, work)
-            if (evaluation := recalled(setup, work, answers)) is not None:
+            self._check_unchanged(merge)
+            answers = answer_file(self, work)
+            if (evaluation := recalled(self, work, answers)) is not None:
                 how = {"weights": "not loaded: every answer was stored"}
-                return self._done(work, answers, evaluation, how, {})
+                return evaluation, self._provenance(work, answers, evaluation, how)
             model = self._opened(work)
         except LayerSwapError as error:
             self._close_model()
@@ -154,27 +123,31 @@ class StudyEngine:
         except BaseException:
             self._close_model()
             raise
-        setup.check_unchanged(merge)
-        facts = {**model.how, **engine_facts(setup.plan.backend)}
-        done = self._done(work, answers, evaluation, facts, model.timing_s)
-        model.timing_s.clear()
-        return done
+        self._check_unchanged(merge)
+        facts = {**model.how, **engine_facts(self.plan.backend)}
+        return evaluation, self._provenance(work, answers, evaluation, facts)
 
-    def _done(
-        self,
-        work: Work,
-        answers: AnswerFile,
-        evaluation: Evaluation,
-        how: Mapping[str, Any],
-        timing_s: Mapping[str, float],
-    ) -> tuple[Evaluation, dict[str, float], dict[str, Any]]:
-        """Return what was done, without places of this machine."""
-        setup = self._setup
-        prompts = store_prompts(setup.answers, work.task, evaluation.samples)
-        names = {reference: expert.name for reference, expert in setup.experts.items()}
-        texts = [os.path.relpath(path, setup.out) for path in (answers.path, prompts)]
-        provenance = {**with_references(how, names), "texts": texts}
-        return evaluation, {**timing_s, "evaluate": evaluation.elapsed_s}, provenance
+    def _provenance(
+        self, work: Work, answers: AnswerFile, evaluation: Evaluation, how: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return how an evaluation came about, without places of this machine."""
+        prompts = store_prompts(self.answers, work.task, evaluation.samples)
+        names = {reference: expert.name for reference, expert in self.experts.items()}
+        texts = [os.path.relpath(path, self.out) for path in (answers.path, prompts)]
+        return {**with_references(how, names), "texts": texts}
+
+    def _check_unchanged(self, merge: Mapping[str, Any]) -> None:
+        """Check that the experts of a recipe are as they were when the study was planned."""
+        from ablations.study.identity import folder_state
+
+        for reference in named_models(merge):
+            expert = self.experts[reference]
+            for folder in filter(None, (expert.folder, expert.adapter)):
+                if self.plan.states[str(folder)] != folder_state(folder):
+                    raise LayerSwapError(
+                        f"expert {expert.name!r} has changed or disappeared since the study began "
+                        f"({folder}); run the study again"
+                    )
 
     def close(self) -> None:
         """End every engine, unchecked: nobody would hear of it any more."""
@@ -198,43 +171,38 @@ class StudyEngine:
         if self._model is None or self._model.weights_key != weights_key:
             self._close_model()
             with ExitStack() as stack:
-                ask, how, timing_s = self._open(work, stack)
-                self._model = _Model(weights_key, ask, how, timing_s, stack.pop_all())
+                ask, how = self._open(work, stack)
+                self._model = _Model(weights_key, ask, how, stack.pop_all())
         return self._model
 
-    def _open(self, work: Work, stack: ExitStack) -> tuple[_Ask, dict[str, Any], dict[str, float]]:
+    def _open(self, work: Work, stack: ExitStack) -> tuple[_Ask, dict[str, Any]]:
         from ablations.engines.in_place import SwapFailed
         from layerswap_method.methods.read import recipe_by_files
 
-        setup, merge, seed = self._setup, work.cell.merge, work.request.seed
-        single = setup.single(merge)
+        merge, seed = work.cell.merge, work.request.seed
+        single = self.single(merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
-            how = {"weights": "of the base, with an adapter next to them"}
-            ask, start_s = self._cold(single.folder, seed, stack, single.adapter)
-            return ask, how, {"start": start_s}
-        recipe, folder, merge_s, why = recipe_by_files(merge), None, 0.0, dict[str, Any]()
-        if recipe is None or setup.materialize:
-            folder, merge_s = stack.enter_context(checkpoint_of(setup, work))
-        if not setup.materialize:
+            ask = self._cold(single.folder, seed, stack, single.adapter)
+            return ask, {"weights": "of the base, with an adapter next to them"}
+        recipe, folder, why = recipe_by_files(merge), None, dict[str, Any]()
+        if recipe is None or self._materialize:
+            folder = stack.enter_context(checkpoint_of(self, work))
+        if not self._materialize:
             try:
-                ask, how, timing_s = self._swapped(recipe, folder)
-                return ask, how, {"merge": merge_s, **timing_s}
+                return self._swapped(recipe, folder)
             except SwapFailed as error:  # two models need not fit into memory
+                why = {"fallback": error.message}
                 logger.warning(
                     "  %s: cannot use the live engine: %s", work.cell.label, error.message
                 )
                 self._close_live()
-                why = {"fallback": error.message}
         if folder is None:
-            folder, merge_s = stack.enter_context(checkpoint_of(setup, work))
-        ask, start_s = self._cold(folder, seed, stack)
+            folder = stack.enter_context(checkpoint_of(self, work))
         how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return ask, how, {"merge": merge_s, "start": start_s}
+        return self._cold(folder, seed, stack), how
 
-    def _swapped(
-        self, recipe: Recipe | None, folder: Path | None
-    ) -> tuple[_Ask, dict[str, Any], dict[str, float]]:
+    def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.
 
         Raises:
@@ -245,11 +213,11 @@ class StudyEngine:
         from layerswap_method.methods.read import merge_of_one
         from layerswap_method.recipe.references import Model
 
-        plan = self._setup.plan
+        plan = self.plan
         if recipe is not None:
             tell(Step("planning the merge"))
             try:
-                stream = recipe.merge(self._setup.experts)
+                stream = recipe.merge(self.experts)
             except InputError as error:  # some kinds of adapters
                 raise SwapFailed(error.message) from error
             how = {"weights": "streamed", **measured_of(stream.record)}
@@ -260,28 +228,65 @@ class StudyEngine:
         if self._live is None:
             tell(Step(f"loading the libraries of {plan.backend}"))
             self._live = open_live(plan.base.folder, plan.backend, plan.options)
-        timing_s = self._live.swap(stream)
-        return functools.partial(self._live.evaluate, stream), how, timing_s
+        self._live.swap(stream)
+        return functools.partial(self._live.evaluate, stream), how
 
-    def _cold(
-        self, folder: Path, seed: int, stack: ExitStack, adapter: Path | None = None
-    ) -> tuple[_Ask, float]:
-        """Start a fresh engine on a checkpoint, with an adapter that changes none of its weights.
-
-        Returns what asks it, and the seconds that took.
-        """
+    def _cold(self, folder: Path, seed: int, stack: ExitStack, adapter: Path | None = None) -> _Ask:
+        """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
         from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import loaded, run_tasks
         from ablations.train.fusion import is_fusion
         from ablations.train.model import with_adapter
 
-        started = time.monotonic()
-        backend = resolve_backend(self._setup.plan.backend, beside=adapter)
+        backend = resolve_backend(self.plan.backend, beside=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
-        options = self._setup.plan.options
+        options = self.plan.options
         engine = stack.enter_context(loaded(folder, backend, options, seed, by_peft))
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
             with_adapter(engine.model, adapter)
         name = str(adapter or folder)
-        ask = functools.partial(run_tasks, engine, model=name, backend=backend, folder=folder)
-        return ask, time.monotonic() - started
+        return functools.partial(run_tasks, engine, model=name, backend=backend, folder=folder)
+
+
+def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
+    """Return the file of a model's answers to a task; equal weights have one, in all runs."""
+    plan = engine.plan
+    key = fingerprint_of(
+        backend=plan.backend,
+        options=plan.options.of_backend(plan.backend).identity(),
+        protocol=work.request.protocol.asked(),
+        context=plan.options.max_model_len or context_of(str(plan.base.folder)),
+        versions=backend_versions(plan.backend),
+    )
+    name = work.task.replace("/", "_")
+    return AnswerFile(engine.answers / work.cell.weights_key / f"{name}.jsonl", key)
+
+
+def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
+    """Write the prompts and targets of a task into the folder of answers, once for all models."""
+    first = {sample.doc_id: sample for sample in reversed(samples)}
+    rows = (
+        {"item": item, "prompts": first[item].prompts, "target": first[item].target}
+        for item in sorted(first)
+    )
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    name = f"{task.replace('/', '_')}-{fingerprint_of(text=text)[:12]}.jsonl"
+    path = folder / "prompts" / name
+    with contextlib.suppress(OSError):  # a full disk: a warning says so of the answers
+        if not path.is_file():
+            write_text(path, text)
+    return path
+
+
+def recalled(engine: StudyEngine, work: Work, answers: AnswerFile) -> Evaluation | None:
+    """Return the scores of a task whose answers are all stored, else None."""
+    from ablations.engines.recall import recall
+    from layerswap_method.methods.read import recipe_by_files
+
+    merge = work.cell.merge
+    single, recipe = engine.single(merge), recipe_by_files(merge)
+    if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
+        return None  # what a merge measures stands in its records
+    folder = recipe.merge(engine.experts).donor if single is None else single.folder
+    backend = engine.plan.backend
+    return recall(answers, work.request, model=str(folder), backend=backend, folder=folder)

@@ -1,4 +1,4 @@
-"""How the workers of a command are started: in its own process, or in several.
+"""How a command has workers do a job, in its own process or in several, and shows what they do.
 
 A worker that dies (killed for memory, a crash in native code) costs the model that it held; another
 one is started in its place. Whatever a command has started ends with it, however it ended.
@@ -11,17 +11,25 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
+import textwrap
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.machine.lifetime import take_descendants_along
-from ablations.machine.progress import status_line
-from ablations.runner.board import Board, ShowCell, Summary
+from ablations.machine.names import printable
+from ablations.machine.progress import Step, above, status_line, tell
+from ablations.runner import records
+from ablations.runner.records import Failure, TaskRecord
 from ablations.runner.worker import Job, work
+from ablations.scoring.records import Evaluation
+from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
+from ablations.study.labels import task_name
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -30,6 +38,115 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.3
+_WIDTH = 100
+
+ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
+"""Shows a cell that has ended now, with the evaluations that it has, by task."""
+
+
+@dataclass
+class Summary:
+    """What a call has done."""
+
+    evaluated: list[str] = field(default_factory=list)
+    """Labels of cells that were finished now (those of equal weights counted each)."""
+
+    before: list[str] = field(default_factory=list)
+    """Labels of cells that were finished before, or by another runner meanwhile."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """Label -> error."""
+
+
+class Board:
+    """Says what workers have written since it looked last."""
+
+    def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
+        """Look for the first time; say nothing of what is finished."""
+        self._job, self._shows = job, shows
+        self._models = job.models()
+        self._works = {key: work for works in self._models.values() for key, work in works.items()}
+        self._left = {key for key in self._works if records.find_record(job.out, key) is None}
+        for file in (records.record_file(job.out, key) for key in self._left):
+            if file.is_file():
+                logger.warning("%s is damaged; the task is scored again", file)
+        self._tell()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a record, or a failure of this call, for everything."""
+        return not self._left
+
+    def look(self) -> None:
+        """Say what has ended since, and show the cells of models that have."""
+        ended = set[str]()
+        for key in sorted(self._left & self._on_disk()):
+            work, outcome = self._works[key], self._job.outcome(key)
+            if outcome is None:
+                continue
+            ended.add(key)
+            if isinstance(outcome, Failure):
+                error = outcome.error
+                logger.warning("  %s: %s failed: %s", work.cell.label, work.task, error)
+            else:
+                total = outcome.timing_s["total"]
+                logger.info("  %s: %s evaluated in %.1f s", work.cell.label, work.task, total)
+        if not ended:
+            return
+        self._left -= ended
+        self._tell()
+        for weights_key, works in self._models.items():
+            if ended & works.keys() and not self._left & works.keys():
+                self._show([cell for cell in self._job.cells if cell.weights_key == weights_key])
+
+    def summary(self) -> Summary:
+        """Return the outcome of every cell, read from the run folder."""
+        outcomes = {key: self._job.outcome(key) for key in self._works}
+        summary = Summary()
+        for cell in self._job.cells:
+            failed: dict[str, list[str]] = {}
+            for task, key in cell.records.items():
+                error = "neither scores nor an error could be written (is the disk full?)"
+                outcome = outcomes[key]
+                if not isinstance(outcome, TaskRecord):
+                    error = error if outcome is None else outcome.error
+                    failed.setdefault(error, []).append(task)
+            if failed:
+                summary.failed[cell.label] = "; ".join(
+                    f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
+                    for error, tasks in failed.items()
+                )
+            elif any(self._is_new(outcomes[key]) for key in cell.records.values()):
+                summary.evaluated.append(cell.label)
+            else:
+                summary.before.append(cell.label)
+        return summary
+
+    def _is_new(self, outcome: TaskRecord | Failure | None) -> bool:
+        call = outcome.provenance.get("call") if isinstance(outcome, TaskRecord) else None
+        return call == self._job.call
+
+    def _on_disk(self) -> set[str]:
+        """Return the keys of all that has a record or a failure; opens no file."""
+        folders = (self._job.out / name for name in ("records", "failures"))
+        return {path.stem for each in folders if each.is_dir() for path in each.iterdir()}
+
+    def _show(self, cells: Sequence[Cell]) -> None:
+        """Show cells of one model, if this call has evaluated something of it."""
+        ended = [{t: self._job.outcome(k) for t, k in cell.records.items()} for cell in cells]
+        if not any(self._is_new(each) for outcomes in ended for each in outcomes.values()):
+            return
+        for cell, outcomes in zip(cells, ended, strict=True):
+            done = {
+                t: each.evaluation for t, each in outcomes.items() if isinstance(each, TaskRecord)
+            }
+            for show in self._shows:
+                show(cell, done)
+
+    def _tell(self) -> None:
+        total = len(self._works)
+        tell(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
+
 
 Start = Callable[[Job, Board], None]
 """Has workers do a job, and the board look now and then; returns when they have ended."""
@@ -55,14 +172,8 @@ def run_cells(
     What fails is noted with its reason, and the rest goes on. Models that another runner works on
     are waited for.
 
-    Args:
-        out: the run folder.
-        cells: with their keys.
-        engine: makes what evaluates, in the worker; picklable where that is another process.
-        protocol: of the records.
-        progress: whether to show what is being done; None shows it on a terminal only.
-        shows: each is called for every cell that has ended now.
-        start: how workers are started.
+    `engine` makes what evaluates, in the worker. `progress` is that of `status_line`; each of
+    `shows` is called for every cell that has ended now.
     """
     job = Job(out, cells, engine, uuid.uuid4().hex, protocol)
     with status_line(progress):
@@ -133,3 +244,22 @@ def share_of(names: Sequence[str], place: int, gpus: int) -> Sequence[str]:
     shares = max(1, len(names) // gpus)
     first = place % shares * gpus
     return names[first : first + gpus]
+
+
+def show_scores(
+    cell: Cell, evaluations: Mapping[str, Evaluation], metric: str | None = None
+) -> None:
+    """Print the scores of a cell on stdout: its label, and `metric` of the tasks that have it."""
+    parts = []
+    for task in cell.records:
+        shown = "failed"
+        if task in evaluations:
+            scores = [score for score in evaluations[task].scores if score.task == task]
+            score = next((each for each in scores if each.metric == metric), scores[0])
+            shown = with_interval(score.value, score.interval, score.is_share)
+        parts.append(f"{task_name(task)}: {shown}".replace(" ", "\N{NO-BREAK SPACE}"))
+    text = textwrap.fill(f"{cell.label}  {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
+    text = printable(text.replace("\N{NO-BREAK SPACE}", " "))
+    if not above(text, sys.stdout):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

@@ -10,7 +10,7 @@ from typing import Any
 
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, tell
-from ablations.runner.board import Board
+from ablations.runner.jobs import Board
 from ablations.runner.records import RUN_FILE
 from ablations.runner.worker import Job, work
 from layerswap_method.errors import InputError, first_line

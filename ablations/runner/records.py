@@ -50,22 +50,19 @@ class TaskRecord(Frozen):
     """Hash of everything that can change the scores; names the file."""
 
     weights_key: str
-    """Hash of the weights."""
 
     protocol: str
-    """Hash of the protocol: limit, seed, engine and its options."""
+    """Hash of limit, seed, engine and its options."""
 
     task: str
-
     label: str
     """The cell that it was evaluated for, in words."""
 
     evaluation: Evaluation
-    """Scores, versions and notes; without samples."""
+    """Without samples."""
 
     timing_s: dict[str, float]
-    """Wall time in seconds: ``total``, and what there was of ``merge`` (by mergekit), ``start`` (of
-    an engine), ``load`` (weights into the live engine) and ``evaluate``."""
+    """Wall time in seconds: ``total``, of which ``evaluate`` was not spent on getting the model."""
 
     provenance: dict[str, Any]
     """How the weights got into the engine, where the answers are, when it was finished."""
@@ -77,10 +74,9 @@ class TaskRecord(Frozen):
     """Lines that follow."""
 
     path: Path = Field(default=Path(), exclude=True)
-    """The file."""
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the records of all items; their prompts and responses are in other files.
+        """Yield all items; their prompts and responses are in other files.
 
         Raises:
             LayerSwapError: at a line that is damaged, and for a file that is gone or lacks lines.
@@ -137,19 +133,17 @@ class Failure(Frozen):
     task: str
     label: str
     error: str
-
     details: str = ""
     """The traceback, where the error is not one that explains itself."""
 
     call: str = ""
-    """Of `Job`: what failed in a call is not tried again in it."""
+    """Of `Job`."""
 
 
 class RunFile(Frozen):
     """The content of ``run.json``."""
 
     schema_version: int = SCHEMA_VERSION
-
     study: Study
     """With the values of the experts file."""
 
@@ -161,19 +155,15 @@ class RunFile(Frozen):
     """Every cell of the study, in order; not only the finished ones."""
 
     num_layers: int | None
-    """Decoder layers of the model."""
-
     protocol: str
-    """Hash of the protocol; see `TaskRecord`."""
-
     notes: tuple[str, ...] = ()
-    """Notes of the plan: scaled layer counts, cells that share weights."""
+    """Of the plan: scaled layer counts, cells that share weights."""
 
     created: str
     """UTC, ISO 8601."""
 
     versions: dict[str, str]
-    """Versions of this project and of what can change a score."""
+    """Of this project and of what can change a score."""
 
 
 class Run(Frozen):
@@ -181,22 +171,19 @@ class Run(Frozen):
 
     path: Path
     head: RunFile
-
     cells: tuple[CellRecord, ...]
-    """The cells that have a record, in the order of the study."""
+    """Those that have a record, in the order of the study."""
 
     failures: tuple[Failure, ...]
-    """Of the cells that lack one: the first failure of each, in the order of the study."""
+    """The first one of each cell that lacks a record."""
+
+    is_copy: bool = False
+    """Whether this is a copy for readers: `run.json` and the observations, no records."""
 
     @property
     def study(self) -> Study:
         """The study, as resolved."""
         return self.head.study
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether this is a copy for readers: `run.json` and the observations, no records."""
-        return _is_copy(self.path)
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
@@ -217,12 +204,10 @@ def load_run(path: Path) -> Run:
         fault = f"no {RUN_FILE} in it, so it is not a run folder"
         fault = f"{path}: {fault}" if is_folder(path) else no_such_folder(path)
         raise InputError(f"{fault}; give the folder that layerswap run wrote")
+    is_copy = not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
+    copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
-    if _is_copy(path):
-        copied = _copied_records(path / OBSERVATIONS_FILE)
-        found = {key: copied.get(key) for key in keys}
-    else:
-        found = {key: read_record(path, key) for key in keys}
+    found = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
     cells, failures = [], []
     for cell in head.cells:
         tasks = [task for key in cell.records.values() if (task := found[key]) is not None]
@@ -232,11 +217,7 @@ def load_run(path: Path) -> Run:
         first = next((failure for failure in failed if failure is not None), None)
         if first is not None:
             failures.append(first.model_copy(update={"label": cell.label}))
-    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
-
-
-def _is_copy(path: Path) -> bool:
-    return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
+    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures), is_copy=is_copy)
 
 
 def _copied_records(file: Path) -> dict[str, TaskRecord]:

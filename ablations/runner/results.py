@@ -23,7 +23,6 @@ from ablations.runner.records import (
     CellRecord,
     Run,
     TaskRecord,
-    find_record,
     load_run,
 )
 from ablations.statistics.corpus import corpus_metric, pseudo_values
@@ -61,31 +60,6 @@ evaluated on the same text. ``value``: of the item, averaged over repeats; their
 Items of a corpus metric (BLEU) have jackknife pseudo-values."""
 
 
-def latest_records(run: Run) -> dict[str, dict[str, TaskRecord]]:
-    """Return cell -> task -> record, with the scores of earlier calls too.
-
-    Those are of the same weights under the same protocol; the tasks of the plan come first.
-    """
-    every = [record for cell in run.cells for record in cell.tasks]
-    current = {record.key for record in every}
-    for file in sorted((run.path / "records").glob("[!.]*.jsonl")):
-        if file.stem not in current and (record := find_record(run.path, file.stem)) is not None:
-            every.append(record)
-    # The last one of a task counts: the plan's own, or else the newest.
-    every.sort(key=lambda r: (r.key in current, str(r.provenance.get("finished", ""))))
-    known: dict[str, dict[str, TaskRecord]] = {}
-    for record in every:
-        if record.protocol == run.head.protocol:
-            known.setdefault(record.weights_key, {})[record.task] = record
-    return {
-        cell.label: {
-            task: own[task] for task in dict.fromkeys((*cell.records, *own)) if task in own
-        }
-        for cell in run.head.cells
-        for own in [known.get(cell.weights_key, {})]
-    }
-
-
 def write_results(path: Path) -> None:
     """Write the scores of every cell and all observations of a run folder."""
     import pyarrow as pa
@@ -104,14 +78,14 @@ def write_results(path: Path) -> None:
 
 
 def _scores(run: Run) -> pd.DataFrame:
-    latest, rows = latest_records(run), list[dict[str, Any]]()
-    for cell in run.head.cells:
-        for task, record in latest[cell.label].items():
+    rows = list[dict[str, Any]]()
+    for cell in run.cells:
+        row = {"cell": cell.label, "kind": cell.kind, "weights": cell.weights_key}
+        for record in cell.tasks:
             evaluation = record.evaluation
-            row = {"cell": cell.label, "kind": cell.kind, "weights": cell.weights_key}
             more = {
-                "num_fewshot": evaluation.num_fewshot.get(task),
-                "task_version": evaluation.task_versions.get(task),
+                "num_fewshot": evaluation.num_fewshot.get(record.task),
+                "task_version": evaluation.task_versions.get(record.task),
                 "backend": evaluation.backend,
                 "record": record.path.relative_to(run.path).as_posix(),
             }

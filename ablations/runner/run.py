@@ -15,11 +15,17 @@ from ablations.engines.options import BackendChoice
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
-from ablations.runner.board import ShowCell, Summary, show_scores
-from ablations.runner.engines import EngineSetup
-from ablations.runner.jobs import Start, in_processes, in_this_process, run_cells
+from ablations.runner.engines import StudyEngine
+from ablations.runner.jobs import (
+    ShowCell,
+    Start,
+    Summary,
+    in_processes,
+    in_this_process,
+    run_cells,
+    show_scores,
+)
 from ablations.runner.results import write_results
-from ablations.runner.stored_answers import default_answers
 from ablations.runner.trackers import TrackerName, tracker
 from ablations.runner.worker import now
 from ablations.sandbox import Isolation
@@ -54,7 +60,6 @@ class RunOptions:
 
     backend: BackendChoice = "auto"
     executor: Literal["local", "ray"] = "local"
-
     address: str = "auto"
     """Of the Ray cluster."""
 
@@ -79,17 +84,14 @@ class RunOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
-    progress: bool | None = None
-    """Whether to show what is being done; None shows it on a terminal only."""
-
     model: str | None = None
-    """What the only cell is called while it runs; None goes by its name in a report."""
+    """What the only cell is called while it runs, whose folder keeps the tasks of earlier calls;
+    None goes by its name in a report."""
 
     show_scores: bool = False
     """Whether scores of a cell are printed on stdout when it has ended."""
 
     track: TrackerName | None = None
-    """What the scores of every cell are sent to when it has ended."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class RunResult:
 
     unfinished: int
     """Cells of the study that still have no record."""
+
+    tasks: frozenset[str]
+    """What was to be evaluated."""
 
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
@@ -188,7 +193,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
-    head = write_plan(out, plan)
+    head = write_plan(out, plan, add=options.model is not None)
     what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
     names = cell_names(head)
     if options.model is not None:
@@ -206,16 +211,16 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         summary = run_cells(
             out,
             cells,
-            EngineSetup(plan, out, answers, options.materialize),
+            functools.partial(StudyEngine, plan, out, answers, materialize=options.materialize),
             protocol=plan.protocol,
-            progress=options.progress,
             shows=shows,
             start=_start(options, plan.options.gpus),
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
-    return RunResult(out, summary, len(records.load_run(out).unfinished))
+    tasks = frozenset(task for cell in cells for task in cell.records)
+    return RunResult(out, summary, len(records.load_run(out).unfinished), tasks)
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
@@ -259,6 +264,12 @@ def default_out(
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
 
+def default_answers(out: Path) -> Path:
+    """Return the default folder of answers for the run folder `out`."""
+    runs = Path("runs").absolute()
+    return (runs if runs in out.parents else out.parent) / "answers"
+
+
 def _start(options: RunOptions, gpus: int) -> Start:
     if options.executor == "ray":
         from ablations.runner.ray_jobs import on_cluster
@@ -292,16 +303,28 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         raise InputError(f"{out}: {fault}; choose another --out")
 
 
-def write_plan(out: Path, plan: StudyPlan) -> records.RunFile:
-    """Write a plan as `run.json`, without places of this machine."""
+def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunFile:
+    """Write a plan as `run.json`, without places of this machine.
+
+    With `add`, models keep the tasks that were evaluated under the same protocol before.
+    """
     known = records.read_run_file(out)
+    before: dict[str, dict[str, str]] = {}
+    if add and known is not None and known.protocol == plan.protocol:
+        before = {cell.weights_key: cell.records for cell in known.cells}
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
         study=plan.study,
         experts=sources,
         cells=tuple(
-            cell.model_copy(update={"merge": with_references(cell.merge, places), "request": None})
+            cell.model_copy(
+                update={
+                    "merge": with_references(cell.merge, places),
+                    "request": None,
+                    "records": {**cell.records, **before.get(cell.weights_key, {}), **cell.records},
+                }
+            )
             for cell in plan.cells
         ),
         num_layers=plan.num_layers or None,

@@ -13,7 +13,6 @@ from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert
 from ablations.runner import records
-from ablations.runner.engines import EngineSetup
 from ablations.runner.jobs import run_cells
 from ablations.runner.worker import Work
 from ablations.scoring.intervals import wilson_interval
@@ -63,17 +62,16 @@ def work_of(request, merge=None, name="x"):
     return Work(cell.model_copy(update=keys), task)
 
 
-def setup_of(out, *experts, options=None, materialize=False):
-    """Return the setup of experts as they are now, the first of which is the base."""
+def plan_of(*experts, options=None):
+    """Return a plan of experts as they are now, the first of which is the base."""
     folders = [folder for e in experts for folder in (e.folder, e.adapter) if folder is not None]
-    plan = SimpleNamespace(
+    return SimpleNamespace(
         backend="hf",
         options=options or EngineOptions(batch_size=8),
         base=experts[0],
         experts={expert.name: expert for expert in experts},
         states={str(folder): folder_state(folder) for folder in folders},
     )
-    return EngineSetup(plan, out, out / "answers", materialize)
 
 
 def passthrough(expert: Expert):
@@ -164,7 +162,7 @@ class FakeEngine:
             raise error
         if label in self.dying:
             os.kill(os.getpid(), signal.SIGKILL)
-        return fake_evaluation(work), {"load": 0.0, "evaluate": 0.01}, {"weights": "fake"}
+        return fake_evaluation(work), {"weights": "fake"}
 
     def check(self):
         return dict.fromkeys(self.wrong, "the engine forgot its weights")

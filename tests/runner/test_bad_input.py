@@ -126,7 +126,7 @@ def no_engine(monkeypatch):
     def fail(*_):
         raise AssertionError("an engine was made")
 
-    monkeypatch.setattr(runner, "EngineSetup", fail)
+    monkeypatch.setattr(runner, "StudyEngine", fail)
 
 
 @pytest.mark.usefixtures("no_engine")

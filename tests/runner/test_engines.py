@@ -17,10 +17,11 @@ from ablations.engines.in_place import HfEngine
 from ablations.models.find import Expert
 from ablations.runner import records
 from ablations.runner.checkpoints import run_mergekit
+from ablations.runner.engines import StudyEngine
 from ablations.runner.run import RunOptions, run_study
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
-from tests.runner.fakes import passthrough, scores_by_label, setup_of, work_of
+from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_until
 
@@ -80,8 +81,9 @@ def test_an_adapter_trained_anew_is_merged_anew(by_mergekit, tmp_path, models):
     for scale in (1, -3):
         file = adapter / "adapter_model.safetensors"
         save_file({name: tensor * scale for name, tensor in load_file(file).items()}, file)
-        engine = setup_of(tmp_path, expert, materialize=True)()
-        evaluation, _, how = engine.evaluate(work_of(request, merge, f"x{scale}"))
+        answers = tmp_path / "answers"
+        engine = StudyEngine(plan_of(expert), tmp_path, answers, materialize=True)
+        evaluation, how = engine.evaluate(work_of(request, merge, f"x{scale}"))
         engine.close()
         assert how["weights"] == "checkpoint"
         responses.append([sample.responses for sample in evaluation.samples])
@@ -94,15 +96,16 @@ def test_an_adapter_trained_anew_is_merged_anew(by_mergekit, tmp_path, models):
 def test_an_expert_is_watched_whatever_its_folder_is_called(tmp_path, models, name, fate):
     folder = write_expert(tmp_path / name / "math", 0)
     expert = Expert("math", folder)
-    setup = setup_of(tmp_path, Expert("base", models / "base"), expert)
-    setup.check_unchanged(passthrough(expert))
+    plan = plan_of(Expert("base", models / "base"), expert)
+    engine = StudyEngine(plan, tmp_path, tmp_path / "answers")
+    engine._check_unchanged(passthrough(expert))
     if fate == "gone":
         folder.rename(tmp_path / "hidden")
     else:
         write_expert(folder, 1)
     request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
     with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
-        setup().evaluate(work_of(request, passthrough(expert)))
+        engine.evaluate(work_of(request, passthrough(expert)))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ablations.machine.progress import Step, listening
-from ablations.runner.board import Board
+from ablations.runner.jobs import Board
 from ablations.runner.ray_jobs import on_cluster
 from ablations.runner.records import RUN_FILE
 from ablations.runner.worker import Job

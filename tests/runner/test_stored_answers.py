@@ -1,17 +1,14 @@
 """What must never be reused: answers of other weights, engines, options and versions."""
 
-import dataclasses
-from types import SimpleNamespace
-
 import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
-from ablations.runner import stored_answers
-from ablations.runner.stored_answers import answer_file
+from ablations.runner import engines
+from ablations.runner.engines import StudyEngine, answer_file
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.scoring.records import EvaluationRequest
-from tests.runner.fakes import setup_of, work_of
+from tests.runner.fakes import plan_of, work_of
 
 REQUEST = EvaluationRequest(tasks=("words",))
 
@@ -21,13 +18,12 @@ def place(tmp_path, models):
     """Return a function that says where an answer is, and under which key."""
 
     def place(work=None, out=tmp_path, **changes):
-        base = Expert("base", models / "base")
-        setup = setup_of(tmp_path, base, options=EngineOptions(dtype="float32"))
-        setup = dataclasses.replace(setup, out=out)
-        plan = SimpleNamespace(**{**vars(setup.plan), **changes})
-        if "options" in changes:
-            plan.options = setup.plan.options.model_copy(update=changes["options"])
-        answers = answer_file(dataclasses.replace(setup, plan=plan), work or work_of(REQUEST))
+        options = EngineOptions(dtype="float32").model_copy(update=changes.pop("options", {}))
+        plan = plan_of(Expert("base", models / "base"), options=options)
+        vars(plan).update(changes)
+        answers = answer_file(
+            StudyEngine(plan, out, tmp_path / "answers"), work or work_of(REQUEST)
+        )
         return answers.path, answers.key("prompt")
 
     return place
@@ -50,16 +46,16 @@ def test_options_that_change_an_answer_ask_again(place, options, is_other):
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
 def test_another_version_asks_again(place, package, monkeypatch):
-    before, versions = place(), stored_answers.backend_versions("hf")
+    before, versions = place(), engines.backend_versions("hf")
     assert package in versions
     other = {**versions, package: "0.0.1"}
-    monkeypatch.setattr(stored_answers, "backend_versions", lambda _: other)
+    monkeypatch.setattr(engines, "backend_versions", lambda _: other)
     assert place() != before
 
 
 def test_another_context_asks_again(place, monkeypatch):
     before = place()
-    monkeypatch.setattr(stored_answers, "context_of", lambda _: 7)
+    monkeypatch.setattr(engines, "context_of", lambda _: 7)
     assert place() != before
 
 

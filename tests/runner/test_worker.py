@@ -15,8 +15,7 @@ import pytest
 
 from ablations.machine.locks import try_claim
 from ablations.runner import records
-from ablations.runner.board import show_scores
-from ablations.runner.jobs import in_processes, share_of
+from ablations.runner.jobs import in_processes, share_of, show_scores
 from ablations.runner.worker import LOCKS, ModelFailed, Work
 from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import (

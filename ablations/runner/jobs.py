@@ -64,8 +64,7 @@ class Board:
     def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
         """Look for the first time; say nothing of what is finished."""
         self._job, self._shows = job, shows
-        self._models = job.models()
-        self._works = {key: work for works in self._models.values() for key, work in works.items()}
+        self._works = {key: work for works in job.models().values() for key, work in works.items()}
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
         for file in (records.record_file(job.out, key) for key in self._left):
             if file.is_file():
@@ -78,26 +77,23 @@ class Board:
         return not self._left
 
     def look(self) -> None:
-        """Say what has ended since, and show the cells of models that have."""
-        ended = set[str]()
-        for key in sorted(self._left & self._on_disk()):
-            work, outcome = self._works[key], self._job.outcome(key)
-            if outcome is None:
-                continue
-            ended.add(key)
-            if isinstance(outcome, Failure):
-                error = outcome.error
-                logger.warning("  %s: %s failed: %s", work.cell.label, work.task, error)
-            else:
-                total = outcome.timing_s["total"]
-                logger.info("  %s: %s evaluated in %.1f s", work.cell.label, work.task, total)
+        """Say what has ended since, and show the cells that have."""
+        ended = {key: self._job.outcome(key) for key in sorted(self._left & self._on_disk())}
+        ended = {key: outcome for key, outcome in ended.items() if outcome is not None}
+        for key, outcome in ended.items():
+            what = f"  {self._works[key].cell.label}: {self._works[key].task}"
+            if isinstance(outcome, TaskRecord):
+                logger.info("%s evaluated in %.1f s", what, outcome.timing_s["total"])
+            elif outcome is not None:
+                logger.warning("%s failed: %s", what, outcome.error)
         if not ended:
             return
-        self._left -= ended
+        self._left -= ended.keys()
         self._tell()
-        for weights_key, works in self._models.items():
-            if ended & works.keys() and not self._left & works.keys():
-                self._show([cell for cell in self._job.cells if cell.weights_key == weights_key])
+        for cell in self._job.cells:
+            keys = set(cell.records.values())
+            if not ended.keys().isdisjoint(keys) and self._left.isdisjoint(keys):
+                self._show(cell)
 
     def summary(self) -> Summary:
         """Return the outcome of every cell, read from the run folder."""
@@ -131,17 +127,13 @@ class Board:
         folders = (self._job.out / name for name in ("records", "failures"))
         return {path.stem for each in folders if each.is_dir() for path in each.iterdir()}
 
-    def _show(self, cells: Sequence[Cell]) -> None:
-        """Show cells of one model, if this call has evaluated something of it."""
-        ended = [{t: self._job.outcome(k) for t, k in cell.records.items()} for cell in cells]
-        if not any(self._is_new(each) for outcomes in ended for each in outcomes.values()):
-            return
-        for cell, outcomes in zip(cells, ended, strict=True):
-            done = {
-                t: each.evaluation for t, each in outcomes.items() if isinstance(each, TaskRecord)
-            }
+    def _show(self, cell: Cell) -> None:
+        """Show a cell, if this call has evaluated something of it."""
+        outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
+        done = {t: each for t, each in outcomes.items() if isinstance(each, TaskRecord)}
+        if any(map(self._is_new, done.values())):
             for show in self._shows:
-                show(cell, done)
+                show(cell, {task: record.evaluation for task, record in done.items()})
 
     def _tell(self) -> None:
         total = len(self._works)

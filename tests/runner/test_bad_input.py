@@ -1,10 +1,7 @@
 """What one can get wrong beside the study, and in its tasks: one message, nothing written."""
 
 import functools
-import json
-import logging
 import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -13,7 +10,6 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.engines.work_size import measure_tasks
-from ablations.machine.progress import listening
 from ablations.runner import run as runner
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.files import read_study
@@ -87,11 +83,6 @@ def test_a_damaged_run_file_is_no_reason_to_remove_the_run(tmp_path, run, conten
 def test_a_wrong_choice_of_cells_leaves_nothing_behind(run, only):
     refused(run("--only", only), "--only")
     assert not list(Path().iterdir())
-
-
-@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
-def test_jobs_that_are_no_number_of_engines(run, jobs):
-    refused(run("--jobs", jobs), "Invalid value for '--jobs'")
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
@@ -198,24 +189,6 @@ def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypa
         measure_tasks([request], models / "base", None)
 
 
-def test_a_dry_run_counts_long_prompts_without_a_warning_of_the_tokenizer(tmp_path, models):
-    model = shutil.copytree(models / "base", tmp_path / "model")
-    config = model / "tokenizer_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "model_max_length": 1}))
-    data = write_rows(tmp_path / "own", [{"question": "w1 w2 w3", "answer": "w3"}])
-    write_task(tmp_path / "own", "long", data, doc_to_text="{{question}}")
-    warnings = []
-    logger, listener = logging.getLogger("transformers"), logging.Handler()
-    listener.emit = warnings.append
-    logger.addHandler(listener)
-    try:
-        request = EvaluationRequest(tasks=("long",), include_path=tmp_path / "own")
-        assert measure_tasks([request], model, None)["long"].prompt_tokens > 1
-    finally:
-        logger.removeHandler(listener)
-    assert warnings == []
-
-
 def test_finished_cells_need_no_data(ask, tmp_path, experts):
     ask(*DRY, doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
@@ -230,12 +203,3 @@ def test_finished_cells_need_no_data(ask, tmp_path, experts):
     base = next(cell for cell in plan().cells if cell.kind == "base")
     done = set(base.records.values())
     assert plan(is_finished=done.__contains__, only=("kind=base",)).cells
-
-
-def test_a_dry_run_tells_what_it_does_all_the_way(ask):
-    steps = []
-    with listening(steps.append):
-        assert ask(*DRY).exit_code == 0
-    told = list(dict.fromkeys(step.what for step in steps))
-    assert told[:3] == ["loading the libraries", "reading the study", "reading the task files"]
-    assert {"planning the cells", "reading the experts", "reading the data of story"} <= {*told}

@@ -48,6 +48,7 @@ def take_descendants_along() -> None:
         [sys.executable, "-I", "-S", "-c", _WARDEN, str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # its starter may end before it has begun
         start_new_session=True,
     )
     if warden.stdout is not None:  # it looks from now on

@@ -6,7 +6,6 @@ A model is streamed into a live engine, or goes through a checkpoint on disk.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import json
 import logging
@@ -14,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions, engine_facts
@@ -42,9 +41,8 @@ _Ask = Callable[..., Evaluation]
 """Takes a request and a file of ``answers``; asks a model what is not in the file."""
 
 
-@dataclasses.dataclass(frozen=True)
-class _Model:
-    """A model in an engine, ready to answer."""
+class _Model(NamedTuple):
+    """A model in an engine, ready to answer; `stack` ends what is its alone."""
 
     weights_key: str
     ask: _Ask
@@ -52,7 +50,6 @@ class _Model:
     """How its weights got there, as provenance."""
 
     stack: ExitStack
-    """Ends its engine and removes its checkpoint, where they are its alone."""
 
 
 class StudyEngine:
@@ -62,14 +59,7 @@ class StudyEngine:
     """
 
     def __init__(self, plan: StudyPlan, out: Path, answers: Path, *, materialize: bool = False):
-        """Start nothing.
-
-        Args:
-            plan: of the study.
-            out: the run folder: checkpoints are in it for a while.
-            answers: folder of the answers, which runs share.
-            materialize: whether every merge goes through a checkpoint on disk.
-        """
+        """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
         self._model: _Model | None = None

@@ -30,10 +30,10 @@ def _work(job: Job) -> None:
 
 
 def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: int) -> None:
-    """Work on a Ray cluster; a worker that goes away costs the model that it held.
+    """Work on a Ray cluster, in a folder that all nodes share.
 
     Args:
-        job: what to do, in a folder that all nodes share.
+        job: what to do.
         board: looks now and then.
         address: of the cluster; ``auto`` finds one on this machine or in ``RAY_ADDRESS``.
         jobs: workers at most; None for as many as the GPUs are enough for (without: one a node).

@@ -10,8 +10,7 @@ from contextlib import contextmanager
 import click
 
 from ablations.machine.names import printable
-from ablations.machine.progress import Step, tell
-from ablations.machine.status_line import above, status_line
+from ablations.machine.progress import Step, above, status_line, tell
 
 
 def say(text: str, *, err: bool = False) -> None:

@@ -77,7 +77,7 @@ def _check_method(document: Mapping[str, Any]) -> None:
 
 
 def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
-    from ablations.machine.mergekit_program import mergekit_yaml
+    from ablations.runner.checkpoints import mergekit_yaml
 
     for name in ("verify", "resume"):
         if options[name]:

@@ -96,7 +96,7 @@ def smol_build(source: Any) -> None:
     Then train experts: layerswap train smol/math, or make real-model in a clone. A build that was
     stopped continues with the same command.
     """
-    from ablations.machine.status_line import status_line
+    from ablations.machine.progress import status_line
     from ablations.smol.build import ROOT, build_smol
 
     show_log()

@@ -19,10 +19,7 @@ _LARGE = 50_000_000
 
 
 def fingerprint_checkpoint(folder: Path) -> str:
-    """Return a hash of the files of a checkpoint that can change the model's answers.
-
-    Model cards, logs and manifests are left out, and so is the place of the folder.
-    """
+    """Return a hash of the `checkpoint_files` of a folder, wherever that is."""
     return fingerprint_files(folder, checkpoint_files(folder))
 
 
@@ -34,8 +31,7 @@ def checkpoint_files(folder: Path) -> set[Path]:
 def fingerprint_folder(folder: Path) -> str:
     """Return a hash of the relative names and contents of every file below `folder`.
 
-    Hidden files and folders (locks, version control) and Python's caches are left out. Dates and
-    the place of the folder do not count.
+    Hidden files and folders (locks, version control) and Python's caches are left out.
     """
     paths = {
         path

@@ -1,12 +1,10 @@
-"""How long a worker process and what it has started live."""
+"""What a process has started ends with it."""
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 
 _WARDEN = """
 import os, signal, sys, time
@@ -37,18 +35,6 @@ for pid in known | {late for pid in known for late in below(pid)}:
 _wardens: dict[int, subprocess.Popen[bytes]] = {}
 
 
-def end_with_parent() -> None:
-    """End this process when its parent is gone, however that ended: nothing works for nobody."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
 def take_descendants_along() -> None:
     """Have everything that this process starts end with it, SIGKILL included.
 
@@ -62,6 +48,7 @@ def take_descendants_along() -> None:
         [sys.executable, "-I", "-S", "-c", _WARDEN, str(os.getpid())],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # its starter may end before it has begun
         start_new_session=True,
     )
     if warden.stdout is not None:  # it looks from now on

@@ -1,4 +1,4 @@
-"""Claims on parts of a run folder, so that several runners can share it.
+"""Claims on parts of a folder, so that several runners can share it.
 
 A claim is a `filelock`: the kernel gives it up when its holder ends, however that happens, so no
 claim is ever stale. On network file systems it works between machines where the server supports
@@ -26,8 +26,6 @@ class Claim:
     """A claim that is held."""
 
     lock: FileLock
-    """The kernel's."""
-
     owner: Path
     """The file that names who holds it."""
 
@@ -42,15 +40,9 @@ class Claim:
 
 
 def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
-    """Return a claim on `name` in `folder`, held until it is released.
+    """Return a claim on `name` in `folder` (which is made), or None while another holds it.
 
-    Args:
-        folder: of the claims; made where it is missing.
-        name: of what is claimed.
-        note: a line more for `Claim.abandoned`.
-
-    Returns:
-        None while another runner, or claim, holds it.
+    `note` is a line more for `Claim.abandoned`.
 
     Raises:
         OSError: where there is no room for the file.
@@ -73,32 +65,25 @@ def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
             f"{folder}: this file system cannot lock files; choose an --out on a local disk, on "
             "NFSv4, or on Lustre mounted with flock"
         ) from error
-    owner = _holder_file(folder, name)
-    claim = Claim(lock, owner, _read(owner))
-    # On a full disk the claim holds all the same, only its owner is not named.
-    with contextlib.suppress(OSError):
-        owner.write_text(
-            f"process {os.getpid()} on {socket.gethostname()}\n{note}", encoding="utf-8"
-        )
+    claim = Claim(lock, _owner_file(folder, name), owner(folder, name))
+    with contextlib.suppress(OSError):  # on a full disk the claim has no name
+        who = f"process {os.getpid()} on {socket.gethostname()}"
+        claim.owner.write_text(f"{who}\n{note}", encoding="utf-8")
     return claim
 
 
-def holder(folder: Path, name: str) -> str:
-    """Return in words who holds the claim, or held it last."""
-    return _read(_holder_file(folder, name)).partition("\n")[0] or "another runner"
-
-
-def has_owner(folder: Path, name: str) -> bool:
-    """Return whether somebody holds the claim, or ended without giving it up."""
-    return _holder_file(folder, name).is_file()
-
-
-def _read(path: Path) -> str:
+def owner(folder: Path, name: str) -> str:
+    """Return what the holder of a claim wrote, or one that ended without giving it up."""
     try:
-        return path.read_text(encoding="utf-8")
+        return _owner_file(folder, name).read_text(encoding="utf-8")
     except (OSError, ValueError):
         return ""
 
 
-def _holder_file(folder: Path, name: str) -> Path:
+def holder(folder: Path, name: str) -> str:
+    """Return in words who holds the claim."""
+    return owner(folder, name).partition("\n")[0] or "another runner"
+
+
+def _owner_file(folder: Path, name: str) -> Path:
     return folder / f"{name}.holder"

@@ -1,11 +1,15 @@
-"""The current step of a command, sent to listeners such as the status line."""
+"""What a command is doing, drawn by rich at the bottom of the terminal (stderr), nowhere else."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TextIO, TypeVar
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 T = TypeVar("T")
 
@@ -18,7 +22,6 @@ class Step:
     """In words; ``""`` where something else shows its own progress."""
 
     done: float = 0.0
-    """Of `total`, in `unit`."""
 
     total: float = 0.0
     """0 where nobody knows."""
@@ -26,36 +29,104 @@ class Step:
     unit: str = "items"
     """What is counted; ``bytes`` are shown as MB or GB."""
 
-    where: str = ""
-    """What it belongs to, such as a cell."""
-
     is_whole: bool = False
     """Whether this is about the whole command, of which every other step is a part."""
 
 
-Listener = Callable[[Step], None]
-
-_listeners: list[Listener] = []
+_listeners: list[Callable[[Step], None]] = []
+_lines: list[Progress] = []
 
 
 def tell(step: Step) -> None:
-    """Tell the listener what is being done; does nothing where nobody listens."""
+    """Show what is being done; does nothing where nobody listens."""
     if _listeners:
         _listeners[-1](step)
 
 
 def counted(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
-    """Yield `things`, telling how many of them were taken."""
+    """Yield `things`, showing how many of them were taken."""
     for done, thing in enumerate(things):
         tell(Step(what, done, len(things), unit=unit))
         yield thing
 
 
 @contextmanager
-def listening(listener: Listener) -> Iterator[None]:
+def listening(listener: Callable[[Step], None]) -> Iterator[None]:
     """Hand every step to `listener` until the block ends."""
     _listeners.append(listener)
     try:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def status_line(shown: bool | None = None) -> Iterator[None]:
+    """Show what is being done until the block ends; inside another such block the line is shared.
+
+    Args:
+        shown: whether to; None shows it on a terminal only.
+    """
+    if _lines or not (sys.stderr.isatty() if shown is None else shown):
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    progress = Progress(
+        TextColumn("{task.description} {task.fields[amount]}", markup=False),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(compact=True),
+        console=Console(stderr=True, force_terminal=shown),
+        redirect_stdout=False,  # it may be a file
+        transient=True,
+    )
+    rows: dict[bool, tuple[TaskID, str]] = {}  # one for the whole command, one for its step
+
+    def draw(step: Step) -> None:
+        if not step.what and not step.is_whole:
+            progress.stop()
+            return
+        progress.start()
+        row, before = rows.pop(step.is_whole, (None, ""))
+        if row is not None and before != step.what:
+            progress.remove_task(row)
+            row = None
+        if row is None:
+            row = progress.add_task(step.what, total=None, amount="")
+        amount, total = _amount(step), step.total or None
+        progress.update(row, completed=step.done, total=total, amount=amount)
+        rows[step.is_whole] = row, step.what
+
+    _lines.append(progress)
+    try:
+        with progress, listening(draw):
+            yield
+    finally:
+        _lines.remove(progress)
+
+
+def above(text: str, stream: TextIO | None = None) -> bool:
+    """Print `text` above the line; return whether there is one, else nothing is printed.
+
+    Args:
+        text: one or several lines.
+        stream: where to; None for stderr.
+    """
+    if not _lines:
+        return False
+    if stream is None or stream is sys.stderr or stream.isatty():
+        _lines[-1].console.print(text, markup=False, highlight=False, soft_wrap=True)
+    else:
+        stream.write(f"{text}\n")
+        stream.flush()
+    return True
+
+
+def _amount(step: Step) -> str:
+    if not step.total:
+        return ""
+    if step.unit == "bytes":
+        unit, size = ("GB", 1e9) if step.total >= 1e9 else ("MB", 1e6)
+        return f"{step.done / size:.1f}/{step.total / size:.1f} {unit}"
+    return f"{step.done:.0f}/{step.total:.0f} {step.unit}"

@@ -1,14 +1,13 @@
 """Folders that hold one finished stage of a build, and a manifest that proves it.
 
-A stage is written under a temporary name and renamed when complete, so a folder is either whole
-or absent. It counts as done only while its key and the hashes of all its files still agree.
+A folder is either whole or absent. It counts as done only while its key and the hashes of all its
+files still agree with its manifest.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,21 +61,10 @@ class Stage:
             shutil.rmtree(partial)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
-        """Fill a new folder and put it in the stage's place.
-
-        Args:
-            fill: writes the files into the folder it is given; returns what the manifest records.
-        """
-        started, cpu_started = time.monotonic(), time.process_time()
+        """Put a new folder in the stage's place; `fill` writes its files, and returns a record."""
         with replaced_folder(self.folder) as fresh:
             record = fill(fresh) or {}
-            manifest = {
-                "key": self.key,
-                "duration_s": round(time.monotonic() - started, 2),
-                "cpu_s": round(time.process_time() - cpu_started, 2),
-                **record,
-                "files": self.hashes(fresh),
-            }
+            manifest = {"key": self.key, **record, "files": self.hashes(fresh)}
             text = json.dumps(manifest, indent=2) + "\n"
             (fresh / self.manifest).write_text(text, encoding="utf-8")
 

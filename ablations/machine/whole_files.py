@@ -1,4 +1,4 @@
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, and files of one JSON value a line."""
 
 from __future__ import annotations
 
@@ -33,6 +33,22 @@ def write_bytes(path: Path, content: bytes) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    r"""Yield the lines that are not blank, with their numbers from 1.
+
+    Lines end at ``\n`` only: `str.splitlines` also ends them at U+2028 and the like, which JSON
+    leaves as they are.
+
+    Raises:
+        OSError: when the file cannot be read.
+        UnicodeDecodeError: when it is not UTF-8.
+    """
+    with path.open(encoding="utf-8", newline="\n") as file:
+        for number, line in enumerate(file, start=1):
+            if line.strip():
+                yield number, line
 
 
 def check_place(path: Path) -> None:
@@ -72,9 +88,8 @@ def told_if_unwritable(path: Path, advice: str = "") -> Iterator[None]:
 def replaced_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder next to `path` that takes its place when the body ends.
 
-    When the body raises, the new folder vanishes and what was at `path` stays. A folder cannot
-    be exchanged in one step everywhere, so for an instant neither may be there. Its files can be
-    read by whoever may read the folder.
+    When the body raises, the new folder vanishes and what was at `path` stays. For an instant
+    neither is there: no file system exchanges folders everywhere.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     holder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))

@@ -93,18 +93,6 @@ def build_hint(path: str) -> str:
     return "" if command is None else f"; {command} makes it here"
 
 
-def here(expert: Expert) -> Expert:
-    """Return the expert as it is on this machine, fetching what the hub has and this has not.
-
-    Raises:
-        InputError: where it is neither here nor on the hub.
-    """
-    folders = [expert.folder, *([expert.adapter] if expert.adapter is not None else [])]
-    if all(folder.is_dir() for folder in folders):
-        return expert
-    return find_model(expert.source, name=expert.name)
-
-
 def _source(text: str, folder: Path) -> str:
     if folder.parent.name != "snapshots":
         return str(folder)

@@ -20,8 +20,8 @@ from pydantic import Field
 
 from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import status_line
 from ablations.machine.stages import Stage
-from ablations.machine.status_line import status_line
 from ablations.machine.whole_files import told_if_unwritable
 from ablations.pocket.pretraining import (
     ModelShape,

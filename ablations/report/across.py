@@ -12,8 +12,8 @@ from ablations.report.compare import NO_RESULT, comparisons
 from ablations.report.observations import check_same_content, read_scores
 from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import CellRecord, Run, load_run
-from ablations.runner.results import latest_records, read_observations
+from ablations.runner.records import Run, load_run
+from ablations.runner.results import read_observations
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.scoring.protocol import protocol_of
 from ablations.study.contrasts import Contrast
@@ -100,15 +100,7 @@ def _find(name: str) -> tuple[Run, Model]:
     wanted = run.head.cells[0].label if wanted is None else wanted
     if wanted not in choices:
         raise InputError(f"{folder} has no cell or model {wanted!r}{nearest(wanted, choices)}")
-    records = latest_records(run)
-    cells = tuple(
-        CellRecord(
-            **{**cell.model_dump(), "records": {task: r.key for task, r in own.items()}},
-            tasks=tuple(own.values()),
-        )
-        for cell in run.head.cells
-        if cell.label in choices[wanted] and (own := records[cell.label])
-    )
+    cells = tuple(cell for cell in run.cells if cell.label in choices[wanted])
     if not cells:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     pools = {role: (expert,) for role, expert in cells[0].experts.items()}

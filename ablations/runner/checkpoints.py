@@ -1,92 +1,96 @@
-"""A model of a study as a checkpoint on disk, for as long as it is needed."""
+"""A model of a study as a checkpoint on disk, for as long as it is needed.
+
+mergekit's own program merges it, in a process of its own: what is evaluated is what a user gets who
+types the same command.
+"""
 
 from __future__ import annotations
 
-import logging
+import json
 import shutil
-import time
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
-from ablations.runner.work import Work
-from ablations.study.documents import with_references
-from layerswap_method.errors import InputError
+from ablations.runner.worker import Work
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
 if TYPE_CHECKING:
-    from ablations.runner.engines import EngineSetup
+    from ablations.runner.engines import StudyEngine
 
-logger = logging.getLogger(__name__)
+_TAIL_LINES = 15
 
 
 @contextmanager
-def checkpoint_of(setup: EngineSetup, work: Work) -> Iterator[tuple[Path, float]]:
-    """Yield the work's checkpoint and the seconds it took; what was merged vanishes after."""
-    single = setup.single(work.merge)
+def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
+    """Yield the folder of the work's checkpoint; what was merged vanishes after."""
+    single = engine.single(work.cell.merge)
     if single is not None and single.adapter is None:
-        yield single.folder, 0.0
+        yield single.folder
         return
-    folder = setup.work / work.weights_key
-    recipe = setup.work / f"{work.weights_key}.yml"
-    started = time.monotonic()
-    killed = setup.work.glob(f".layerswap-*.partial/{work.weights_key}")
-    for left in [*setup.work.glob(f".{work.weights_key}*"), *(p.parent for p in killed)]:
-        shutil.rmtree(left, ignore_errors=True)
+    tell(Step("merging to disk"))
+    place = engine.out / ".work" / work.cell.weights_key
+    shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
     try:
-        references = {ref: expert.reference for ref, expert in setup.experts.items()}
-        document = with_references(work.merge, references)
-        write_text(recipe, yaml.safe_dump(document, sort_keys=False))
-        tell(Step("merging to disk"))
-        if not _merged_from_files(setup, recipe, folder):
-            _merge_by_mergekit(setup, work, recipe, folder)
-        yield folder, time.monotonic() - started
-        folder.with_suffix(".log").unlink(missing_ok=True)
+        write_text(place / "recipe.yml", yaml.safe_dump(work.cell.merge, sort_keys=False))
+        run_mergekit(place / "recipe.yml", place / "model", log=place.with_suffix(".log"))
+        yield place / "model"
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        recipe.unlink(missing_ok=True)
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def _merged_from_files(setup: EngineSetup, recipe: Path, folder: Path) -> bool:
-    """Merge without mergekit, if it can be done so; return whether it was."""
-    from layerswap_method.merge import find_models, write_merge
-    from layerswap_method.methods.read import read_recipe_file, recipe_by_files
-
-    experts = {expert.reference: expert for expert in setup.experts.values()}
-    try:
-        file = read_recipe_file(recipe)
-        given = recipe_by_files(file.document)
-        models = "" if given is None else find_models(given, experts.__getitem__)
-        if given is None or isinstance(models, str):
-            return False
-        for _ in write_merge(given, models, str(folder), document=file.document, text=file.text):
-            pass
-    except InputError as error:  # some kinds of adapters: mergekit merges them, or says more
-        logger.info("  %s", error.message)
-        return False
-    return True
+def mergekit_yaml() -> list[str]:
+    """Return the command of `mergekit-yaml` of this Python environment."""
+    program = Path(sys.executable).parent / "mergekit-yaml"
+    module = [sys.executable, "-m", "mergekit.scripts.run_yaml"]
+    return [str(program)] if program.is_file() else module
 
 
-def _merge_by_mergekit(setup: EngineSetup, work: Work, recipe: Path, folder: Path) -> None:
-    from ablations.machine.mergekit_program import merge
+def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
+    """Merge a recipe into `folder`.
 
-    adapters = any(expert.adapter is not None for expert in setup.used(work.merge))
-    cache = ["--lora-merge-cache", str(_adapter_cache(setup))] if adapters else []
-    merge(recipe, folder, fingerprint=work.weights_key, options=cache)
+    mergekit keeps the adapters that it has merged into their bases next to `folder`, and takes them
+    again whatever has become of the adapter since.
 
-
-def _adapter_cache(setup: EngineSetup) -> Path:
-    """Return the folder for adapters merged into their bases; older experts' copies go.
-
-    mergekit takes the copy that it finds, whatever has become of the adapter since.
+    Raises:
+        LayerSwapError: when it fails, with the end of its output; all of it is in `log` then.
     """
-    folder = setup.work / "adapters" / fingerprint_of(**setup.states)
-    for other in folder.parent.glob("*"):
-        if other != folder:
-            shutil.rmtree(other, ignore_errors=True)
-    return folder
+    adapters = ["--lora-merge-cache", str(folder.with_name("adapters"))]
+    done = subprocess.run(
+        [*mergekit_yaml(), str(recipe), str(folder), *adapters],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        write_text(log, done.stdout)
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise LayerSwapError(
+            f"mergekit-yaml failed with exit code {done.returncode}; all of its output is in {log}."
+            f" It ended with:\n{tail}"
+        )
+
+
+def read_measured(merged: Path) -> dict[str, Any]:
+    """Return what a merge of ours measured of the experts' changes, as provenance."""
+    for name in (PLAN_FILE, REVERT_PLAN_FILE):
+        if (merged / name).is_file():
+            return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
+    return {}
+
+
+def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the record of a merge says of the experts' changes, as provenance."""
+    if record.get("merge_method") == "delta_revert":
+        return {"measured": {key: record[key] for key in ("base_model", "threshold", "kept")}}
+    deltas = record.get("deltas")
+    return {} if deltas is None else {"measured": deltas}

@@ -1,91 +1,184 @@
-"""How the workers of a command are started: in its own process, or in several.
+"""How a command has workers do a job, in its own process or in several, and shows what they do.
 
 A worker that dies (killed for memory, a crash in native code) costs the model that it held; another
-one is started in its place. A worker ends with its parent, however that ended, and whatever it has
-started ends with the worker.
+one is started in its place. Whatever a command has started ends with it, however it ended.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import multiprocessing
 import multiprocessing.connection
 import os
 import signal
-import threading
+import sys
+import textwrap
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ablations.machine.lifetime import end_with_parent, take_descendants_along
-from ablations.machine.locks import has_owner
-from ablations.machine.status_line import status_line
-from ablations.runner.board import Board, ShowCell, Summary
-from ablations.runner.work import Job, WorkEvaluator
-from ablations.runner.worker import LOCKS, work
+from ablations.machine.lifetime import take_descendants_along
+from ablations.machine.names import printable
+from ablations.machine.progress import Step, above, status_line, tell
+from ablations.runner import records
+from ablations.runner.records import Failure, TaskRecord
+from ablations.runner.worker import Job, work
+from ablations.scoring.records import Evaluation
+from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
+from ablations.study.labels import task_name
 from layerswap_method.errors import LayerSwapError
+
+if TYPE_CHECKING:
+    from ablations.runner.engines import StudyEngine
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.3
-_GRACE_S = 1.0
+_WIDTH = 100
+
+ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
+"""Shows a cell that has ended now, with the evaluations that it has, by task."""
+
+
+@dataclass
+class Summary:
+    """What a call has done."""
+
+    evaluated: list[str] = field(default_factory=list)
+    """Labels of cells that were finished now (those of equal weights counted each)."""
+
+    before: list[str] = field(default_factory=list)
+    """Labels of cells that were finished before, or by another runner meanwhile."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    """Label -> error."""
+
+
+class Board:
+    """Says what workers have written since it looked last."""
+
+    def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
+        """Look for the first time; say nothing of what is finished."""
+        self._job, self._shows = job, shows
+        self._works = {key: work for works in job.models().values() for key, work in works.items()}
+        self._left = {key for key in self._works if records.find_record(job.out, key) is None}
+        for file in (records.record_file(job.out, key) for key in self._left):
+            if file.is_file():
+                logger.warning("%s is damaged; the task is scored again", file)
+        self._tell()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is a record, or a failure of this call, for everything."""
+        return not self._left
+
+    def look(self) -> None:
+        """Say what has ended since, and show the cells that have."""
+        ended = {key: self._job.outcome(key) for key in sorted(self._left & self._on_disk())}
+        ended = {key: outcome for key, outcome in ended.items() if outcome is not None}
+        for key, outcome in ended.items():
+            what = f"  {self._works[key].cell.label}: {self._works[key].task}"
+            if isinstance(outcome, TaskRecord):
+                logger.info("%s evaluated in %.1f s", what, outcome.timing_s["total"])
+            elif outcome is not None:
+                logger.warning("%s failed: %s", what, outcome.error)
+        if not ended:
+            return
+        self._left -= ended.keys()
+        self._tell()
+        for cell in self._job.cells:
+            keys = set(cell.records.values())
+            if not ended.keys().isdisjoint(keys) and self._left.isdisjoint(keys):
+                self._show(cell)
+
+    def summary(self) -> Summary:
+        """Return the outcome of every cell, read from the run folder."""
+        outcomes = {key: self._job.outcome(key) for key in self._works}
+        summary = Summary()
+        for cell in self._job.cells:
+            failed: dict[str, list[str]] = {}
+            for task, key in cell.records.items():
+                error = "neither scores nor an error could be written (is the disk full?)"
+                outcome = outcomes[key]
+                if not isinstance(outcome, TaskRecord):
+                    error = error if outcome is None else outcome.error
+                    failed.setdefault(error, []).append(task)
+            if failed:
+                summary.failed[cell.label] = "; ".join(
+                    f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
+                    for error, tasks in failed.items()
+                )
+            elif any(self._is_new(outcomes[key]) for key in cell.records.values()):
+                summary.evaluated.append(cell.label)
+            else:
+                summary.before.append(cell.label)
+        return summary
+
+    def _is_new(self, outcome: TaskRecord | Failure | None) -> bool:
+        call = outcome.provenance.get("call") if isinstance(outcome, TaskRecord) else None
+        return call == self._job.call
+
+    def _on_disk(self) -> set[str]:
+        """Return the keys of all that has a record or a failure; opens no file."""
+        folders = (self._job.out / name for name in ("records", "failures"))
+        return {path.stem for each in folders if each.is_dir() for path in each.iterdir()}
+
+    def _show(self, cell: Cell) -> None:
+        """Show a cell, if this call has evaluated something of it."""
+        outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
+        done = {t: each for t, each in outcomes.items() if isinstance(each, TaskRecord)}
+        if any(map(self._is_new, done.values())):
+            for show in self._shows:
+                show(cell, {task: record.evaluation for task, record in done.items()})
+
+    def _tell(self) -> None:
+        total = len(self._works)
+        tell(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
+
 
 Start = Callable[[Job, Board], None]
 """Has workers do a job, and the board look now and then; returns when they have ended."""
 
 
+def in_this_process(job: Job, board: Board) -> None:
+    """Work here."""
+    work(job, board.look)
+
+
 def run_cells(
     out: Path,
     cells: Sequence[Cell],
-    evaluator: Callable[[], WorkEvaluator],
+    engine: Callable[[], StudyEngine],
     *,
     protocol: str = "",
     progress: bool | None = None,
     shows: Sequence[ShowCell] = (),
-    start: Start | None = None,
+    start: Start = in_this_process,
 ) -> Summary:
     """Ask every task of every cell that has no record yet, and write the records.
 
     What fails is noted with its reason, and the rest goes on. Models that another runner works on
-    are waited for; those at which an earlier one was killed come last.
+    are waited for.
 
-    Args:
-        out: the run folder.
-        cells: with their keys.
-        evaluator: makes what evaluates, in the worker; picklable where that is another process.
-        protocol: of the records.
-        progress: whether to show what is being done; None shows it on a terminal only.
-        shows: each is called for every cell that has ended now.
-        start: how workers are started; None works in this process.
+    `engine` makes what evaluates, in the worker. `progress` is that of `status_line`; each of
+    `shows` is called for every cell that has ended now.
     """
-    job = Job(out, cells, evaluator, uuid.uuid4().hex, protocol)
+    job = Job(out, cells, engine, uuid.uuid4().hex, protocol)
     with status_line(progress):
         board = Board(job, shows)
-        killed = {key for key in job.models() if has_owner(out / LOCKS, key)}
         if not board.is_done:
-            last = sorted(cells, key=lambda cell: cell.weights_key in killed)
-            (start or in_this_process)(dataclasses.replace(job, cells=last), board)
+            take_descendants_along()
+            start(job, board)
             board.look()
         return board.summary()
 
 
-def in_this_process(job: Job, board: Board) -> None:
-    """Work here."""
-    take_descendants_along()
-    work(job, board.look)
-
-
 def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
-    """Work in `jobs` processes, each with its share of the GPUs.
-
-    Args:
-        job: what to do.
-        board: looks now and then.
-        jobs: processes, 1 or more.
-        gpus: that one of them takes.
+    """Work in `jobs` processes, each with `gpus` of the GPUs.
 
     Raises:
         LayerSwapError: where processes end again and again before they have begun.
@@ -100,31 +193,23 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
             for place, process in list(workers.items()):
                 if process.is_alive():
                     continue
-                process.join()
                 del workers[place]
-                if process.exitcode != 0:
-                    ending = f"process {process.pid} {_ending(process.exitcode)}"
-                    if not spare:
-                        raise LayerSwapError(f"no engine can be started: {ending}")
-                    logger.warning("  %s; another one goes on", ending)
-                    spare -= 1
-                    workers[place] = _start(job, place, gpus)
+                if process.exitcode == 0:
+                    continue
+                ending = f"process {process.pid} ended with exit code {process.exitcode}"
+                if not spare:
+                    raise LayerSwapError(f"no engine can be started: {ending}; see above")
+                logger.warning("  %s; another one goes on", ending)
+                spare -= 1
+                workers[place] = _start(job, place, gpus)
     finally:
         for process in workers.values():
-            process.terminate()
-        for process in workers.values():
-            process.join(_GRACE_S)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.kill()
+            process.join()
 
 
 def _start(job: Job, place: int, gpus: int) -> SpawnProcess:
-    context = multiprocessing.get_context("spawn")
-    process = context.Process(target=_work, args=(job, place, gpus))
-    if threading.current_thread() is not threading.main_thread():  # it may set no signals
-        process.start()
-        return process
+    process = multiprocessing.get_context("spawn").Process(target=_work, args=(job, place, gpus))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker inherits it
     process.start()
     signal.signal(signal.SIGINT, before)
@@ -132,44 +217,41 @@ def _start(job: Job, place: int, gpus: int) -> SpawnProcess:
 
 
 def _work(job: Job, place: int, gpus: int) -> None:
-    """Work in the spawned process; what an interrupt means is its parent's to say."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
     take_descendants_along()
-    _choose_devices(place, gpus)
+    if Path("/proc/driver/nvidia").exists():
+        import torch
+
+        if (count := torch.cuda.device_count()) > 1:
+            seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+            names = seen if len(seen) == count else [str(index) for index in range(count)]
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_of(names, place, gpus))
     work(job)
 
 
-def _choose_devices(place: int, gpus: int) -> None:
-    """Give this process its share of the GPUs that it sees, if it sees several."""
-    if not Path("/proc/driver/nvidia").exists():
-        return
-    import torch
-
-    count = torch.cuda.device_count()
-    if count > 1:
-        seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-        names = seen if len(seen) == count else [str(index) for index in range(count)]
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_of(names, place, gpus))
-
-
 def share_of(names: Sequence[str], place: int, gpus: int) -> Sequence[str]:
-    """Return the GPUs of one process; processes share them where there are too few.
+    """Return the GPUs of the process number `place`: `gpus` of them, or all where there are fewer.
 
-    Args:
-        names: of all GPUs.
-        place: number of the process, from 0.
-        gpus: that a process takes; all of them where there are fewer.
+    Processes share them where there are too few.
     """
     shares = max(1, len(names) // gpus)
     first = place % shares * gpus
     return names[first : first + gpus]
 
 
-def _ending(code: int | None) -> str:
-    if code is not None and code < 0:
-        number = -code
-        name = signal.Signals(number).name if number in set(signal.Signals) else str(number)
-        hint = " (often: out of memory)" if number == signal.SIGKILL else ""
-        return f"was ended by {name}{hint}"
-    return f"ended with exit code {code}; its output is above"
+def show_scores(
+    cell: Cell, evaluations: Mapping[str, Evaluation], metric: str | None = None
+) -> None:
+    """Print the scores of a cell on stdout: its label, and `metric` of the tasks that have it."""
+    parts = []
+    for task in cell.records:
+        shown = "failed"
+        if task in evaluations:
+            scores = [score for score in evaluations[task].scores if score.task == task]
+            score = next((each for each in scores if each.metric == metric), scores[0])
+            shown = with_interval(score.value, score.interval, score.is_share)
+        parts.append(f"{task_name(task)}: {shown}".replace(" ", "\N{NO-BREAK SPACE}"))
+    text = textwrap.fill(f"{cell.label}  {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")
+    text = printable(text.replace("\N{NO-BREAK SPACE}", " "))
+    if not above(text, sys.stdout):
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()

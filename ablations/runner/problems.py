@@ -12,7 +12,7 @@ from pathlib import Path
 from ablations.engines.task_loading import lm_eval_file
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
-from ablations.scoring.records import EvaluationRequest, TaskScore
+from ablations.scoring.records import EvaluationRequest
 from ablations.statistics.as_text import percent
 from ablations.study.cells import task_folder
 from ablations.study.identity import record_key
@@ -25,13 +25,11 @@ MOST_CUT = 0.5
 def evaluation_problems(run: Run) -> tuple[str, ...]:
     """Return what is wrong with the evaluation itself, a text a problem: what, where, what to do.
 
-    Empty where nothing is. Looked for are tasks that have changed since they were scored, prompts
-    that did not fit the model, filters that find no answer, empty answers, and tasks on which every
-    model scores 0.
+    Looked for are tasks that have changed since they were scored, prompts that did not fit the
+    model, filters that find no answer, empty answers, and tasks on which every model scores 0.
     """
-    tasks = dict.fromkeys(score.task for cell in run.cells for score in cell.scores)
     found = list(_changed(run))
-    for task in tasks:
+    for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
         found += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
     return tuple(found)
@@ -79,47 +77,28 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     """Yield what is wrong where scores are 0; nothing where only some are, for no plain reason."""
     zeros = []
     for cell in cells:
-        score = _shown(cell, task, metric)
+        record = next(each for each in cell.tasks if each.task == task)
+        scores = [score for score in record.evaluation.scores if score.task == task]
+        score = next((score for score in scores if score.metric == metric), scores[0])
         if score.higher_is_better and score.is_share and score.value == 0:
-            record = next(each for each in cell.tasks if each.task == task)
-            zeros.append((cell, score, record.no_answers.get(score.filter), record.provenance))
-    plain = [each for each in zeros if each[2]]
-    if not zeros or (len(zeros) < len(cells) and not plain):
+            zeros.append((cell, score, record))
+    plain = [(cell, s, record) for cell, s, record in zeros if s.filter in record.no_answers]
+    if (not plain and len(zeros) < len(cells)) or not zeros:
         return
-    named = plain if plain and len(plain) < len(zeros) < len(cells) else zeros
-    _, score, reason, provenance = (plain or zeros)[0]
-    reason = reason or f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
-    texts = " and ".join(provenance.get("texts", ())) or "the folder of answers"
+    named = plain if plain and len(zeros) < len(cells) else zeros
+    _, score, record = (plain or zeros)[0]
+    every = f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
+    texts = " and ".join(record.provenance.get("texts", ())) or "the folder of answers"
     yield (
-        f"{task}: {reason}{_where([cell for cell, *_ in named], cells)}. "
-        f"{_better(cells, task, score)}Nothing can be concluded from this score. Compare the "
-        f"prompts and responses in {texts} with the task file."
+        f"{task}: {record.no_answers.get(score.filter, every)}"
+        f"{_where([cell for cell, *_ in named], cells)}. Nothing can be concluded from this score. "
+        f"Compare the prompts and responses in {texts} with the task file."
     )
-
-
-def _better(cells: Sequence[CellRecord], task: str, shown: TaskScore) -> str:
-    """Return what another filter finds, as a sentence; empty where none finds more."""
-    others = [
-        score
-        for cell in cells
-        for score in cell.scores
-        if (score.task, score.metric) == (task, shown.metric) and score.filter != shown.filter
-    ]
-    best = max(others, key=lambda score: score.value, default=None)
-    if best is None or best.value == 0:
-        return ""
-    return f"The filter {best.filter} gives up to {percent(best.value)} %. "
-
-
-def _shown(cell: CellRecord, task: str, metric: str | None) -> TaskScore:
-    scores = [score for score in cell.scores if score.task == task]
-    return next((score for score in scores if score.metric == metric), scores[0])
 
 
 def _where(some: Sequence[CellRecord], cells: Sequence[CellRecord]) -> str:
     """Return in which cells; empty for a single cell of one."""
     if len(cells) == 1:
         return ""
-    if len(some) == len(cells):
-        return f", in all {len(cells)} cells"
-    return f", in {len(some)} of {len(cells)} cells (the first is {some[0].label})"
+    first = f" (the first is {some[0].label})" if len(some) < len(cells) else ""
+    return f", in {len(some)} of {len(cells)} cells{first}"

@@ -10,10 +10,9 @@ from typing import Any
 
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, tell
-from ablations.runner.board import Board
+from ablations.runner.jobs import Board
 from ablations.runner.records import RUN_FILE
-from ablations.runner.work import Job
-from ablations.runner.worker import work
+from ablations.runner.worker import Job, work
 from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)
@@ -31,10 +30,10 @@ def _work(job: Job) -> None:
 
 
 def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: int) -> None:
-    """Work on a Ray cluster; a worker that goes away costs the model that it held.
+    """Work on a Ray cluster, in a folder that all nodes share.
 
     Args:
-        job: what to do, in a folder that all nodes share.
+        job: what to do.
         board: looks now and then.
         address: of the cluster; ``auto`` finds one on this machine or in ``RAY_ADDRESS``.
         jobs: workers at most; None for as many as the GPUs are enough for (without: one a node).

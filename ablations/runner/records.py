@@ -17,21 +17,20 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ablations.machine.json_lines import read_lines
-from ablations.machine.whole_files import write_text
+from ablations.machine.whole_files import read_lines, write_text
 from ablations.scoring.notes import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.references import is_folder, is_there, no_such_folder
+from layerswap_method.recipe.references import is_folder, no_such_folder
 
 SCHEMA_VERSION = 4
 """Of a run folder; `run.json` states it."""
@@ -51,22 +50,19 @@ class TaskRecord(Frozen):
     """Hash of everything that can change the scores; names the file."""
 
     weights_key: str
-    """Hash of the weights."""
 
     protocol: str
-    """Hash of the protocol: limit, seed, engine and its options."""
+    """Hash of limit, seed, engine and its options."""
 
     task: str
-
     label: str
     """The cell that it was evaluated for, in words."""
 
     evaluation: Evaluation
-    """Scores, versions and notes; without samples."""
+    """Without samples."""
 
     timing_s: dict[str, float]
-    """Wall time in seconds: ``total``, and what there was of ``merge`` (by mergekit), ``start`` (of
-    an engine), ``load`` (weights into the live engine) and ``evaluate``."""
+    """Wall time in seconds: ``total``, of which ``evaluate`` was not spent on getting the model."""
 
     provenance: dict[str, Any]
     """How the weights got into the engine, where the answers are, when it was finished."""
@@ -78,10 +74,9 @@ class TaskRecord(Frozen):
     """Lines that follow."""
 
     path: Path = Field(default=Path(), exclude=True)
-    """The file."""
 
     def samples(self) -> Iterator[Sample]:
-        """Yield the records of all items; their prompts and responses are in other files.
+        """Yield all items; their prompts and responses are in other files.
 
         Raises:
             LayerSwapError: at a line that is damaged, and for a file that is gone or lacks lines.
@@ -119,12 +114,6 @@ class CellRecord(Cell):
         return self.tasks[0].evaluation.backend
 
     @property
-    def timing_s(self) -> dict[str, float]:
-        """Seconds by step, of all tasks together."""
-        names = dict.fromkeys(name for each in self.tasks for name in each.timing_s)
-        return {name: sum(each.timing_s.get(name, 0.0) for each in self.tasks) for name in names}
-
-    @property
     def provenance(self) -> dict[str, Any]:
         """How the weights got into the engine, for the first task."""
         return self.tasks[0].provenance
@@ -133,11 +122,6 @@ class CellRecord(Cell):
         """Return the scores of all tasks as one evaluation, without samples."""
         first = self.tasks[0].evaluation
         return first.model_copy(update={"scores": self.scores, "notes": self.notes})
-
-    def samples(self) -> Iterator[Sample]:
-        """Yield the records of all items of all tasks; see `TaskRecord.samples`."""
-        for each in self.tasks:
-            yield from each.samples()
 
 
 class Failure(Frozen):
@@ -149,22 +133,19 @@ class Failure(Frozen):
     task: str
     label: str
     error: str
-
     details: str = ""
     """The traceback, where the error is not one that explains itself."""
 
     call: str = ""
-    """Of `Job`: what failed in a call is not tried again in it."""
+    """Of `Job`."""
 
 
 class RunFile(Frozen):
     """The content of ``run.json``."""
 
     schema_version: int = SCHEMA_VERSION
-    """Of everything in the folder."""
-
     study: Study
-    """The study, with `experts file` values written into it."""
+    """With the values of the experts file."""
 
     experts: dict[str, str]
     """Expert name -> folder as seen from the run folder, or hub id with its commit;
@@ -174,45 +155,35 @@ class RunFile(Frozen):
     """Every cell of the study, in order; not only the finished ones."""
 
     num_layers: int | None
-    """Decoder layers of the model."""
-
     protocol: str
-    """Hash of the protocol; see `TaskRecord`."""
-
     notes: tuple[str, ...] = ()
-    """Notes of the plan: scaled layer counts, cells that share weights."""
+    """Of the plan: scaled layer counts, cells that share weights."""
 
     created: str
     """UTC, ISO 8601."""
 
     versions: dict[str, str]
-    """Versions of this project and of what can change a score."""
+    """Of this project and of what can change a score."""
 
 
 class Run(Frozen):
     """A run folder as it was when read."""
 
     path: Path
-    """The folder."""
-
     head: RunFile
-    """`run.json`."""
-
     cells: tuple[CellRecord, ...]
-    """The cells that have a record, in the order of the study."""
+    """Those that have a record, in the order of the study."""
 
     failures: tuple[Failure, ...]
-    """Of the cells that lack one: the first failure of each, in the order of the study."""
+    """The first one of each cell that lacks a record."""
+
+    is_copy: bool = False
+    """Whether this is a copy for readers: `run.json` and the observations, no records."""
 
     @property
     def study(self) -> Study:
         """The study, as resolved."""
         return self.head.study
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether this is a copy for readers: `run.json` and the observations, no records."""
-        return not (self.path / "records").is_dir() and (self.path / OBSERVATIONS_FILE).is_file()
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
@@ -230,19 +201,13 @@ def load_run(path: Path) -> Run:
     """
     head = read_run_file(path)
     if head is None:
-        if is_there(path) and not is_folder(path):
-            raise InputError(f"{path}: is a file; give the folder that layerswap run wrote")
-        if not is_folder(path):
-            raise InputError(f"{no_such_folder(path)}; give the folder that layerswap run wrote")
-        below = (f"did you mean {file.parent}?" for file in sorted(path.glob(f"[!.]*/{RUN_FILE}")))
-        hint = next(below, "layerswap run makes one")
-        raise InputError(f"{path}: no {RUN_FILE} in it, so it is not a run folder; {hint}")
+        fault = f"no {RUN_FILE} in it, so it is not a run folder"
+        fault = f"{path}: {fault}" if is_folder(path) else no_such_folder(path)
+        raise InputError(f"{fault}; give the folder that layerswap run wrote")
+    is_copy = not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
+    copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
-    if Run(path=path, head=head, cells=(), failures=()).is_copy:
-        copied = _copied_records(path / OBSERVATIONS_FILE)
-        found = {key: copied.get(key) for key in keys}
-    else:
-        found = {key: read_record(path, key) for key in keys}
+    found = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
     cells, failures = [], []
     for cell in head.cells:
         tasks = [task for key in cell.records.values() if (task := found[key]) is not None]
@@ -252,7 +217,7 @@ def load_run(path: Path) -> Run:
         first = next((failure for failure in failed if failure is not None), None)
         if first is not None:
             failures.append(first.model_copy(update={"label": cell.label}))
-    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures))
+    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures), is_copy=is_copy)
 
 
 def _copied_records(file: Path) -> dict[str, TaskRecord]:
@@ -270,16 +235,15 @@ def _copied_records(file: Path) -> dict[str, TaskRecord]:
 def read_run_file(path: Path) -> RunFile | None:
     """Return `run.json` of a folder; None where there is none, an error for another schema."""
     file = path / RUN_FILE
-    if (text := _read(file, lambda: file.read_text(encoding="utf-8"))) is None:
+    if (text := _read(file)) is None:
         return None
     try:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, error) from error
     if version != SCHEMA_VERSION:
-        age = "an older" if isinstance(version, int) and version < SCHEMA_VERSION else "a newer"
         raise InputError(
-            f"{file}: written by {age} layerswap (schema version {version}, and this one reads "
+            f"{file}: written by another layerswap (schema version {version}, and this one reads "
             f"{SCHEMA_VERSION}); it is left as it is: use the version that wrote it, or run again "
             "in another folder (--out)"
         )
@@ -291,23 +255,18 @@ def write_run_file(path: Path, head: RunFile) -> None:
     write_text(path / RUN_FILE, head.model_dump_json(indent=2) + "\n")
 
 
-def is_finished(path: Path, key: str) -> bool:
-    """Return whether there is a record that can be read; a damaged one is as good as none."""
+def find_record(path: Path, key: str) -> TaskRecord | None:
+    """Return a record as `read_record` does; a damaged one is as good as none."""
     try:
-        return read_record(path, key) is not None
+        return read_record(path, key)
     except LayerSwapError:
-        return False
+        return None
 
 
 def read_record(path: Path, key: str) -> TaskRecord | None:
     """Return a record without its samples; None where there is none."""
     file = record_file(path, key)
-
-    def first() -> str:
-        with file.open(encoding="utf-8") as lines:
-            return lines.readline()
-
-    if (line := _read(file, first)) is None:
+    if (line := _read(file, first_line_only=True)) is None:
         return None
     return _validated(TaskRecord, line, str(file)).model_copy(update={"path": file})
 
@@ -338,17 +297,18 @@ def write_failure(path: Path, failure: Failure) -> None:
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a task failed the last time; None where it did not."""
     file = _failure_file(path, key)
-    text = _read(file, lambda: file.read_text(encoding="utf-8"))
-    return None if text is None else _validated(Failure, text, str(file))
+    return None if (text := _read(file)) is None else _validated(Failure, text, str(file))
 
 
 def _failure_file(path: Path, key: str) -> Path:
     return path / "failures" / f"{key}.json"
 
 
-def _read(path: Path, read: Callable[[], str]) -> str | None:
+def _read(path: Path, *, first_line_only: bool = False) -> str | None:
+    """Return the text of a file, or its first line; None where it is not there."""
     try:
-        return read()
+        with path.open(encoding="utf-8") as file:
+            return file.readline() if first_line_only else file.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

@@ -6,11 +6,11 @@ With `run.json`, observations.parquet is all that a report needs: its schema has
 from __future__ import annotations
 
 import base64
-import csv
 import io
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,9 +23,7 @@ from ablations.runner.records import (
     CellRecord,
     Run,
     TaskRecord,
-    is_finished,
     load_run,
-    read_record,
 )
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
@@ -62,63 +60,13 @@ evaluated on the same text. ``value``: of the item, averaged over repeats; their
 Items of a corpus metric (BLEU) have jackknife pseudo-values."""
 
 
-def latest_records(run: Run) -> dict[str, dict[str, TaskRecord]]:
-    """Return cell -> task -> record, with the scores of earlier calls too.
-
-    Those are of the same weights under the same protocol; the tasks of the plan come first.
-    """
-    if run.is_copy:
-        return {cell.label: {task.task: task for task in cell.tasks} for cell in run.cells}
-    others: dict[str, list[TaskRecord]] = {}
-    for file in (run.path / "records").glob("[!.]*.jsonl"):
-        if is_finished(run.path, file.stem):  # else it is evaluated again when it is asked for
-            record = read_record(run.path, file.stem)
-            if record is not None and record.protocol == run.head.protocol:
-                others.setdefault(record.weights_key, []).append(record)
-    found = {}
-    for cell in run.head.cells:
-        known = others.get(cell.weights_key, [])
-        known = sorted(known, key=lambda r: str(r.provenance.get("finished", "")))
-        latest = {record.task: record for record in known}
-        latest |= {record.task: record for record in known if record.key in cell.records.values()}
-        order = dict.fromkeys((*cell.records, *latest))
-        found[cell.label] = {task: latest[task] for task in order if task in latest}
-    return found
-
-
 def write_results(path: Path) -> None:
     """Write the scores of every cell and all observations of a run folder."""
-    run = load_run(path)
-    _write_scores(run)
-    _write_observations(run)
-
-
-def _write_scores(run: Run) -> None:
-    path, text, known = run.path, io.StringIO(), latest_records(run)
-    fields = ("task", "metric", "filter", "value", "low", "high", "stderr", "n")
-    head = ("cell", "kind", "weights", *fields, "num_fewshot", "task_version", "backend", "record")
-    table = csv.DictWriter(text, head, extrasaction="ignore", lineterminator="\n")
-    table.writeheader()
-    for cell in run.head.cells:
-        for task, record in known[cell.label].items():
-            evaluation = record.evaluation
-            for score in evaluation.scores:
-                interval = {} if score.interval is None else dict(score.interval)
-                row = {**interval, **dict(score), "cell": cell.label, "kind": cell.kind}
-                row |= {"weights": cell.weights_key, "backend": evaluation.backend}
-                row["num_fewshot"] = evaluation.num_fewshot.get(task)
-                row["task_version"] = evaluation.task_versions.get(task)
-                row["record"] = record.path.relative_to(path).as_posix()
-                texts = {k: spreadsheet_text(v) for k, v in row.items() if isinstance(v, str)}
-                table.writerow({**row, **texts})
-    write_text(path / SCORES_FILE, text.getvalue())
-
-
-def _write_observations(run: Run) -> None:
-    """Write the observations of a run, with its records, as parquet."""
     import pyarrow as pa
     import pyarrow.parquet
 
+    run = load_run(path)
+    write_text(path / SCORES_FILE, _scores(run).to_csv(index=False, lineterminator="\n"))
     records = {task.key: task for cell in run.cells for task in cell.tasks}
     heads = "\n".join(r.model_dump_json(exclude_defaults=True) for r in records.values())
     table = pa.Table.from_pandas(read_observations(run), preserve_index=False)
@@ -126,7 +74,28 @@ def _write_observations(run: Run) -> None:
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), HEADS: packed})
     file = io.BytesIO()
     pyarrow.parquet.write_table(table, file)
-    write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())
+    write_bytes(path / OBSERVATIONS_FILE, file.getvalue())
+
+
+def _scores(run: Run) -> pd.DataFrame:
+    rows = list[dict[str, Any]]()
+    for cell in run.cells:
+        row = {"cell": cell.label, "kind": cell.kind, "weights": cell.weights_key}
+        for record in cell.tasks:
+            evaluation = record.evaluation
+            more = {
+                "num_fewshot": evaluation.num_fewshot.get(record.task),
+                "task_version": evaluation.task_versions.get(record.task),
+                "backend": evaluation.backend,
+                "record": record.path.relative_to(run.path).as_posix(),
+            }
+            for score in evaluation.scores:
+                interval = {} if score.interval is None else dict(score.interval)
+                rows.append({**row, **interval, **dict(score), **more})
+    fields = ("task", "metric", "filter", "value", "low", "high", "stderr", "n")
+    head = ("cell", "kind", "weights", *fields, "num_fewshot", "task_version", "backend", "record")
+    table = pd.DataFrame(rows, columns=head, dtype="object")
+    return table.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
 
 
 def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame:
@@ -200,10 +169,10 @@ def _items(record: TaskRecord) -> pd.DataFrame:
         for sample in record.samples()
         for metric, value in sample.values.items()
     ]
-    columns = [*SCORE, "item", "repeat", "content", "value"]
-    data = pd.DataFrame(rows, columns=columns)
+    keys = [*SCORE, "item", "content"]
+    data = pd.DataFrame(rows, columns=[*SCORE, "item", "repeat", "content", "value"])
     scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
-    parts = []
+    parts = [data.iloc[:0].astype({"value": "float64"})]
     for key, part in data.groupby([*SCORE, "repeat"], sort=False):
         score = scores.get(key[:3])
         pairs = [value for value in part["value"] if isinstance(value, tuple)]
@@ -216,12 +185,8 @@ def _items(record: TaskRecord) -> pd.DataFrame:
         elif score is not None and not score.is_share:  # perplexity is no mean over items
             continue
         parts.append(part.astype({"value": "float64"}))
-    if not parts:
-        return data.iloc[:0].drop(columns="repeat")
-    keys = [*SCORE, "item", "content"]
-    whole = pd.concat(parts).groupby(keys, sort=False, as_index=False)["value"].mean()
-    repeats = data["repeat"].nunique()
-    if repeats > 1:  # an item counts where all repeats of it are there
-        sizes = pd.concat(parts).groupby(keys, sort=False)["value"].size().to_numpy()
-        whole = whole[sizes == repeats]
-    return whole
+    values = pd.concat([part for part in parts if len(part)] or parts).groupby(keys, sort=False)[
+        "value"
+    ]
+    # An item counts where all repeats of it are there.
+    return values.mean()[values.size() == data["repeat"].nunique()].reset_index()

@@ -48,17 +48,17 @@ def tracker(name: TrackerName) -> Callable[..., None]:
         if not scores:
             return
         key = fingerprint_of(label=cell.label, weights=cell.weights_key, **facts)[:12]
-        given = {"project": facts["study"], "group": facts["study"], "resume": "allow"}
-        given["config"] = {**cell.facts(), "weights_key": cell.weights_key, **facts}
         if name == "wandb":
             settings = library.Settings(silent=True, console="off")
-            given |= {"id": key, "name": cell.label, "settings": settings}
+            own = {"name": cell.label, "id": key, "settings": settings}
         else:  # it knows a run by its name alone
-            given |= {"name": f"{cell.label} {key}", "auto_log_gpu": False, "auto_log_cpu": False}
-            given["embed"] = False
+            own = dict.fromkeys(("embed", "auto_log_gpu", "auto_log_cpu"), False)
+            own["name"] = f"{cell.label} {key}"
+        config = {**cell.facts(), "weights_key": cell.weights_key, **facts}
+        study = facts["study"]
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # scores stand there, not addresses
-                library.init(**given)
+                library.init(project=study, group=study, resume="allow", config=config, **own)
                 library.log(scores)
                 library.finish()
         except Exception as error:  # a tracker is no reason to lose an evaluation

@@ -10,16 +10,21 @@ import datetime
 import logging
 import time
 import traceback
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
-from ablations.machine.locks import holder, try_claim
+from ablations.machine.locks import holder, owner, try_claim
 from ablations.runner import records
-from ablations.runner.work import Job, ModelFailed, Work, WorkEvaluator
+from ablations.runner.records import Failure, TaskRecord
+from ablations.scoring.records import EvaluationRequest
+from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
     from ablations.machine.locks import Claim
+    from ablations.runner.engines import StudyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -29,33 +34,82 @@ LOCKS = ".locks"
 _WAIT_S = 0.3
 
 
+class Work(NamedTuple):
+    """One task of a cell, that is one record."""
+
+    cell: Cell
+    task: str
+
+    @property
+    def key(self) -> str:
+        """The record's key."""
+        return self.cell.records[self.task]
+
+    @property
+    def request(self) -> EvaluationRequest:
+        """The request of this task alone."""
+        return self.cell.requests[self.task]
+
+
+class ModelFailed(LayerSwapError):
+    """Raised by an engine that has no model: its experts, merge or load failed."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every worker of a call is given; picklable."""
+
+    out: Path
+    """The run folder."""
+
+    cells: Sequence[Cell]
+    engine: Callable[[], StudyEngine]
+    """Makes a worker's engine."""
+
+    call: str
+    """Name of the call: what failed in it is not tried again in it."""
+
+    protocol: str = ""
+    """Of the records."""
+
+    def models(self) -> dict[str, dict[str, Work]]:
+        """Return weights key -> record key -> work: cells of equal weights are one model."""
+        models: dict[str, dict[str, Work]] = {}
+        for cell in self.cells:
+            for task, key in cell.records.items():
+                models.setdefault(cell.weights_key, {}).setdefault(key, Work(cell, task))
+        return models
+
+    def outcome(self, key: str) -> TaskRecord | Failure | None:
+        """Return a record, or why this call has none; None while neither is there."""
+        if (record := records.find_record(self.out, key)) is not None:
+            return record
+        failure = records.read_failure(self.out, key)
+        return failure if failure is not None and failure.call == self.call else None
+
+
 def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
     """Evaluate the missing tasks of every model of `job` that no other worker holds.
 
-    Models that others work on are waited for. What fails is noted with its reason, and the rest
-    goes on.
-
-    Args:
-        job: what is to be done.
-        look: called after every item.
+    Models that others work on are waited for, and those at which a worker was killed come last.
+    What fails is noted with its reason, and the rest goes on. `look` is called after every task.
     """
-    evaluator = job.evaluator()
+    engine = job.engine()
     try:
-        _Worker(job, evaluator, look).run()
+        _Worker(job, engine, look).run()
     finally:
-        evaluator.close()
+        engine.close()
 
 
 class _Worker:
-    def __init__(self, job: Job, evaluator: WorkEvaluator, look: Callable[[], object]):
-        self._job = job
-        self._evaluator = evaluator
-        self._look = look
+    def __init__(self, job: Job, engine: StudyEngine, look: Callable[[], object]):
+        self._job, self._engine, self._look = job, engine, look
         self._models = job.models()
-        self._named = set[str]()
+        self._locks = job.out / LOCKS
+        self._waits_for = set[str]()
 
     def run(self) -> None:
-        waiting = list(self._models)
+        waiting = sorted(self._models, key=lambda key: bool(owner(self._locks, key)))
         while waiting:
             # Each time from the first: one that was held may be free now.
             ended = next((key for key in waiting if self._try(key)), None)
@@ -63,77 +117,70 @@ class _Worker:
                 time.sleep(_WAIT_S)
             else:
                 waiting.remove(ended)
-        for key, error in self._evaluator.check().items():
-            self._fail(next(items[key] for items in self._models.values() if key in items), error)
+        every = {key: work for works in self._models.values() for key, work in works.items()}
+        for key, error in self._engine.check().items():
+            self._fail([every[key]], error)
 
     def _try(self, key: str) -> bool:
         """Do what is missing of a model; return False where another worker holds it."""
-        items, locks = self._models[key], self._job.out / LOCKS
-        if not self._missing(items):
+        works = self._models[key]
+        if not self._missing(works):
             return True
         try:
-            claim = try_claim(locks, key, self._job.call)
+            claim = try_claim(self._locks, key, self._job.call)
         except OSError as error:
-            for item in items.values():
-                self._fail(item, f"it cannot be claimed: {error}")
+            self._fail(works.values(), f"it cannot be claimed: {error}")
             return True
         if claim is None:
-            if key not in self._named:
-                self._named.add(key)
-                label = next(iter(items.values())).label
-                logger.info("  %s: %s works on it", label, holder(locks, key))
+            if key not in self._waits_for:
+                self._waits_for.add(key)
+                label = next(iter(works.values())).cell.label
+                logger.info("  %s: %s works on it", label, holder(self._locks, key))
             return False
         try:
-            self._do(items, claim)
+            self._do(works, claim)
         finally:
             claim.release()
         return True
 
-    def _missing(self, items: dict[str, Work]) -> list[Work]:
-        return [item for key, item in items.items() if not self._has_ended(key)]
+    def _missing(self, works: Mapping[str, Work]) -> list[Work]:
+        return [work for key, work in works.items() if self._job.outcome(key) is None]
 
-    def _has_ended(self, key: str) -> bool:
-        if records.is_finished(self._job.out, key):
-            return True
-        failure = records.read_failure(self._job.out, key)
-        return failure is not None and failure.call == self._job.call
-
-    def _do(self, items: dict[str, Work], claim: Claim) -> None:
-        for key in items:  # half written by a worker that was killed: nobody else is writing it
+    def _do(self, works: Mapping[str, Work], claim: Claim) -> None:
+        for key in works:  # half written by a worker that was killed: nobody else is writing it
             for path in self._job.out.glob(f"*/.{key}.*"):
                 path.unlink(missing_ok=True)
-        left = self._missing(items)
-        if claim.abandoned.endswith(f"\n{self._job.call}"):
-            who = claim.abandoned.partition("\n")[0]
-            for item in left:
-                self._fail(item, f"{who} was killed while it worked on this (often: out of memory)")
+        left = self._missing(works)
+        who, _, call = claim.abandoned.partition("\n")
+        if call == self._job.call:
+            self._fail(left, f"{who} was killed while it worked on this (often: out of memory)")
             return
         while left:
-            item = left.pop(0)
+            work = left.pop(0)
             try:
-                self._evaluate(item)
+                self._evaluate(work)
             except ModelFailed as error:
-                for each in (item, *left):
-                    self._fail(each, error.message)
+                self._fail([work, *left], error.message)
                 return
             except LayerSwapError as error:
-                self._fail(item, error.message)
+                self._fail([work], error.message)
             except Exception as error:
                 first = (str(error).strip() or "(no message)").splitlines()[0]
-                self._fail(item, f"{type(error).__name__}: {first}", traceback.format_exc())
+                self._fail([work], f"{type(error).__name__}: {first}", traceback.format_exc())
 
-    def _evaluate(self, item: Work) -> None:
+    def _evaluate(self, work: Work) -> None:
         started = time.monotonic()
-        done = self._evaluator.evaluate(item)
-        record = records.TaskRecord(
-            key=item.score_key,
-            weights_key=item.weights_key,
+        evaluation, provenance = self._engine.evaluate(work)
+        label, total_s = work.cell.label, time.monotonic() - started
+        record = TaskRecord(
+            key=work.key,
+            weights_key=work.cell.weights_key,
             protocol=self._job.protocol,
-            task=item.task,
-            label=item.label,
-            evaluation=done.evaluation.model_copy(update={"model": item.label}),
-            timing_s={**done.timing_s, "total": time.monotonic() - started},
-            provenance={**done.provenance, "finished": now(), "call": self._job.call},
+            task=work.task,
+            label=label,
+            evaluation=evaluation.model_copy(update={"model": label}),
+            timing_s={"total": total_s, "evaluate": evaluation.elapsed_s},
+            provenance={**provenance, "finished": now(), "call": self._job.call},
         )
         try:
             records.write_record(self._job.out, record)
@@ -141,20 +188,15 @@ class _Worker:
             raise LayerSwapError(f"its record cannot be written: {error}") from error
         self._look()
 
-    def _fail(self, item: Work, error: str, details: str = "") -> None:
-        try:
-            failure = records.Failure(
-                key=item.score_key,
-                task=item.task,
-                label=item.label,
-                error=error,
-                details=details,
-                call=self._job.call,
-            )
-            records.write_failure(self._job.out, failure)
-        except OSError:  # a full disk
-            logger.warning("  %s: %s failed: %s", item.label, item.task, error)
-        self._look()
+    def _fail(self, works: Iterable[Work], error: str, details: str = "") -> None:
+        for work in works:
+            label, task = work.cell.label, work.task
+            facts = {"label": label, "error": error, "details": details, "call": self._job.call}
+            try:
+                records.write_failure(self._job.out, Failure(key=work.key, task=task, **facts))
+            except OSError:  # a full disk
+                logger.warning("  %s: %s failed: %s", label, task, error)
+            self._look()
 
 
 def now() -> str:

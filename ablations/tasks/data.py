@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.machine.json_lines import read_lines
+from ablations.machine.whole_files import read_lines
 from ablations.tasks.numbers import read_number
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
 

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.machine.json_lines import read_lines
+from ablations.machine.whole_files import read_lines
 from ablations.train.config import Source, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
 

@@ -17,7 +17,7 @@ import yaml
 
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
-from ablations.machine.status_line import status_line
+from ablations.machine.progress import status_line
 from ablations.machine.whole_files import told_if_unwritable, write_text
 from ablations.models.find import Expert, find_model
 from ablations.scoring.records import EvaluationRequest

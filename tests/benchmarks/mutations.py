@@ -96,11 +96,11 @@ math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py
 key_of(self._engine, *question) => key_of(*question)
 os.truncate(self.path, whole) => pass
-ablations/runner/stored_answers.py @ runner/test_stored_answers.py
-versions=backend_versions(setup.backend) => versions={}
+ablations/runner/engines.py @ runner/test_stored_answers.py
+versions=backend_versions(plan.backend) => versions={}
 protocol=work.request.protocol.asked() => protocol={}
-or context_of(str(setup.base.folder)) => or 0
-setup.answers / work.weights_key / => setup.answers /
+or context_of(str(plan.base.folder)) => or 0
+engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
 tools/task_contents.py @ tasks/test_catalog.py

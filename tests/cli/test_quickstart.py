@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.machine.mergekit_program import merge
 from ablations.runner.records import load_run
-from layerswap_method.errors import InputError, LayerSwapError
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -59,22 +57,6 @@ def test_what_is_lost_is_done_again_and_no_more(table, where):
     next(task for task in base.tasks if task.task == "pocket_facts_sw").path.unlink()
     lost = run(where).stderr
     assert re.findall(r"(\w+): (\w+) evaluated in", lost) == [("base", "pocket_facts_sw")]
-
-
-def test_a_refused_recipe_leaves_no_folder_and_says_why(table, where):
-    recipe = where / "wrong.yml"
-    text = (ROOT / "recipes" / "pocket" / "layer_swap.yml").read_text()
-    absolute = text.replace("runs/pocket", str(where / "runs" / "pocket"))
-    recipe.write_text(absolute.replace("bottom_layers: 1", "bottom_layers: 9"))
-    with pytest.raises(InputError) as caught:
-        merge(recipe, where / "wrong", fingerprint="f")
-    assert "failed with exit code 2" in caught.value.message
-    assert "more than the model's 4 layers" in caught.value.message
-    recipe.write_text(absolute.replace("merge_method: layer_swap", "merge_method: no_such_method"))
-    with pytest.raises(LayerSwapError, match="no_such_method"):
-        merge(recipe, where / "wrong", fingerprint="f")
-    assert not (where / "wrong").exists()
-    assert "no_such_method" in (where / "wrong.log").read_text()
 
 
 def test_an_occupied_pocket_folder_exits_2(tmp_path):

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.machine.mergekit_program import merge
+from ablations.runner.checkpoints import run_mergekit
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import PUBLISHED_MGSM
 from tests.standins.tuned import write_adapter
@@ -22,8 +22,7 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
     reference = f"{expert}+{adapter}"
     recipe = tmp_path / "recipe.yml"
     recipe.write_text(f"merge_method: passthrough\nmodels: [{{model: '{reference}'}}]\n")
-    cache = ["--lora-merge-cache", str(tmp_path / "adapters")]
-    merge(recipe, tmp_path / "merged", fingerprint="test", options=cache)
+    run_mergekit(recipe, tmp_path / "merged", log=tmp_path / "log")
     benchmarks = ("mgsm", "belebele", "flores") if backend == "hf" else ("mgsm",)
     how = {"backend": backend, "limit": 3}
     streamed = ask(reference, tmp_path / "streamed", benchmarks=benchmarks, **how)

@@ -1,21 +1,24 @@
-"""Cells and an evaluator of no model: scores drawn from the cell's key, after a short wait."""
+"""Cells and an engine of no model: scores drawn from the record's key, after a short wait."""
 
 import json
 import os
 import random
 import signal
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
 
+from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, tell
+from ablations.models.find import Expert
 from ablations.runner import records
-from ablations.runner.work import Done, Work
+from ablations.runner.jobs import run_cells
+from ablations.runner.worker import Work
 from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
 from ablations.study.cells import Cell
+from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.plan import build_plan
 from tests.waiting import wait_until
@@ -24,7 +27,7 @@ TASK = "fake_math"
 ITEMS = 20
 
 
-def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)) -> list[Cell]:
+def make_cells(count, *, per_group=1, tasks=(TASK,)):
     """Return `count` cells, every `per_group` of which share their weights."""
     request = EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere"))
     return [
@@ -44,14 +47,40 @@ def make_cells(count: int, *, per_group: int = 1, tasks: Sequence[str] = (TASK,)
     ]
 
 
-def key_of(group: int, task: str = TASK) -> str:
-    """Return the score key of a task of the cells of a group."""
+def key_of(group, task=TASK):
+    """Return the record's key of a task of the cells of a group."""
     return f"s{group:03d}{'' if task == TASK else f'-{task}'}"
 
 
-def fake_evaluation(work: Work) -> Evaluation:
-    """Return what the evaluator says of `work`: the same in every process."""
-    rng = random.Random(work.score_key)
+def work_of(request, merge=None, name="x"):
+    """Return the work of a single model on the one task of a request."""
+    (task,) = request.tasks
+    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}}
+    cell = Cell(
+        label=name, kind="recipe", values={}, experts={}, merge=merge or {}, request=request
+    )
+    return Work(cell.model_copy(update=keys), task)
+
+
+def plan_of(*experts, options=None):
+    """Return a plan of experts as they are now, the first of which is the base."""
+    folders = [folder for e in experts for folder in (e.folder, e.adapter) if folder is not None]
+    return SimpleNamespace(
+        backend="hf",
+        options=options or EngineOptions(batch_size=8),
+        base=experts[0],
+        experts={expert.name: expert for expert in experts},
+        states={str(folder): folder_state(folder) for folder in folders},
+    )
+
+
+def passthrough(expert: Expert):
+    return {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
+
+
+def fake_evaluation(work):
+    """Return what the engine says of `work`: the same in every process."""
+    rng = random.Random(work.key)
     values = [float(rng.random() < 0.5) for _ in range(ITEMS)]
     samples = tuple(
         Sample(
@@ -81,7 +110,7 @@ def fake_evaluation(work: Work) -> Evaluation:
         higher_is_better=True,
     )
     return Evaluation(
-        model=work.label,
+        model=work.cell.label,
         backend="hf",
         scores=(score,),
         samples=samples,
@@ -92,63 +121,70 @@ def fake_evaluation(work: Work) -> Evaluation:
     )
 
 
-def evaluations(cell: Cell) -> dict[str, Evaluation]:
-    """Return task -> what the evaluator says of a cell."""
-    works = [
-        Work(cell.records[task], cell.weights_key, cell.label, cell.merge, request)
-        for task, request in cell.requests.items()
-    ]
-    return {work.task: fake_evaluation(work) for work in works}
+def evaluations(cell):
+    """Return task -> what the engine says of a cell."""
+    return {task: fake_evaluation(Work(cell, task)) for task in cell.records}
 
 
 @dataclass
-class FakeEvaluator:
+class FakeEngine:
     """Evaluates work by its label; may wait, raise, or take its process down."""
 
     delay_s: float = 0.0
-    raising: tuple[str, ...] = ()
+    raising: dict[str, Exception] = field(default_factory=dict)
+    """Label, or record's key -> what is raised."""
+
     dying: tuple[str, ...] = ()
     journal: Path | None = None
     company: int = 1
     """Processes that must have begun before any goes on: none does it all where others are slow."""
 
     wrong: tuple[str, ...] = ()
-    """Score keys that the check at the end finds wrong."""
+    """Keys that the check at the end finds wrong."""
 
     seen: list[str] = field(default_factory=list)
     closed: bool = False
 
-    def __call__(self) -> "FakeEvaluator":
+    def __call__(self):
         return self
 
-    def evaluate(self, work: Work) -> Done:
-        self.seen.append(work.score_key)
+    def evaluate(self, work):
+        label = work.cell.label
+        self.seen.append(work.key)
         if self.journal is not None:
             with self.journal.open("a") as file:
-                file.write(f"{work.score_key} {os.getpid()}\n")
-            wait_until(lambda: len(begun_by(self.journal)) >= self.company)
+                file.write(f"{work.key} {os.getpid()}\n")
+            wait_until(lambda: len({pid for _, pid in journal_of(self.journal)}) >= self.company)
         for done in range(0, ITEMS, 5):
             tell(Step(work.task, done, ITEMS))
             time.sleep(self.delay_s / 4)
-        if work.label in self.raising:
-            raise LayerSwapError(f"{work.label}: the task has raised")
-        if work.label in self.dying:
+        if error := self.raising.get(label, self.raising.get(work.key)):
+            raise error
+        if label in self.dying:
             os.kill(os.getpid(), signal.SIGKILL)
-        return Done(fake_evaluation(work), {"load": 0.0, "evaluate": 0.01}, {"weights": "fake"})
+        return fake_evaluation(work), {"weights": "fake"}
 
-    def check(self) -> dict[str, str]:
+    def check(self):
         return dict.fromkeys(self.wrong, "the engine forgot its weights")
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-def begun_by(journal: Path) -> set[str]:
-    """Return the ids of the processes that have begun an item."""
-    return {line.split()[1] for line in journal.read_text().splitlines()}
+RAISES = LayerSwapError("the task has raised")
 
 
-def scores_on_disk(out: Path) -> dict[str, tuple[Any, ...]]:
+def run(out, cells, engine=None, **options):
+    """Run cells in this process, or as `options` say."""
+    return run_cells(out, cells, engine or FakeEngine(), **{"progress": False, **options})
+
+
+def journal_of(path):
+    """Return key and process of everything that was begun."""
+    return [tuple(line.split()) for line in path.read_text().splitlines()]
+
+
+def scores_on_disk(out):
     """Return the scores of every record, and the lines of its items."""
     found = {}
     for file in sorted((out / "records").glob("[!.]*")):
@@ -157,7 +193,7 @@ def scores_on_disk(out: Path) -> dict[str, tuple[Any, ...]]:
     return found
 
 
-def scores_by_label(out: Path) -> dict[str, tuple[Any, ...]]:
+def scores_by_label(out):
     """Return the scores and items of every cell by its label, task after task."""
     found = scores_on_disk(out)
     return {

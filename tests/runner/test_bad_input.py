@@ -1,21 +1,29 @@
-"""What one can get wrong beside the study: one message of `layerswap run`, nothing written."""
+"""What one can get wrong beside the study, and in its tasks: one message, nothing written."""
 
-from __future__ import annotations
-
+import functools
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.engines.work_size import measure_tasks
+from ablations.runner import run as runner
+from ablations.scoring.records import EvaluationRequest
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
+from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.studies import study_document, write_yaml
+from tests.standins.tasks import write_rows, write_task
+
+BOTH = ("story", "bad")
+DRY = ("--dry-run", "--read-tasks")
 
 
 @pytest.fixture
-def run(tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+def run(tmp_path, experts, monkeypatch):
     """Return a function that runs a small study by the command line in an empty folder."""
     study = write_yaml(tmp_path / "small.yml", study_document())
     (tmp_path / "here").mkdir()
@@ -24,11 +32,13 @@ def run(tmp_path: Path, experts: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
     return lambda *options: CliRunner().invoke(main, [*command, *options])
 
 
-def refused(result: Result, message: str, code: int = 2) -> None:
+def refused(result, *messages, code=2):
     assert isinstance(result.exception, SystemExit), result.exception  # a bug has another one
     assert result.exit_code == code, result.output
-    assert message in result.output
+    for message in messages:
+        assert message in result.output
     assert "Traceback" not in result.output
+    assert not list(Path("runs").rglob("records/*"))
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",)])
@@ -44,9 +54,7 @@ def refused(result: Result, message: str, code: int = 2) -> None:
         ("full", "is not empty (thesis.tex) and is not a run folder; choose another --out"),
     ],
 )
-def test_out_that_can_hold_no_run(
-    tmp_path: Path, run: Callable[..., Result], out: str, message: str, options: tuple[str, ...]
-) -> None:
+def test_out_that_can_hold_no_run(tmp_path, run, out, message, options):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -58,15 +66,13 @@ def test_out_that_can_hold_no_run(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written(tmp_path: Path, run: Callable[..., Result]) -> None:
+def test_a_folder_that_may_not_be_written(tmp_path, run):
     (tmp_path / "locked").mkdir(mode=0o555)
     refused(run("--out", str(tmp_path / "locked" / "run")), "you have no permission to write there")
 
 
 @pytest.mark.parametrize("content", ["{", None, "[]"])
-def test_a_damaged_run_file_is_no_reason_to_remove_the_run(
-    tmp_path: Path, run: Callable[..., Result], content: str | None
-) -> None:
+def test_a_damaged_run_file_is_no_reason_to_remove_the_run(tmp_path, run, content):
     path = tmp_path / "out" / "run.json"
     path.parent.mkdir()
     path.mkdir() if content is None else path.write_text(content)
@@ -74,22 +80,118 @@ def test_a_damaged_run_file_is_no_reason_to_remove_the_run(
 
 
 @pytest.mark.parametrize("only", ["", "nonsense", "bottom_layer=1", "bottom_layers=7", "=3"])
-def test_a_wrong_choice_of_cells_leaves_nothing_behind(
-    tmp_path: Path, run: Callable[..., Result], only: str
-) -> None:
+def test_a_wrong_choice_of_cells_leaves_nothing_behind(run, only):
     refused(run("--only", only), "--only")
-    assert not list((tmp_path / "here").iterdir())
+    assert not list(Path().iterdir())
 
 
-@pytest.mark.parametrize("jobs", ["0", "-1", "many"])
-def test_jobs_that_are_no_number_of_engines(run: Callable[..., Result], jobs: str) -> None:
-    refused(run("--jobs", jobs), "Invalid value for '--jobs'")
-
-
-def test_without_the_evaluation_extra(
-    run: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+def test_without_the_evaluation_extra(run, monkeypatch, options):
     monkeypatch.setitem(sys.modules, "lm_eval", None)  # as if it were not installed
-    for options in ((), ("--dry-run",)):
-        refused(run(*options), "lm-eval is not installed; install it with: pip install 'layerswap[")
-    assert list(Path().iterdir()) == []
+    refused(run(*options), "lm-eval is not installed; install it with: pip install 'layerswap[")
+    assert not list(Path().iterdir())
+
+
+@pytest.fixture
+def ask(tmp_path, experts, run):
+    """Return a function that runs a study of one's own tasks."""
+    own = tmp_path / "own"
+    rows = [{"question": "w1 w2", "answer": "w3"}, {"question": "w4", "answer": "w5"}]
+    data = write_rows(own, rows)
+    write_task(own, "story", data, doc_to_text="{{question}}")
+    experts.write_text(experts.read_text().replace("include_path", "# include_path"))
+
+    def ask(*options, tasks=("story",), **changes):
+        if changes:
+            write_task(own, tasks[-1], data, **{"doc_to_text": "{{question}}", **changes})
+        evaluate = {"tasks": list(tasks), "include_path": str(own), "options": {"batch_size": 8}}
+        document = study_document(evaluate=evaluate, vary=None, baseline=["base"])
+        write_yaml(tmp_path / "small.yml", document)
+        return run(*options)
+
+    return ask
+
+
+@pytest.fixture
+def no_engine(monkeypatch):
+    def fail(*_):
+        raise AssertionError("an engine was made")
+
+    monkeypatch.setattr(runner, "StudyEngine", fail)
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("options", [(), DRY])
+@pytest.mark.parametrize(
+    ("changes", "messages", "code"),
+    [
+        (
+            {"doc_to_text": "{{questoin}}"},
+            ("task bad: its file or data", "'questoin' is undefined", "own/bad.yaml"),
+            2,
+        ),
+        (
+            {"filter_list": [{"name": "first", "filter": [{"function": "regexx"}]}]},
+            ("task bad: its file or data", "'regexx'. Did you mean: regex"),
+            2,
+        ),
+        ({"test_split": "tset"}, ("task bad: its file or data", "tset"), 2),
+        # Data of a hub that cannot be asked is no mistake of the user.
+        (
+            {"dataset_path": "nobody/nothing", "dataset_kwargs": None},
+            ("task bad: its data is not on this machine", "HF_HUB_OFFLINE"),
+            1,
+        ),
+    ],
+)
+def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
+    ask, options, changes, messages, code
+):
+    refused(ask(*options, tasks=BOTH, **changes), *messages, code=code)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_data_that_is_not_there_is_named_for_every_task(ask, tmp_path):
+    data = tmp_path / "own" / "data.jsonl"
+    data.rename(data.with_name("datas.jsonl"))
+    result = ask(tasks=BOTH, test_split="test")
+    for name in BOTH:
+        fault = f"Unable to find '{data}' ({tmp_path / 'own' / name}.yaml)"
+        refused(result, f"task {name}: its data cannot be read: FileNotFoundError: {fault}")
+
+
+def test_relative_data_beside_a_task_is_found(ask):
+    result = ask(*DRY, dataset_kwargs={"data_files": {"test": "data.jsonl"}})
+    assert result.exit_code == 0, result.output
+    assert "items: 4;" in result.output
+
+
+def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypatch):
+    import datasets.config
+    import huggingface_hub.constants
+
+    ask(*DRY, dataset_path="nobody/nothing", dataset_kwargs=None)
+    for module in (datasets.config, huggingface_hub.constants):
+        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)  # as where there is a network
+    request = EvaluationRequest(tasks=("story",), include_path=tmp_path / "own")
+    found = measure_tasks([request], models / "base", None)
+    assert found == {"story": "its data is not on this machine; a dry run downloads nothing"}
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    with pytest.raises(LayerSwapError, match="task story: its data is not on this machine"):
+        measure_tasks([request], models / "base", None)
+
+
+def test_finished_cells_need_no_data(ask, tmp_path, experts):
+    ask(*DRY, doc_to_text="{{questoin}}")
+    study = read_study(tmp_path / "small.yml")
+    cache = tmp_path / "fingerprints.json"
+    plan = functools.partial(plan_study, study, experts, backend="hf", cache=cache)
+    cells = plan(is_finished=lambda _: True).cells
+    (some, *_) = (key for cell in cells for key in cell.records.values())
+    for known in ((lambda _: False), (lambda key: key == some)):
+        with pytest.raises(InputError, match="'questoin' is undefined"):
+            plan(is_finished=known)
+    # What --only leaves out is not read either.
+    base = next(cell for cell in plan().cells if cell.kind == "base")
+    done = set(base.records.values())
+    assert plan(is_finished=done.__contains__, only=("kind=base",)).cells

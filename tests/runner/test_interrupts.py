@@ -9,9 +9,7 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -20,59 +18,49 @@ from ablations.runner import records
 from tests.standins.studies import study_document, write_yaml
 from tests.waiting import wait_for_end, wait_until
 
-CTRL_C = b"\x03"
-
 
 class Terminal:
-    """A `layerswap` command on a terminal of 100 columns."""
+    """A `layerswap` command on a terminal of 100 columns; ended with the block."""
 
-    def __init__(self, arguments: list[str]):
+    def __init__(self, *arguments):
         self._pid, self._screen = pty.fork()
         if not self._pid:
             code = "from ablations.cli import main; main(prog_name='layerswap')"
             os.execvp(sys.executable, [sys.executable, "-c", code, *arguments])
         fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
         os.set_blocking(self._screen, False)
-        self.process = psutil.Process(self._pid)
-        self.code: int | None = None
-        self._bytes = b""
+        self.process, self.code, self._bytes = psutil.Process(self._pid), None, b""
 
     @property
-    def text(self) -> str:
+    def text(self):
         """What stands on the screen so far."""
         with suppress(BlockingIOError, OSError):
             while part := os.read(self._screen, 65536):
                 self._bytes += part
         return self._bytes.decode(errors="replace").replace("\r\n", "\n")
 
-    def press_ctrl_c(self) -> None:
-        os.write(self._screen, CTRL_C)
+    def press_ctrl_c(self):
+        os.write(self._screen, b"\x03")
 
-    def has_ended(self) -> bool:
+    def has_ended(self):
         _ = self.text  # a full screen would hold it up
         if self.code is None:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             self.code = os.waitstatus_to_exitcode(status) if pid else None
         return self.code is not None
 
-    def close(self) -> None:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         if not self.has_ended():
             self.process.kill()
             wait_until(self.has_ended)
         os.close(self._screen)
 
 
-@contextmanager
-def terminal(*arguments: str) -> Iterator[Terminal]:
-    found = Terminal(list(arguments))
-    try:
-        yield found
-    finally:
-        found.close()
-
-
 @pytest.fixture
-def command(tmp_path: Path, experts: Path) -> list[str]:
+def command(tmp_path, experts):
     """Return the run of a small study of seven models."""
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
     study = write_yaml(tmp_path / "small.yml", study_document(vary=vary))
@@ -82,13 +70,17 @@ def command(tmp_path: Path, experts: Path) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "moment",
-    ["reading the experts", "loading the libraries of", "starting hf", "preparing prompts"],
+    ("moment", "jobs"),
+    [
+        ("reading the experts", "1"),
+        ("loading the libraries of", "1"),
+        ("starting hf", "1"),
+        ("preparing prompts", "1"),
+        ("0/7 tasks", "2"),
+    ],
 )
-def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
-    command: list[str], tmp_path: Path, moment: str
-) -> None:
-    with terminal(*command) as run:
+def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(command, tmp_path, moment, jobs):
+    with Terminal(*command, "--jobs", jobs) as run:
         wait_until(lambda: moment in run.text or run.has_ended())
         children = run.process.children(recursive=True)
         run.press_ctrl_c()
@@ -105,18 +97,15 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
 
 
 @pytest.mark.slow
-def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
-    command: list[str], tmp_path: Path
-) -> None:
-    with terminal(*command) as run:
+def test_what_was_finished_before_an_interrupt_is_saved_and_reused(command, tmp_path):
+    with Terminal(*command) as run:
         wait_until(lambda: re.search(r"task expert[^\n]*: \d+\.\d", run.text) or run.has_ended())
         run.press_ctrl_c()
         wait_until(run.has_ended)
         assert run.code == 130, run.text
-        done = len(list((tmp_path / "run" / "records").glob("[!.]*")))
-        assert done >= 2
+        assert len(list((tmp_path / "run" / "records").glob("[!.]*"))) >= 2
         assert "Interrupted. " in run.text
-    with terminal(*command) as run:
+    with Terminal(*command) as run:
         wait_until(run.has_ended)
         assert run.code == 0, run.text
         assert "7/7 tasks" in run.text
@@ -124,7 +113,7 @@ def test_what_was_finished_before_an_interrupt_is_saved_and_reused(
     assert not records.load_run(tmp_path / "run").unfinished
 
 
-def test_a_run_that_fails_of_an_interrupt_was_interrupted() -> None:
+def test_a_run_that_fails_of_an_interrupt_was_interrupted():
     """An import that is interrupted may raise an error of its own, and all cells fail of it."""
     code = """
 import os, signal, sys

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from ablations.runner import records
-from ablations.runner.jobs import run_cells
-from tests.runner.fakes import FakeEvaluator, make_cells, scores_by_label, scores_on_disk
+from tests.runner.fakes import make_cells, run, scores_by_label, scores_on_disk
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_for_end, wait_until
 
@@ -24,14 +23,14 @@ ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
-def finished(out: Path) -> dict[str, int]:
+def finished(out):
     """Return the records and when each was written, in ns."""
     return {path.stem: path.stat().st_mtime_ns for path in out.glob("records/[!.]*")}
 
 
-def kill(command: list[str], out: Path, kills: int) -> list[int]:
+def kill(command, out, kills):
     """Start a study and kill it at random moments; return how many records each run finished."""
-    rng, whole, progress = random.Random(20260101), dict[str, int](), []
+    rng, whole, progress = random.Random(20260101), {}, []
     for number in range(1, kills + 1):
         runner = psutil.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE)
         wanted = len(whole) + number % 4
@@ -55,26 +54,25 @@ def kill(command: list[str], out: Path, kills: int) -> list[int]:
     return progress
 
 
-def finish(command: list[str], out: Path) -> None:
+def finish(command, out):
     """Run a study to its end; nothing half written may be left."""
     done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 0, done.stderr.decode()
     assert not [*out.glob("records/.*"), *out.glob("failures/*")]
 
 
-def test_a_study_survives_thirty_kills(tmp_path: Path) -> None:
+def test_a_study_survives_thirty_kills(tmp_path):
     out, count = tmp_path / "run", 300
     command = [sys.executable, "-m", "tests.runner.victim", str(out), str(count)]
-    progress = kill([*command, "0.02", "1"], out, kills=30)
+    progress = kill([*command, "0.02", "1", "1"], out, kills=30)
     assert sum(step > 0 for step in progress) > 10
     assert sum(progress) < count / 2
-    finish([*command, "0", "1"], out)
-    cells = make_cells(count, per_group=2)
-    run_cells(tmp_path / "undisturbed", cells, FakeEvaluator(), progress=False)
+    finish([*command, "0", "1", "1"], out)
+    run(tmp_path / "undisturbed", make_cells(count, per_group=2))
     assert scores_on_disk(out) == scores_on_disk(tmp_path / "undisturbed")
 
 
-def test_a_real_study_survives_kills(tmp_path: Path) -> None:
+def test_a_real_study_survives_kills(tmp_path):
     kills, backend = int(os.environ.get("KILLS", "1")), os.environ.get("BACKEND", "hf")
     names = {}
     for seed, name in enumerate(("base", "math", "swahili")):

@@ -1,16 +1,18 @@
-"""Reading a run folder back."""
+"""Reading a run folder back, and what is wrong with the evaluations in it."""
 
 import csv
-from pathlib import Path
 
 import pytest
 
+from ablations.report.write import make_report, render_html, render_markdown
 from ablations.runner import records
-from ablations.runner.jobs import run_cells
+from ablations.runner.problems import evaluation_problems
 from ablations.runner.results import write_results
+from ablations.scoring.records import Evaluation
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.runner.fakes import FakeEvaluator, make_cells
+from tests.report.runs import study_of, write_run
+from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
 
 STUDY = Study.model_validate(
     {
@@ -24,7 +26,7 @@ STUDY = Study.model_validate(
 )
 
 
-def write_run(out: Path, cells) -> None:
+def write_head(out, cells):
     head = records.RunFile(
         study=STUDY,
         experts={"math": "/m"},
@@ -38,45 +40,38 @@ def write_run(out: Path, cells) -> None:
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     cells = make_cells(3)
-    write_run(tmp_path, cells)
-    evaluator = FakeEvaluator(raising=("bottom_layers=1",))
-    run_cells(tmp_path, list(reversed(cells)), evaluator, progress=False)
+    write_head(tmp_path, cells)
+    run(tmp_path, list(reversed(cells)), FakeEngine(raising={"bottom_layers=1": RAISES}))
     return tmp_path
 
 
-def test_a_run_reads_back_in_the_order_of_the_study(run_folder: Path) -> None:
-    run = records.load_run(run_folder)
-    assert run.study == STUDY
-    assert [cell.label for cell in run.cells] == ["bottom_layers=0", "bottom_layers=2"]
-    assert [failure.label for failure in run.failures] == ["bottom_layers=1"]
-    assert [cell.label for cell in run.unfinished] == ["bottom_layers=1"]
+def test_a_run_reads_back_in_the_order_of_the_study(folder):
+    found = records.load_run(folder)
+    assert found.study == STUDY
+    assert [cell.label for cell in found.cells] == ["bottom_layers=0", "bottom_layers=2"]
+    assert [failure.label for failure in found.failures] == ["bottom_layers=1"]
+    assert [cell.label for cell in found.unfinished] == ["bottom_layers=1"]
+    write_head(folder, make_cells(1))  # records that are not of the plan stay out
+    assert [cell.label for cell in records.load_run(folder).cells] == ["bottom_layers=0"]
 
 
-def test_records_of_another_protocol_stay_out(run_folder: Path) -> None:
-    write_run(run_folder, make_cells(1))
-    assert [cell.label for cell in records.load_run(run_folder).cells] == ["bottom_layers=0"]
-
-
-def test_a_folder_without_a_run_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no run\.json in it"):
+@pytest.mark.parametrize("text", [None, "[" * 100_000, "{", "[1]", "null"])
+def test_a_run_file_that_cannot_be_read_is_one_message(tmp_path, text):
+    if text is not None:
+        (tmp_path / "run.json").write_text(text)
+    message = r"no run\.json in it" if text is None else r"run\.json is damaged"
+    with pytest.raises(LayerSwapError, match=message):
         records.load_run(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "{", "[1]", "null"])
-def test_a_run_file_that_cannot_be_read_is_one_message(tmp_path: Path, text: str) -> None:
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(LayerSwapError, match=r"run\.json is damaged"):
-        records.load_run(tmp_path)
-
-
-def test_the_table_has_every_cell_and_what_was_asked_before(run_folder: Path) -> None:
+def test_the_table_has_every_cell(folder):
     cells = make_cells(3, tasks=("fake_math", "more"))
-    run_cells(run_folder, cells[:1], FakeEvaluator(), progress=False)
-    write_run(run_folder, make_cells(3))
-    write_results(run_folder)
-    with (run_folder / "scores.csv").open(encoding="utf-8", newline="") as file:
+    run(folder, cells[:1])
+    write_head(folder, cells)
+    write_results(folder)
+    with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["cell"], row["task"]) for row in rows] == [
         ("bottom_layers=0", "fake_math"),
@@ -84,30 +79,128 @@ def test_the_table_has_every_cell_and_what_was_asked_before(run_folder: Path) ->
         ("bottom_layers=2", "fake_math"),
     ]
     for row in rows:
-        head, *_ = (run_folder / row["record"]).read_text().splitlines()
+        head, *_ = (folder / row["record"]).read_text().splitlines()
         assert f'"value":{row["value"]}' in head
         assert float(row["low"]) < float(row["value"]) < float(row["high"])
 
 
-def test_a_damaged_line_is_found_by_its_number(run_folder: Path) -> None:
-    file = run_folder / "records" / "s000.jsonl"
-    lines = file.read_text().split("\n")
-    lines[2] = lines[2][:-5]
-    file.write_text("\n".join(lines))
-    cell = records.load_run(run_folder).cells[0]
-    with pytest.raises(LayerSwapError, match=r"s000\.jsonl:3 is damaged"):
-        list(cell.samples())
+def test_a_copy_needs_no_records(folder, tmp_path_factory):
+    write_results(folder)
+    copy = tmp_path_factory.mktemp("copy")
+    for name in ("run.json", "observations.parquet"):
+        (copy / name).write_bytes((folder / name).read_bytes())
+    found, copied = records.load_run(folder), records.load_run(copy)
+    assert copied.is_copy
+    assert [c.scores for c in copied.cells] == [c.scores for c in found.cells]
 
 
-def test_a_record_that_lost_items_is_not_used(run_folder: Path) -> None:
-    file = run_folder / "records" / "s000.jsonl"
-    lines = file.read_text().split("\n")[:-1]
-    file.write_text("\n".join(lines[:3]))
-    cell = records.load_run(run_folder).cells[0]
-    told = rf"s000\.jsonl is damaged \(2 of {len(lines) - 1} items are there\); remove it"
-    with pytest.raises(LayerSwapError, match=told):
-        list(cell.samples())
+def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
+    file = folder / "records" / "s000.jsonl"
+    text, record = file.read_text(), records.load_run(folder).cells[0].tasks[0]
+    lines = text.split("\n")
+    for changed, message in (
+        ([lines[0], lines[1], lines[2][:-5], *lines[3:]], r"s000\.jsonl:3 is damaged"),
+        (lines[:3], rf"damaged \(2 of {len(lines) - 2} items are there\); remove it"),
+    ):
+        file.write_text("\n".join(changed))
+        with pytest.raises(LayerSwapError, match=message):
+            list(record.samples())
     file.unlink()
     with pytest.raises(LayerSwapError, match=r"s000\.jsonl is damaged \(.*No such file"):
-        list(cell.samples())
-    assert not records.is_finished(run_folder, "s000")
+        list(record.samples())
+    assert records.find_record(folder, "s000") is None
+
+
+def test_a_folder_of_another_schema_is_left_as_it_is(tmp_path):
+    (tmp_path / "run.json").write_text('{"schema_version": 3}')
+    with pytest.raises(InputError, match=r"by another layerswap .*left as it is.* another folder"):
+        records.load_run(tmp_path)
+
+
+TASK = "pocket_math_sw"
+
+
+@pytest.fixture
+def broken(tmp_path):
+    """Return a function that rewrites records of three cells, and says what is wrong then."""
+    study = study_of(baseline=["soup"], vary={"bottom_layers": [0, 1]})
+    found = write_run(tmp_path, study, lambda _, __: 0.0, items=20)
+
+    def write(edit=lambda sample, place: None, scores=lambda scores: None, cells=99):
+        for cell in found.cells[:cells]:
+            record = next(each for each in cell.tasks if each.task == TASK)
+            document = record.evaluation.model_dump(mode="json")
+            scores(document["scores"])
+            rows = [sample.model_dump(mode="json") for sample in record.samples()]
+            for place, row in enumerate(rows):
+                row["responses"] = ["7 \u2028 ."]
+                edit(row, place)
+            evaluation = Evaluation.model_validate({**document, "samples": rows})
+            records.write_record(found.path, record.model_copy(update={"evaluation": evaluation}))
+        return records.load_run(found.path)
+
+    return write
+
+
+def zero(scores):
+    scores[0]["value"] = 0.0
+
+
+def answers(responses, filtered=None):
+    def edit(sample, place):
+        sample["values"]["exact_match"] = 0.0
+        sample["responses"] = [responses(sample, place)]
+        sample["answers"] = [filtered or responses(sample, place)]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("edit", "cells", "message"),
+    [
+        (None, 0, None),  # a sound run has no problem
+        (answers(lambda sample, place: "5"), 1, None),  # a zero of one model is none
+        (answers(lambda sample, place: "5"), 3, "every answer is wrong (exact_match is 0 on all"),
+        (
+            answers(lambda sample, place: f"It is {place}.", "[invalid]"),
+            1,
+            "the filter strict-match finds no answer in any of the 20 responses (it gives "
+            "'[invalid]' for all of them), in 1 of 3 cells (the first is soup",
+        ),
+        (answers(lambda sample, place: " "), 3, "all 20 answers are empty, in 3 of 3 cells. "),
+        (
+            answers(lambda s, place: f" {s['target']}" if place < 15 else f"not {place}"),
+            1,
+            "15 of 20 answers equal their targets but for white space and count as wrong; add the "
+            "filter remove_whitespace",
+        ),
+    ],
+)
+def test_broken_evaluations_are_named(broken, edit, cells, message):
+    problems = evaluation_problems(broken(edit, zero, cells) if cells else broken(cells=0))
+    assert len(problems) == (message is not None)
+    for text in problems:
+        assert text.startswith(f"{TASK}: {message}")
+        assert "Nothing can be concluded" in text
+        assert "Compare the prompts and responses in the folder of answers with" in text
+
+
+def test_a_broken_evaluation_is_said_first_in_every_format(broken):
+    report = make_report(broken(answers(lambda sample, place: "5"), zero), draw=False)
+    assert len(report.problems) == 1
+    html, markdown = render_html(report), render_markdown(report)
+    assert html.index("every answer is wrong") < html.index("<table>")
+    assert markdown.index("**Warning:** pocket") < markdown.index("##")
+
+
+@pytest.mark.parametrize(("share", "count"), [(1.0, 1), (0.6, 1), (0.1, 0)])
+def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(broken, share, count):
+    def cut(scores):
+        extra = {"metric": "prompt_truncated", "value": share, "higher_is_better": False}
+        scores.append({**scores[0], **extra})
+
+    found = evaluation_problems(broken(scores=cut))
+    assert len(found) == count
+    for text in found:
+        assert f"up to {100 * share:.1f} % of the prompts were too long for the model" in text
+        assert "Raise max_model_len" in text

@@ -1,43 +1,54 @@
-"""The loop over cells with an evaluator that lives here: no model, real files."""
+"""Workers with an engine that lives here: no model, real files, and real processes that die."""
 
+import functools
 import logging
-import os
 import re
-import socket
+import resource
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
-from ablations.machine.locks import holder, try_claim
+from ablations.machine.locks import try_claim
 from ablations.runner import records
-from ablations.runner.jobs import run_cells, share_of
-from ablations.runner.work import Done, ModelFailed, Work
-from ablations.runner.worker import LOCKS
+from ablations.runner.jobs import in_processes, share_of, show_scores
+from ablations.runner.worker import LOCKS, ModelFailed, Work
 from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import (
+    RAISES,
     TASK,
-    FakeEvaluator,
+    FakeEngine,
+    evaluations,
     fake_evaluation,
+    journal_of,
     key_of,
     make_cells,
+    run,
     scores_on_disk,
 )
+from tests.waiting import wait_for_end, wait_until
+
+ROOT = Path(__file__).parents[2]
+TWO = functools.partial(in_processes, jobs=2, gpus=1)
+ONE = functools.partial(in_processes, jobs=1, gpus=1)
 
 
-def run(out: Path, cells, evaluator: FakeEvaluator):
-    return run_cells(out, cells, evaluator, progress=False)
+def undisturbed(folder, count, per_group=1):
+    run(folder, make_cells(count, per_group=per_group))
+    return scores_on_disk(folder)
 
 
-def test_every_task_gets_a_whole_record(tmp_path: Path) -> None:
+def test_every_task_gets_a_whole_record(tmp_path):
     cells = make_cells(3)
-    summary = run(tmp_path, cells, FakeEvaluator())
+    summary = run(tmp_path, cells)
     assert summary.evaluated == [cell.label for cell in cells]
     for index, cell in enumerate(cells):
         record = records.read_record(tmp_path, key_of(index))
-        assert record is not None
-        work = Work(key_of(index), cell.weights_key, cell.label, cell.merge, cell.request)
-        evaluation = fake_evaluation(work)
+        evaluation = fake_evaluation(Work(cell, TASK))
         assert record.evaluation == evaluation.model_copy(update={"samples": ()})
         texts = {"prompts": (), "responses": ()}  # they are with the stored answers
         items = tuple(each.model_copy(update=texts) for each in evaluation.samples)
@@ -45,144 +56,182 @@ def test_every_task_gets_a_whole_record(tmp_path: Path) -> None:
         assert record.timing_s["total"] >= 0
 
 
-def test_cells_of_equal_weights_are_evaluated_once(tmp_path: Path) -> None:
-    evaluator = FakeEvaluator()
-    summary = run(tmp_path, make_cells(6, per_group=3), evaluator)
-    assert evaluator.seen == ["s000", "s001"]
-    assert len(summary.evaluated) == 6
-    assert list(scores_on_disk(tmp_path)) == ["s000", "s001"]
-
-
-def test_what_is_new_is_asked_alone(tmp_path: Path) -> None:
+def test_what_is_new_is_asked_alone(tmp_path):
     """A task, a language or a model that is added to a study; a cell that has another name."""
-    run(tmp_path, make_cells(2), FakeEvaluator())
+
+    def seen(*given, **changes):
+        engine = FakeEngine()
+        summary = run(tmp_path, make_cells(*given, **changes), engine)
+        return engine.seen, len(summary.evaluated), len(summary.before)
+
+    # Cells of equal weights are evaluated once.
+    assert seen(4, per_group=2) == (["s000", "s001"], 4, 0)
     before = scores_on_disk(tmp_path)
-    evaluator = FakeEvaluator()
-    run(tmp_path, make_cells(2, tasks=(TASK, "more")), evaluator)
-    assert evaluator.seen == ["s000-more", "s001-more"]
-    evaluator = FakeEvaluator()
-    summary = run(tmp_path, make_cells(3), evaluator)
-    assert evaluator.seen == ["s002"]
-    assert summary.before == ["bottom_layers=0", "bottom_layers=1"]
+    assert seen(2, tasks=(TASK, "more")) == (["s000-more", "s001-more"], 2, 0)
+    assert seen(3) == (["s002"], 1, 2)
     renamed = [cell.model_copy(update={"label": f"new {cell.label}"}) for cell in make_cells(3)]
-    evaluator = FakeEvaluator()
-    summary = run(tmp_path, renamed, evaluator)
-    assert (evaluator.seen, len(summary.before)) == ([], 3)
+    assert len(run(tmp_path, renamed, FakeEngine(raising={"s000": RAISES})).before) == 3
     after = scores_on_disk(tmp_path)
     assert before == {key: after[key] for key in before}
 
 
-def test_a_failed_cell_says_why_and_a_rerun_does_exactly_that_one(tmp_path: Path) -> None:
-    cells = make_cells(4)
-    summary = run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
-    assert summary.failed == {"bottom_layers=1": "bottom_layers=1: the task has raised"}
-    assert len(summary.evaluated) == 3
-    failure = records.read_failure(tmp_path, "s001")
-    assert "raised" in failure.error
-    run(tmp_path, cells, FakeEvaluator(raising=("bottom_layers=1",)))
-    evaluator = FakeEvaluator()
-    run(tmp_path, cells, evaluator)
-    assert evaluator.seen == ["s001"]
-    assert records.read_failure(tmp_path, "s001") is None
-    undisturbed = tmp_path / "undisturbed"
-    run(undisturbed, cells, FakeEvaluator())
-    assert scores_on_disk(tmp_path) == scores_on_disk(undisturbed)
+@pytest.mark.parametrize(
+    ("raising", "seen", "failed", "details"),
+    [
+        # A task that fails leaves the others of its model, and other models.
+        (
+            {"s000-more": RAISES},
+            ["s000-more", "s000", "s001-more", "s001"],
+            {"bottom_layers=0": "more: the task has raised"},
+            "",
+        ),
+        # A model that fails is not tried for every task.
+        (
+            {"s000-more": ModelFailed("its merge failed")},
+            ["s000-more", "s001-more", "s001"],
+            {"bottom_layers=0": "more, fake_math: its merge failed"},
+            "",
+        ),
+        # A bug keeps its traceback.
+        (
+            {"s001": KeyError("no such key")},
+            ["s000-more", "s000", "s001-more", "s001"],
+            {"bottom_layers=1": "fake_math: KeyError: 'no such key'"},
+            "Traceback",
+        ),
+    ],
+)
+def test_a_failure_says_why_and_a_rerun_does_exactly_the_rest(
+    tmp_path, raising, seen, failed, details
+):
+    cells = make_cells(2, tasks=("more", TASK))
+    engine = FakeEngine(raising=raising)
+    summary = run(tmp_path / "run", cells, engine)
+    assert engine.seen == seen
+    assert summary.failed == failed
+    (key,) = raising
+    assert details in records.read_failure(tmp_path / "run", key).details
+    lost = {f"s{cell}{task}" for cell in ("000", "001") for task in ("-more", "")}
+    lost -= set(scores_on_disk(tmp_path / "run"))
+    engine = FakeEngine()
+    assert not run(tmp_path / "run", cells, engine).failed
+    assert set(engine.seen) == lost
+    assert records.read_failure(tmp_path / "run", key) is None
+    run(tmp_path / "undisturbed", cells)
+    assert scores_on_disk(tmp_path / "run") == scores_on_disk(tmp_path / "undisturbed")
 
 
-def test_a_task_that_fails_leaves_the_others_of_its_model(tmp_path: Path) -> None:
-    class Raises(FakeEvaluator):
-        def evaluate(self, work: Work) -> Done:
-            if work.task == "more":
-                raise LayerSwapError("no data")
-            return super().evaluate(work)
-
-    evaluator = Raises()
-    summary = run(tmp_path, make_cells(2, tasks=("more", TASK)), evaluator)
-    assert evaluator.seen == ["s000", "s001"]
-    assert summary.failed["bottom_layers=0"] == "more: no data"
-
-
-def test_a_model_that_fails_is_not_tried_for_every_task(tmp_path: Path) -> None:
-    class Fails(FakeEvaluator):
-        def evaluate(self, work: Work) -> Done:
-            self.seen.append(work.score_key)
-            raise ModelFailed("its merge failed")
-
-    evaluator = Fails()
-    summary = run(tmp_path, make_cells(1, tasks=("more", TASK)), evaluator)
-    assert evaluator.seen == ["s000-more"]
-    assert summary.failed == {"bottom_layers=0": "more, fake_math: its merge failed"}
-    assert records.read_failure(tmp_path, "s000").error == "its merge failed"
-
-
-def test_what_a_wrong_engine_was_asked_has_failed(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_a_wrong_engine_was_asked_has_failed(tmp_path):
     """The check at the end takes two records back; the next call asks them again."""
     cells = make_cells(4)
-    summary = run(tmp_path / "run", cells, FakeEvaluator(wrong=(key_of(1), key_of(2))))
+    summary = run(tmp_path / "run", cells, FakeEngine(wrong=(key_of(1), key_of(2))))
     wrong = {f"bottom_layers={index}": "the engine forgot its weights" for index in (1, 2)}
     assert summary.failed == wrong
     assert len(summary.evaluated) == 2
     assert list(scores_on_disk(tmp_path / "run")) == [key_of(0), key_of(3)]
-    evaluator = FakeEvaluator()
-    assert not run(tmp_path / "run", cells, evaluator).failed
-    assert evaluator.seen == [key_of(1), key_of(2)]
-    run(tmp_path / "undisturbed", cells, FakeEvaluator())
-    assert scores_on_disk(tmp_path / "run") == scores_on_disk(tmp_path / "undisturbed")
-    assert not list((tmp_path / "run" / "records").glob(".*"))
+    engine = FakeEngine()
+    assert not run(tmp_path / "run", cells, engine).failed
+    assert engine.seen == [key_of(1), key_of(2)]
+    assert scores_on_disk(tmp_path / "run") == undisturbed(tmp_path / "undisturbed", 4)
 
 
-def test_a_bug_in_the_evaluator_keeps_its_traceback(tmp_path: Path) -> None:
-    class Broken(FakeEvaluator):
-        def evaluate(self, work):
-            return {}["no such key"]
-
-    run(tmp_path, make_cells(1), Broken())
-    failure = records.read_failure(tmp_path, "s000")
-    assert failure.error == "KeyError: 'no such key'"
-    assert "Traceback" in failure.details
-
-
-def test_a_damaged_record_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    cells = make_cells(2)
-    run(tmp_path, cells, FakeEvaluator())
-    whole = scores_on_disk(tmp_path)
+def test_a_damaged_record_is_made_anew(tmp_path, caplog):
+    whole = undisturbed(tmp_path, 2)
     (tmp_path / "records" / "s001.jsonl").write_text("{")
-    evaluator = FakeEvaluator()
+    (tmp_path / "records" / ".s001.jsonl.0a1b2c3d").write_text("{")  # of a killed writer
+    engine = FakeEngine()
     with caplog.at_level(logging.WARNING):
-        run(tmp_path, cells, evaluator)
-    assert evaluator.seen == ["s001"]
+        run(tmp_path, make_cells(2), engine)
+    assert engine.seen == ["s001"]
     assert "damaged" in caplog.text
     assert scores_on_disk(tmp_path) == whole
+    assert len(list((tmp_path / "records").iterdir())) == 2
 
 
-def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
-    (tmp_path / "records").mkdir()
-    (tmp_path / "records" / ".s000.jsonl.0a1b2c3d").write_text("{")
-    run(tmp_path, make_cells(1), FakeEvaluator())
-    assert [path.name for path in (tmp_path / "records").iterdir()] == ["s000.jsonl"]
-
-
-def test_a_claim_is_held_against_everyone_until_released(tmp_path: Path) -> None:
-    claim = try_claim(tmp_path, "w000")
-    assert try_claim(tmp_path, "w000") is None
-    assert holder(tmp_path, "w000") == f"process {os.getpid()} on {socket.gethostname()}"
-    claim.release()
-    again = try_claim(tmp_path, "w000")
-    assert again is not None
-    again.release()
-
-
-def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
+def test_a_file_size_limit_fails_the_cell_only(tmp_path):
+    """As a quota does: writing the records fails with an OSError, and nothing half is left."""
     cells = make_cells(2)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+        summary = run(tmp_path, cells)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+    assert len(summary.failed) == 2
+    assert all("cannot be written" in error for error in summary.failed.values())
+    assert not [*tmp_path.glob("records/*"), *tmp_path.glob("records/.*")]
+    assert len(run(tmp_path, cells).evaluated) == 2
+
+
+def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path):
     claim = try_claim(tmp_path / LOCKS, "w000")
     timer = threading.Timer(0.5, claim.release)
     timer.start()
-    evaluator = FakeEvaluator()
-    run(tmp_path, cells, evaluator)
+    engine = FakeEngine()
+    run(tmp_path, make_cells(2), engine)
     timer.join()
-    assert evaluator.seen == ["s001", "s000"]  # the free one first
+    assert engine.seen == ["s001", "s000"]  # the free one first
+
+
+def start_victim(out, cells, delay, company=1, jobs=1):
+    words = map(str, (out, cells, delay, company, jobs))
+    command = [sys.executable, "-m", "tests.runner.victim", *words]
+    return psutil.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("runners", [1, 2])
+def test_workers_of_one_call_or_of_two_share_the_cells(tmp_path, runners):
+    out = tmp_path / "run"
+    victims = [start_victim(out, 20, 0.1, company=2, jobs=3 - runners) for _ in range(runners)]
+    for victim in victims:
+        _, stderr = victim.communicate(timeout=300)
+        assert victim.returncode == 0, stderr.decode()
+    begun = journal_of(out.with_suffix(".journal"))
+    assert sorted(key for key, _ in begun) == [key_of(index) for index in range(10)]
+    assert len({process for _, process in begun}) == 2
+    assert scores_on_disk(out) == undisturbed(tmp_path / "undisturbed", 20, per_group=2)
+
+
+def test_workers_end_with_a_runner_that_is_killed(tmp_path):
+    victim = start_victim(tmp_path / "run", 20, 0.5, company=2, jobs=2)
+    journal = tmp_path / "run.journal"
+    wait_until(lambda: journal.exists() and len(journal_of(journal)) >= 2, running=victim)
+    family = victim.children(recursive=True)
+    victim.kill()
+    victim.communicate()
+    wait_for_end(family)
+
+
+def test_a_worker_that_dies_costs_its_model_only(tmp_path):
+    cells = make_cells(4)
+    dying = FakeEngine(dying=("bottom_layers=1",))
+    summary = run(tmp_path, cells, dying, start=ONE)
+    assert list(summary.failed) == ["bottom_layers=1"]
+    assert "was killed while it worked on this (often: out" in summary.failed["bottom_layers=1"]
+    assert len(summary.evaluated) == 3
+    engine = FakeEngine()
+    run(tmp_path, cells, engine)
+    assert engine.seen == ["s001"]
+
+
+def test_a_model_at_which_a_call_was_killed_comes_last_in_the_next(tmp_path):
+    code = (
+        "from pathlib import Path; from tests.runner.fakes import FakeEngine, make_cells, run\n"
+        f"run(Path({str(tmp_path)!r}), make_cells(3), FakeEngine(dying=('bottom_layers=0',)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+    assert done.returncode == -signal.SIGKILL
+    engine = FakeEngine()
+    summary = run(tmp_path, make_cells(3), engine)
+    assert engine.seen == ["s001", "s002", "s000"]
+    assert summary.evaluated == [cell.label for cell in make_cells(3)]
+
+
+def test_workers_that_cannot_begin_end_the_call(tmp_path):
+    with pytest.raises(LayerSwapError, match=r"no engine can be started: .* exit code 3"):
+        run(tmp_path, make_cells(1), functools.partial(sys.exit, 3), start=ONE)
 
 
 @pytest.mark.parametrize(
@@ -195,19 +244,34 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path: Path) -> None:
         ("01", 4, ["01", "01"]),
     ],
 )
-def test_every_worker_gets_as_many_gpus_as_a_model_takes(
-    names: str, gpus: int, shares: list[str]
-) -> None:
+def test_every_worker_gets_as_many_gpus_as_a_model_takes(names, gpus, shares):
     assert [share_of(names, place, gpus) for place in range(len(shares))] == shares
 
 
-def test_the_bar_shows_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bar_shows_tasks(tmp_path, capsys):
     cells = make_cells(8)
-    run(tmp_path, cells[:4], FakeEvaluator())
-    evaluator = FakeEvaluator(delay_s=0.15)
-    run_cells(tmp_path, cells, evaluator, progress=True)
+    run(tmp_path, cells[:4])
+    engine = FakeEngine(delay_s=0.15)
+    run(tmp_path, cells, engine, progress=True)
     shown = re.findall(r"(\d)/8 tasks", capsys.readouterr().err)
     assert {"4", "6", "8"} <= set(shown)
     assert shown == sorted(shown)
-    run_cells(tmp_path, cells, evaluator)
+    run(tmp_path, cells, engine, progress=None)
     assert capsys.readouterr().err == ""  # no terminal, no bar
+
+
+def test_scores_are_printed_when_a_cell_has_ended(tmp_path, capsys):
+    tasks = ("pocket_math_sw", "pocket_math_en", "pocket_translate_en_sw")
+    (cell,) = make_cells(1, tasks=tasks)
+    found = evaluations(cell)
+    show_scores(cell, {task: found[task] for task in tasks[:2]})
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("bottom_layers=0  math, Swahili: ")
+    assert f"{100 * found[tasks[0]].scores[0].value:.1f} [" in lines[0]
+    assert lines[-1].endswith("translate, English to Swahili: failed")
+    assert max(map(len, lines)) <= 100
+    cells = make_cells(4, per_group=2)
+    for printed in ([cell.label for cell in cells], []):  # what was finished is not repeated
+        run(tmp_path, cells, shows=[show_scores])
+        lines = capsys.readouterr().out.splitlines()
+        assert [line.split()[0] for line in lines] == printed

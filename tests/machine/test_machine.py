@@ -1,0 +1,163 @@
+"""Hashes, claims, text for other places, and processes that end with their starter."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
+from ablations.machine.locks import holder, owner, try_claim
+from ablations.machine.names import printable, spreadsheet_text
+from ablations.study.identity import Fingerprints, folder_state
+from layerswap_method.errors import LayerSwapError
+from tests.waiting import wait_for_end, wait_until
+
+ROOT = Path(__file__).parents[2]
+
+
+def checkpoint(folder):
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(b"weights")
+    for name in ("config.json", "tokenizer.json", "README.md"):
+        (folder / name).write_text("{}")
+    return folder
+
+
+def test_a_copy_elsewhere_is_the_same_checkpoint(tmp_path):
+    one, other = checkpoint(tmp_path / "one"), checkpoint(tmp_path / "other")
+    assert fingerprint_checkpoint(one) == fingerprint_checkpoint(other)
+    (other / "README.md").write_text("another card")
+    assert fingerprint_checkpoint(one) == fingerprint_checkpoint(other)
+    assert fingerprint_folder(one) != fingerprint_folder(other)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+def test_what_changes_an_answer_changes_the_fingerprint(tmp_path, name):
+    folder = checkpoint(tmp_path / "model")
+    before = fingerprint_checkpoint(folder)
+    (folder / name).write_bytes(b"changed")
+    changed = fingerprint_checkpoint(folder)
+    (folder / name).rename(folder / f"renamed_{name}")
+    assert len({before, changed, fingerprint_checkpoint(folder)}) == 3
+
+
+def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path):
+    """A changed chat template is another model, and a report written beside it is none."""
+    folder = checkpoint(tmp_path / "model")
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    hashes = Fingerprints(None)
+    state, found = folder_state(folder), hashes.of(folder)
+    (folder / "divergence.json").write_text("{}")
+    assert folder_state(folder) == state
+    (folder / "chat_template.jinja").write_text("{{ messages[0] }}")
+    assert folder_state(folder) != state
+    assert hashes.of(folder) != found
+
+
+def test_folders_count_names_and_contents_but_nothing_hidden(tmp_path):
+    data = tmp_path / "data" / "a.jsonl"
+    data.parent.mkdir()
+    data.write_text("1")
+    before = fingerprint_folder(tmp_path)
+    (tmp_path / ".lock").write_text("x")
+    (tmp_path / ".cache").mkdir()
+    (tmp_path / ".cache" / "y").write_text("y")
+    assert fingerprint_folder(tmp_path) == before
+    data.write_text("2")
+    assert fingerprint_folder(tmp_path) != before
+
+
+def test_a_claim_is_held_against_everyone_until_released(tmp_path):
+    claim = try_claim(tmp_path, "w000", "note")
+    assert claim.abandoned == ""
+    assert try_claim(tmp_path, "w000") is None
+    assert holder(tmp_path, "w000").startswith(f"process {os.getpid()} on ")
+    assert owner(tmp_path, "w000").endswith("\nnote")
+    claim.release()
+    assert owner(tmp_path, "w000") == ""
+    try_claim(tmp_path, "w000").release()
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSYS, LayerSwapError),
+        (errno.ENOLCK, LayerSwapError),
+        (errno.EOPNOTSUPP, LayerSwapError),
+        (errno.ENOSPC, OSError),  # another error stays what it is
+    ],
+)
+def test_a_file_system_without_locks_is_refused_in_one_message(
+    tmp_path, monkeypatch, number, error
+):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    message = "choose an --out on a local disk" if error is LayerSwapError else "No space left"
+    for _ in range(2):  # nothing that outlives its owner is left behind
+        with pytest.raises(error, match=message):
+            try_claim(tmp_path, "w000")
+    monkeypatch.undo()
+    try_claim(tmp_path, "w000").release()
+
+
+@pytest.mark.parametrize(
+    ("convert", "text", "shown"),
+    [
+        (printable, "soup\tb=1\nünïcode ▒", "soup\tb=1\nünïcode ▒"),
+        (printable, "\x1b]0;title\x07", "\\x1b]0;title\\x07"),
+        (printable, "\x1b[2J", "\\x1b[2J"),
+        (printable, "a\rb\x9b", "a\\x0db\\x9b"),
+        (spreadsheet_text, "=HYPERLINK(1)", "'=HYPERLINK(1)"),
+        (spreadsheet_text, "@x", "'@x"),
+        (spreadsheet_text, "+1", "'+1"),
+        (spreadsheet_text, "-1+2", "'-1+2"),
+        (spreadsheet_text, "soup", "soup"),
+        (spreadsheet_text, "", ""),
+    ],
+)
+def test_a_terminal_obeys_nothing_and_a_spreadsheet_computes_nothing(convert, text, shown):
+    assert convert(text) == shown
+
+
+WORKER = """
+import os, subprocess, sys, time
+from ablations.machine.lifetime import take_descendants_along
+take_descendants_along()
+subprocess.Popen([sys.executable, "-c", "import subprocess; subprocess.run(['sleep', '600'])"])
+if not os.fork():  # as vLLM starts its engine
+    time.sleep(600)
+sys.stdout.write("ready\\n")
+sys.stdout.flush()
+sys.stdin.readline()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("end", ["kill", "exit"])
+def test_descendants_end_with_the_worker(end):
+    def family():
+        """Return the four descendants of the worker once all are there, the warden among them."""
+        below = psutil.Process(worker.pid).children(recursive=True)
+        return below if len(below) >= 4 else []
+
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, text=True, **pipes) as worker:
+        assert worker.stdout.readline() == "ready\n"
+        below = wait_until(family)
+        warden = next(each for each in below if "-S" in each.cmdline())
+        looks = warden.num_ctx_switches().voluntary  # it sleeps after each
+        wait_until(lambda: warden.num_ctx_switches().voluntary >= looks + 3)
+        if end == "kill":
+            worker.kill()
+        else:
+            worker.stdin.write("\n")
+            worker.stdin.flush()
+        wait_until(lambda: worker.poll() is not None)
+        wait_for_end(below)

@@ -1,0 +1,226 @@
+"""Models into engines: adapters, experts that change, engines that go wrong, tasks that go on."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from ablations.engines import vllm_cpu
+from ablations.engines.in_place import HfEngine
+from ablations.models.find import Expert
+from ablations.runner import records
+from ablations.runner.checkpoints import run_mergekit
+from ablations.runner.engines import StudyEngine
+from ablations.runner.run import RunOptions, run_study
+from ablations.scoring.records import EvaluationRequest
+from layerswap_method.errors import LayerSwapError
+from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
+from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
+ignore_dtype = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
+
+
+def write_adapter(folder, base):
+    """Write a LoRA adapter of the query projections; a large change, so that answers differ."""
+    folder.mkdir()
+    generator = torch.Generator().manual_seed(0)
+    tensors = {}
+    for layer in range(4):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{name}.lora_A.weight"] = torch.randn(4, 32, generator=generator)
+        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 4, generator=generator)
+    save_file(tensors, str(folder / "adapter_model.safetensors"))
+    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base)}
+    config |= {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.slow
+def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path, models):
+    adapter = write_adapter(tmp_path / "adapter", models / "base")
+    names = {"base": "base", "math": "math", "swahili": f"base+{adapter}"}
+    setting = {"experts": {name: str(models / place) for name, place in names.items()}}
+    setting["include_path"] = str(models / "tasks")
+    experts = write_yaml(tmp_path / "experts.yml", setting)
+    baseline = ["base", "language_expert", "soup"]
+    document = study_document(baseline=baseline, vary={"bottom_layers": [1]})
+    study = str(write_yaml(tmp_path / "small.yml", document))
+    ways = {"live": {}, "cold": {"materialize": True}}
+    ways["cold"]["only"] = ("kind=language_expert", "kind=recipe")
+    for name, way in ways.items():
+        places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
+        options = RunOptions(experts=experts, backend="hf", **places, **way)
+        assert not run_study(study, options).summary.failed
+    cells = records.load_run(tmp_path / "live").cells
+    assert {cell.provenance["weights"] for cell in cells} == {"streamed"}
+    assert len({tuple(s.answers for s in cell.tasks[0].samples()) for cell in cells}) == 4
+    found, cold = (scores_by_label(tmp_path / name) for name in ways)
+    assert len(cold) == 2
+    assert cold == {label: found[label] for label in cold}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_mergekit", [False, True], ids=["files", "mergekit"])
+def test_an_adapter_trained_anew_is_merged_anew(by_mergekit, tmp_path, models):
+    """mergekit takes the merged copy that it finds, of whatever adapter it is."""
+    adapter = write_adapter(tmp_path / "adapter", models / "base")
+    expert = Expert("math", models / "base", adapter)
+    merge = passthrough(expert) | ({"parameters": {"scale": 1.0}} if by_mergekit else {})
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=8)
+    responses = []
+    for scale in (1, -3):
+        file = adapter / "adapter_model.safetensors"
+        save_file({name: tensor * scale for name, tensor in load_file(file).items()}, file)
+        answers = tmp_path / "answers"
+        engine = StudyEngine(plan_of(expert), tmp_path, answers, materialize=True)
+        evaluation, how = engine.evaluate(work_of(request, merge, f"x{scale}"))
+        engine.close()
+        assert how["weights"] == "checkpoint"
+        responses.append([sample.responses for sample in evaluation.samples])
+    assert responses[0] != responses[1]
+    assert list((tmp_path / ".work").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["mathé", " ".join(["a long name"] * 12)])
+@pytest.mark.parametrize("fate", ["changed", "gone"])
+def test_an_expert_is_watched_whatever_its_folder_is_called(tmp_path, models, name, fate):
+    folder = write_expert(tmp_path / name / "math", 0)
+    expert = Expert("math", folder)
+    plan = plan_of(Expert("base", models / "base"), expert)
+    engine = StudyEngine(plan, tmp_path, tmp_path / "answers")
+    engine._check_unchanged(passthrough(expert))
+    if fate == "gone":
+        folder.rename(tmp_path / "hidden")
+    else:
+        write_expert(folder, 1)
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
+    with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
+        engine.evaluate(work_of(request, passthrough(expert)))
+
+
+@pytest.mark.slow
+def test_a_merge_that_fails_says_how_it_ended(tmp_path):
+    recipe, log = write_yaml(tmp_path / "r.yml", {"merge_method": "no_such"}), tmp_path / "log"
+    with pytest.raises(LayerSwapError, match=r"(?s)failed with exit code .*log. It ended with:\n."):
+        run_mergekit(recipe, tmp_path / "out", log=log)
+    assert log.read_text()
+
+
+NAME = "model.layers.1.self_attn.o_proj.weight"
+
+
+@pytest.mark.slow
+@ignore_dtype
+def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, monkeypatch, caplog):
+    study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
+    load, broken, loads = HfEngine.load, False, 0
+
+    def run(name, **options):
+        places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
+        return run_study(str(study), RunOptions(experts, backend="hf", **places, **options)).summary
+
+    def how(name):
+        found = [cell.provenance for cell in records.load_run(tmp_path / name).cells]
+        assert len(found) == 4
+        return found
+
+    def transposing(engine, mixes):
+        load(engine, mixes)
+        if broken:
+            engine._tensors[NAME].data.copy_(engine._tensors[NAME].data.T.clone())
+
+    caplog.set_level(logging.WARNING)
+    monkeypatch.setattr(HfEngine, "load", transposing)
+    run("cold", materialize=True)
+    wanted = scores_by_label(tmp_path / "cold")
+    assert len({samples for _, samples in wanted.values()}) > 2  # the cells do differ
+
+    run("sound")
+    assert {each["weights"] for each in how("sound")} == {"streamed"}
+    assert scores_by_label(tmp_path / "sound") == wanted
+    assert not caplog.records
+
+    broken = True  # from the first load on
+    assert not run("broken").failed
+    for each in how("broken"):
+        assert each["weights"] == "checkpoint"
+        assert "every tensor of the base loaded over itself" in each["fallback"]
+    assert scores_by_label(tmp_path / "broken") == wanted
+    assert "cannot use the live engine" in caplog.text
+
+    # Broken from the load after the start's on: what was asked has failed.
+    def worsening(engine, mixes):
+        nonlocal broken, loads
+        loads += 1
+        broken = loads > 2
+        transposing(engine, mixes)
+
+    monkeypatch.setattr(HfEngine, "load", worsening)
+    broken = False
+    failed = run("later").failed
+    assert len(failed) == 4
+    for error in failed.values():
+        assert "with the base's weights back in place" in error
+        assert error.endswith("run it again with --materialize")
+    assert not records.load_run(tmp_path / "later").cells
+    assert not run("later", materialize=True).failed
+    assert scores_by_label(tmp_path / "later") == wanted
+
+
+VLLM = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="vLLM is not installed"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=VLLM)])
+def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
+    for seed, name in enumerate(("base", "math", "swahili")):
+        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
+    tasks = write_tasks(tmp_path / "tasks", ["words"], items=240)
+    document = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
+    experts = write_yaml(tmp_path / "experts.yml", document | {"include_path": str(tasks)})
+    options = {"batch_size": 2, "kv_cache_gib": 1, "max_num_seqs": 2}
+    evaluate = {"tasks": ["words"], "options": options}
+    changes = {"baseline": ["base"], "vary": {"bottom_layers": [1]}, "evaluate": evaluate}
+    study = str(write_yaml(tmp_path / "small.yml", study_document(**changes)))
+    code = "from ablations.cli import main; main()"
+    words = ["run", study, "--experts", str(experts), "--backend", backend, "--only", "kind=base"]
+    given = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
+    killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
+
+    def command(out):
+        places = ["--out", str(out), "--answers", str(out.with_suffix(".answers"))]
+        return [sys.executable, "-c", code, *words, *places]
+
+    def stored():
+        found = killed.with_suffix(".answers").glob("*/*.jsonl")
+        return [path for path in found if path.read_bytes().count(b"\n") >= 5]
+
+    with subprocess.Popen(command(killed), stderr=subprocess.DEVNULL, **given) as runner:
+        wait_until(stored, running=runner, every_s=0.005)
+        runner.send_signal(signal.SIGKILL)
+    (answers,) = stored()
+    assert not list(killed.glob("records/[!.]*"))
+    before = answers.read_bytes().count(b"\n")
+    for out in (killed, peaceful):
+        subprocess.run(command(out), check=True, capture_output=True, **given)
+    (cell,) = records.load_run(killed).cells
+    assert cell.backend == backend
+    # The engine's process may have written a batch more before it noticed.
+    assert before <= cell.tasks[0].evaluation.answers_before < 240
+    assert scores_by_label(killed) == scores_by_label(peaceful)
+    assert not list(killed.glob("records/.*"))
+    (whole,) = records.load_run(peaceful).cells
+    assert whole.tasks[0].evaluation.answers_before == 0

@@ -8,8 +8,6 @@ items would be. The true difference is over all experts and items that could be 
 one expert has no spread between experts, of which one expert tells nothing.
 """
 
-from __future__ import annotations
-
 import math
 
 import click
@@ -17,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ablations.report.compare import compare_sides
-from ablations.report.observations import ROLES
+from ablations.runner.results import ROLES
 
 PAIRS = {1: (1, 1), 2: (1, 2), 3: (1, 3), 9: (3, 3)}
 """Number of pairs -> task experts and language experts."""
@@ -33,26 +31,24 @@ GAIN, EASE, ALIKE, OWN = 0.5, 1.5, 0.25, 0.7
 experts for both models, and of items for one model."""
 
 
-def true_difference(mean: float, gain: float, spread: float, tasks: int, languages: int) -> float:
+def true_difference(mean, gain, spread, tasks, languages):
     """Return the difference of expected scores, by Gauss-Hermite quadrature over all effects."""
     roles = (tasks > 1) + (languages > 1)
     pair = spread**2 if tasks * languages > 1 else 0.0
     deviation = math.sqrt(EASE**2 + OWN**2 + roles * (ALIKE**2 + spread**2) + pair)
     nodes, weights = np.polynomial.hermite_e.hermegauss(101)
 
-    def score(logit: float) -> float:
+    def score(logit):
         return float((weights / (1 + np.exp(-(logit + deviation * nodes)))).sum() / weights.sum())
 
     return score(mean + gain) - score(mean)
 
 
-def draw(
-    rng: np.random.Generator, mean: float, gain: float, spread: float, shape: tuple[int, int, int]
-) -> np.ndarray:
+def draw(rng, mean, gain, spread, shape):
     """Return right and wrong answers of both models, shape [2, cells, items]."""
     tasks, languages, items = shape
 
-    def experts(deviation: float) -> np.ndarray:
+    def experts(deviation):
         task = rng.normal(0, deviation, (tasks, 1, 1)) * (tasks > 1)
         return task + rng.normal(0, deviation, (1, languages, 1)) * (languages > 1)
 
@@ -65,9 +61,7 @@ def draw(
     return np.array(answers, dtype=np.float64).reshape(2, -1, items)
 
 
-def coverage(
-    pairs: int, mean: float, spread: float, *, draws: int, items: int, seed: int = 0
-) -> tuple[float, float]:
+def coverage(pairs, mean, spread, *, draws, items, seed=0):
     """Return the share of intervals that hold the true difference, and their mean half width."""
     tasks, languages = PAIRS[pairs]
     rng = np.random.default_rng(seed)
@@ -96,7 +90,7 @@ def coverage(
 @click.command()
 @click.option("--draws", default=2000, show_default=True, help="Simulated studies a row.")
 @click.option("--items", default=250, show_default=True, help="Items of a study.")
-def main(draws: int, items: int) -> None:
+def main(draws, items):
     """Print the coverage of 95 % intervals by pairs, scores and spread of experts."""
     error = math.sqrt(0.95 * 0.05 / draws)
     click.echo(f"{draws} studies a row of {items} items; standard error of 95 %: {error:.2%}")

@@ -11,18 +11,14 @@ model less the time inside lm-eval's generate calls. Absolute times mean nothing
 machine, ratios do.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 import yaml
@@ -42,7 +38,7 @@ ITEMS, ANSWER_TOKENS = 12, 16
 POCKET_TASK = "pocket_math_en"
 
 
-def make_expert(folder: Path, seed: int, mib: float) -> None:
+def make_expert(folder, seed, mib):
     """Save a random float32 Llama of `mib` MiB with a word-level tokenizer."""
     # What layers do not take is vocabulary, as in real models.
     words = [f"w{i}" for i in range(209)]
@@ -62,7 +58,7 @@ def make_expert(folder: Path, seed: int, mib: float) -> None:
     )
 
 
-def make_task(folder: Path) -> None:
+def make_task(folder):
     """Write one generation task with a few-shot prefix."""
     rows = [
         {"prompt": " ".join(f"w{(i * k) % 200}" for k in range(1, 9)), "answer": f"w{i}"}
@@ -81,19 +77,19 @@ def make_task(folder: Path) -> None:
     )
 
 
-def recipe(work: Path, cell: tuple[int, ...]) -> dict[str, Any]:
+def recipe(work, cell):
     """Return the mergekit recipe of a cell."""
     names = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
     models = {role: work / role for role in ("task", "language")}
     return merging.recipe(models, dict(zip(names, cell, strict=True)), work / "base")
 
 
-def timed_generation(lm: Any) -> Callable[[], float]:
+def timed_generation(lm):
     """Time lm-eval's generate calls on `lm`; return a function that gives the seconds since."""
     spent = [0.0]
     generate = lm.generate_until
 
-    def timed(*arguments: Any, **options: Any) -> Any:
+    def timed(*arguments, **options):
         started = time.perf_counter()
         try:
             return generate(*arguments, **options)
@@ -102,14 +98,14 @@ def timed_generation(lm: Any) -> Callable[[], float]:
 
     lm.generate_until = timed
 
-    def take() -> float:
+    def take():
         seconds, spent[0] = spent[0], 0.0
         return seconds
 
     return take
 
 
-def request_and_options(work: Path) -> tuple[Any, Any]:
+def request_and_options(work):
     """Return what is asked, and how."""
     from ablations.engines.options import EngineOptions
     from ablations.scoring.records import EvaluationRequest
@@ -119,12 +115,12 @@ def request_and_options(work: Path) -> tuple[Any, Any]:
     return request, EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 
 
-def answer(evaluation: Any) -> list[Any]:
+def answer(evaluation):
     """Return what the model said."""
     return [sample.responses for sample in evaluation.samples]
 
 
-def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
+def fresh_process(work, folder):
     """Start vLLM on a checkpoint and evaluate it (the child process of the naive way)."""
     from ablations.engines.lm_eval_backend import run_tasks, start_model
 
@@ -135,7 +131,7 @@ def fresh_process(work: Path, folder: Path) -> dict[str, Any]:
     return {"generate_s": spent(), "answer": answer(evaluation)}
 
 
-def serve_live(work: Path) -> None:
+def serve_live(work):
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
     from ablations.engines.live import open_live
 
@@ -157,13 +153,13 @@ def serve_live(work: Path) -> None:
     live.close()
 
 
-def say(figures: dict[str, Any]) -> None:
+def say(figures):
     """Write one line of figures for the parent, past whatever vLLM writes to stdout."""
     sys.stdout.write("@@" + json.dumps(figures) + "\n")
     sys.stdout.flush()
 
 
-def heard(stream: Any) -> dict[str, Any]:
+def heard(stream):
     """Return the next line of figures of a child."""
     for line in stream:
         if line.startswith("@@"):
@@ -171,7 +167,7 @@ def heard(stream: Any) -> dict[str, Any]:
     raise SystemExit("a child process ended early; its messages are above")
 
 
-def naive_cell(work: Path, document: dict[str, Any]) -> dict[str, Any]:
+def naive_cell(work, document):
     """Merge a cell to disk and evaluate it in a fresh process."""
     path, out = work / "recipe.yml", work / "merged"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -188,14 +184,14 @@ def naive_cell(work: Path, document: dict[str, Any]) -> dict[str, Any]:
     return {**figures, "merge_s": merged - started, "wall_s": time.perf_counter() - started}
 
 
-def child(kind: str, work: Path) -> list[str]:
+def child(kind, work):
     """Return the command of a child process."""
     return [sys.executable, str(Path(__file__).resolve()), "--child", kind, "--work", str(work)]
 
 
-def measure(work: Path, cells: int) -> dict[str, Any]:
+def measure(work, cells):
     """Run both ways in turn on the experts in `work`, return the figures of one model."""
-    results: dict[str, list[dict[str, Any]]] = {"naive": [], "live": []}
+    results = {"naive": [], "live": []}
     with subprocess.Popen(
         child("live", work), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -216,12 +212,12 @@ def measure(work: Path, cells: int) -> dict[str, Any]:
     return {"model_bytes": size, "start_s": start["start_s"], **results}
 
 
-def overhead(cell: dict[str, Any]) -> float:
+def overhead(cell):
     """Return the seconds of a cell that were no generation."""
     return float(cell["wall_s"] - cell["generate_s"])
 
 
-def report(figures: dict[str, Any]) -> str:
+def report(figures):
     """Return the table."""
     lines = [
         "| model | naive overhead s | live overhead s | ratio | of the live: swap s "
@@ -245,14 +241,7 @@ def report(figures: dict[str, Any]) -> str:
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the experts here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 @click.option("--child", "kind", type=click.Choice(["naive", "live"]), hidden=True)
-def main(
-    models: int,
-    pocket: Path,
-    mib: float,
-    work: Path | None,
-    json_file: Path | None,
-    kind: str | None,
-) -> None:
+def main(models, pocket, mib, work, json_file, kind):
     """Measure and print the table."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     if kind is not None:

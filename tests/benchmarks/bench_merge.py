@@ -11,8 +11,6 @@ went). Warm: as the way before left them. "Synced" ends when the output is on th
 times the size of a model on the disk. Absolute times mean nothing outside this machine, ratios do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -22,7 +20,6 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 import yaml
@@ -36,24 +33,24 @@ LAYERS = "num_hidden_layers"
 WAYS = ("python", "imports", "cp", "merge", "layer_swap", "copies", "linear", "slices")
 
 
-def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]]:
+def recipes(task, language, layers):
     """Return the same merge, written three ways."""
     base = {"base_model": str(task)}
     swapped = [*range(B), *range(layers - U, layers)]
     averaged = [*range(B, B + TB), *range(layers - U - TU, layers - U)]
 
-    def role(model: Path, name: str) -> dict[str, Any]:
+    def role(model, name):
         return {"model": str(model), "parameters": {"role": name}}
 
-    def filtered(model: Path, own: list[int], other: list[int]) -> dict[str, Any]:
-        weights: list[dict[str, Any]] = [{"filter": f".layers.{i}.", "value": 1.0} for i in own] + [
+    def filtered(model, own, other):
+        weights = [{"filter": f".layers.{i}.", "value": 1.0} for i in own] + [
             {"filter": f".layers.{i}.", "value": 0.0} for i in other
         ]
         return {"model": str(model), "parameters": {"weight": [*weights, {"value": 0.5}]}}
 
     task_layers = [i for i in range(layers) if i not in swapped and i not in averaged]
 
-    def part(start: int, end: int, *weights: tuple[Path, float]) -> dict[str, Any]:
+    def part(start, end, *weights):
         return {
             "sources": [
                 {"model": str(m), "layer_range": [start, end], "parameters": {"weight": w}}
@@ -106,7 +103,7 @@ def recipes(task: Path, language: Path, layers: int) -> dict[str, dict[str, Any]
     }
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(folder):
     """Return tensor name -> dtype, shape and a digest of its bytes."""
     found = {}
     for name, tensor in read_checkpoint("output", folder).tensors.items():
@@ -119,7 +116,7 @@ def digests(folder: Path) -> dict[str, str]:
     return found
 
 
-def measured(command: list[str], out: Path) -> dict[str, float]:
+def measured(command, out):
     """Run a way; return what it cost, and the seconds until its output was on the disk."""
     load, started = os.getloadavg()[0], time.perf_counter()
     found = run(command)
@@ -129,9 +126,7 @@ def measured(command: list[str], out: Path) -> dict[str, float]:
     return {**found, "synced_s": time.perf_counter() - started, "load_before": load}
 
 
-def measure(
-    work: Path, shape: dict[str, Any], repeats: int, ways: list[str], kinds: tuple[str, ...]
-) -> Any:
+def measure(work, shape, repeats, ways, kinds):
     """Write the experts, run the ways in turn, return the figures."""
     for seed, name in enumerate(("task", "language")):
         if not (work / name / "config.json").exists():
@@ -139,7 +134,7 @@ def measure(
             program = str(Path(__file__).with_name("random_llama.py"))
             run([sys.executable, program, str(work / name), json.dumps(shape), str(seed)])
     programs, out = Path(sys.executable).parent, work / "out"
-    commands: dict[str, list[str]] = {
+    commands = {
         "python": [sys.executable, "-c", "pass"],
         "imports": [str(programs / "mergekit-yaml"), "--help"],
         "cp": ["cp", "-r", str(work / "task"), str(out)],
@@ -152,8 +147,8 @@ def measure(
             commands["merge"] = [str(programs / "layerswap"), "merge", str(path), str(out)]
         commands[name] = mergekit
     commands = {name: commands[name] for name in ways}
-    figures: dict[str, list[dict[str, float]]] = {}
-    wanted: dict[str, str] | None = None
+    figures = {}
+    wanted = None
     for turn in range(repeats):
         for kind in kinds:
             for name, command in commands.items():
@@ -182,7 +177,7 @@ def measure(
     }
 
 
-def report(figures: dict[str, Any]) -> str:
+def report(figures):
     """Return the table of both kinds; "net" is without the start of Python, or the imports."""
     ways = figures["ways"]
     lines = [
@@ -193,13 +188,13 @@ def report(figures: dict[str, Any]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
 
-    def net(name: str, kind: str) -> float:
+    def net(name, kind):
         without = dict.fromkeys(("merge", "layer_swap", "copies"), "python")
         start = {"cp": None, **without}.get(name, "imports")
         before = ways[f"{start} {kind}"]["wall_s"] if f"{start} {kind}" in ways else 0.0
         return float(ways[f"{name} {kind}"]["synced_s"] - before)
 
-    def ratio(name: str, other: str, kind: str) -> str:
+    def ratio(name, other, kind):
         if name in ("python", "imports") or f"{other} {kind}" not in ways:
             return "-"
         return f"{net(name, kind) / net(other, kind):.2f}"
@@ -223,15 +218,7 @@ def report(figures: dict[str, Any]) -> str:
 @click.option("--cold-only", is_flag=True, help="Leave the warm rounds out.")
 @click.option("--work", type=click.Path(path_type=Path), help="Keep the checkpoints here.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
-def main(
-    gib: float,
-    shape: str | None,
-    ways: str,
-    repeats: int,
-    cold_only: bool,
-    work: Path | None,
-    json_file: Path | None,
-) -> None:
+def main(gib, shape, ways, repeats, cold_only, work, json_file):
     """Measure and print the table."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     chosen = sized_shape(gib) if shape is None else SHAPES[shape]

@@ -3,16 +3,12 @@
 python tests/benchmarks/random_llama.py FOLDER SHAPE-AS-JSON SEED
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-SHAPES: dict[str, dict[str, Any]] = {
+SHAPES = {
     "llama-3.2-3b": {
         "vocab_size": 128_256,
         "hidden_size": 3072,
@@ -39,7 +35,7 @@ _POOL = 1 << 22
 """Random values that are written again and again, each time from another place."""
 
 
-def sized_shape(gib: float) -> dict[str, Any]:
+def sized_shape(gib):
     """Return the shape of a 16-layer Llama of about `gib` GiB."""
     hidden = max(64, 64 * round((gib * 2**30 / 2 / (16 * 10.75 + 16)) ** 0.5 / 64))
     return {
@@ -53,7 +49,7 @@ def sized_shape(gib: float) -> dict[str, Any]:
     }
 
 
-def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
+def write_llama(folder, shape, seed):
     """Write config and weights, in shards of 5 GB at most but in four at least."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -74,7 +70,7 @@ def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
     for number, names in enumerate(shards, 1):
         file = f"model-{number:05d}-of-{len(shards):05d}.safetensors"
         listed |= dict.fromkeys(names, file)
-        header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+        header = {"__metadata__": {"format": "pt"}}
         end = 0
         for name in names:
             start, end = end, end + 2 * math.prod(shapes[name])
@@ -95,9 +91,9 @@ def write_llama(folder: Path, shape: dict[str, Any], seed: int) -> None:
     config.save_pretrained(folder)
 
 
-def _shards(sizes: dict[str, int]) -> Iterator[list[str]]:
+def _shards(sizes):
     limit = min(_SHARD, sum(sizes.values()) / 3.5)
-    names: list[str] = []
+    names = []
     for name in sizes:
         if names and sum(sizes[each] for each in names) + sizes[name] > limit:
             yield names

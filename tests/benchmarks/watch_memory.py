@@ -1,13 +1,11 @@
 """How far this process's memory rises while something is done. Knows Linux's /proc only."""
 
-from __future__ import annotations
-
 import ctypes
 import threading
 from pathlib import Path
 
 
-def memory(field: str) -> int:
+def memory(field):
     """Return a size from this process's status in bytes, such as VmHWM, the peak resident one."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(f"{field}:"):
@@ -18,7 +16,7 @@ def memory(field: str) -> int:
 class Watch(threading.Thread):
     """Looks at this process's memory while something is done, and remembers the most."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         """Let the kernel's peak begin anew, and begin to look."""
         super().__init__(daemon=True)
         ctypes.CDLL(None).malloc_trim(0)  # what glibc keeps for itself hides a rise
@@ -28,12 +26,12 @@ class Watch(threading.Thread):
         self.before = memory("VmRSS")
         self.start()
 
-    def run(self) -> None:
+    def run(self):
         """Look every millisecond."""
         while not self._done.wait(0.001):
             self.anonymous = max(self.anonymous, memory("RssAnon"))
 
-    def end(self) -> dict[str, int]:
+    def end(self):
         """Stop looking; return how far memory rose."""
         peak = memory("VmHWM")
         self._done.set()

@@ -1,9 +1,6 @@
 """Tiny models as fixtures of the whole session, for every folder. Do not write to them."""
 
-from __future__ import annotations
-
 import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -58,18 +55,18 @@ def own_trio(trio, tmp_path):
     return SimpleNamespace(**copies)
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def content(folder):
     """Return file name -> bytes of a folder, to see that nothing changed."""
     files = (file for file in sorted(folder.iterdir()) if file.is_file())
     return {file.name: file.read_bytes() for file in files}
 
 
-def left_in(folder: Path) -> list[str]:
+def left_in(folder):
     """Return what merges left in a folder."""
     return sorted(path.name for path in folder.glob(".layerswap-*"))
 
 
-def assert_loads(folder: Path) -> None:
+def assert_loads(folder):
     """Fail unless transformers loads a folder whole and gets finite logits from it."""
     import torch
     import transformers

@@ -1,12 +1,7 @@
 """Tiny Llamas with the vocabulary and chat template of Llama 3.1, in a hub cache on this disk."""
 
-from __future__ import annotations
-
 import hashlib
 import json
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any
 
 VOCABULARY = 128_256
 """Tokens of Llama 3.1, of which the last 256 are special."""
@@ -25,7 +20,7 @@ _SPECIAL = (
 )
 
 
-def write_hub_cache(cache: Path, ids: Iterable[str], texts: Iterable[str], layers: int = 8) -> None:
+def write_hub_cache(cache, ids, texts, layers=8):
     """Write a random model for every hub id, as `huggingface_hub` keeps what it has downloaded.
 
     Args:
@@ -44,7 +39,7 @@ def write_hub_cache(cache: Path, ids: Iterable[str], texts: Iterable[str], layer
         (folder / "refs" / "main").write_text(commit)
 
 
-def _write_model(folder: Path, seed: int, layers: int) -> None:
+def _write_model(folder, seed, layers):
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -67,7 +62,7 @@ def _write_model(folder: Path, seed: int, layers: int) -> None:
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
 
 
-def _tokenizer(texts: list[str]) -> Any:
+def _tokenizer(texts):
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 

@@ -1,12 +1,7 @@
 """Recipes for the tests, and the ways to merge them: as a value, by files, by mergekit."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-import torch
 import yaml
 
 from layerswap_method.merge import WriteOptions, write_merge
@@ -16,12 +11,7 @@ from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import read_mix
 
 
-def recipe(
-    models: Mapping[str, Path | str | Sequence[Path]],
-    parameters: Mapping[str, Any] | None = None,
-    base: Path | str | None = None,
-    **top: Any,
-) -> dict[str, Any]:
+def recipe(models, parameters=None, base=None, **top):
     """Return a `layer_swap` recipe of a model or several a role; the base is the task expert."""
     listed = [
         {"model": str(path), "parameters": {"role": role}}
@@ -37,9 +27,7 @@ def recipe(
     }
 
 
-def revert_recipe(
-    expert: Path | str, base: Path | str, parameters: Mapping[str, Any], **top: Any
-) -> dict[str, Any]:
+def revert_recipe(expert, base, parameters, **top):
     """Return a `delta_revert` recipe."""
     return {
         "merge_method": "delta_revert",
@@ -50,9 +38,7 @@ def revert_recipe(
     }
 
 
-def linear_recipe(
-    models: Sequence[Path | str], weights: Sequence[float] = (1.0, 1.0)
-) -> dict[str, Any]:
+def linear_recipe(models, weights=(1.0, 1.0)):
     """Return mergekit's own weighted average; the base is the first model."""
     return {
         "merge_method": "linear",
@@ -76,7 +62,7 @@ def roles(experts):
     return {"task": experts.task, "language": experts.language}
 
 
-def merge(document: Mapping[str, Any], out: Path, **options: Any) -> Path:
+def merge(document, out, **options):
     """Merge as `mergekit-yaml` does and return the output folder."""
     from mergekit.config import MergeConfiguration
     from mergekit.merge import run_merge
@@ -92,30 +78,30 @@ def merge(document: Mapping[str, Any], out: Path, **options: Any) -> Path:
     return out
 
 
-def by_mergekit(document: Mapping[str, Any], out: Path, **options: Any) -> Path:
+def by_mergekit(document, out, **options):
     """Merge in mergekit's own executor, with the plain kernel; return the output folder."""
     return merge(document, out, **{"allow_crimes": True, **options})
 
 
-def merge_of(document: Mapping[str, Any]) -> Merge:
+def merge_of(document):
     """Return the merge of a recipe as a value."""
     given = read_recipe(document)
     assert isinstance(given, Recipe), given
     return given.merge({name: find_model_files(name) for name in given.references})
 
 
-def merge_of_folder(folder: Path, adapter: Path | None = None) -> Merge:
+def merge_of_folder(folder, adapter=None):
     """Return one checkpoint, with its adapter if there is one, as a merge."""
     return merge_of_one(Model(str(folder), Path(folder), adapter))
 
 
-def tensors_of(given: Merge | Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def tensors_of(given):
     """Return every tensor of a merge, or of a recipe's merge."""
     merged = given if isinstance(given, Merge) else merge_of(given)
     return {name: read_mix(mix) for name, mix in merged.tensors.items()}
 
 
-def write(document: Mapping[str, Any], out: Path, **options: Any) -> list[str]:
+def write(document, out, **options):
     """Merge from file to file into `out`; return the lines of the log."""
     given = read_recipe(document)
     assert isinstance(given, Recipe), given

@@ -1,13 +1,9 @@
 """What a merge must give, in float64 from the paper's formula. Imports nothing of the project."""
 
-from __future__ import annotations
-
 import random
 import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +26,7 @@ class Swap:
     w_task: float = 1.0
     w_lang: float = 1.0
 
-    def parameters(self) -> dict[str, object]:
+    def parameters(self):
         """Return the top-level parameters of the same recipe."""
         return {
             "bottom_layers": self.b,
@@ -42,7 +38,7 @@ class Swap:
             "language_weight": self.w_lang,
         }
 
-    def of_layer(self, layer: int) -> str:
+    def of_layer(self, layer):
         """Return whose a decoder layer is."""
         if layer < self.b or layer > self.layers - 1 - self.u:
             return "language"
@@ -50,26 +46,26 @@ class Swap:
             return "task"
         return "average"
 
-    def of_tensor(self, name: str) -> str:
+    def of_tensor(self, name):
         """Return whose a tensor is, by its name."""
         number = layer_number(name)
         return self.non_layer if number is None else self.of_layer(number)
 
 
-def layer_number(name: str) -> int | None:
+def layer_number(name):
     """Return the decoder layer in a tensor's name, None outside the text decoder's layers."""
     found = _NUMBER.search(name)
     return None if found is None or any(p in name for p in _NOT_TEXT) else int(found[1])
 
 
-def stored(folder: Path) -> dict[str, torch.Tensor]:
+def stored(folder):
     """Return every tensor of a checkpoint."""
     files = sorted(Path(folder).glob("*.safetensors"))
     assert files, f"no safetensors in {folder}"
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
 
 
-def round_once(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
+def round_once(values, dtype):
     """Return float64 values rounded to nearest even, straight to `dtype`.
 
     Not `tensor.to`: torch goes from float64 to bfloat16 by way of float32, which rounds twice.
@@ -83,21 +79,13 @@ def round_once(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return torch.from_numpy(np.asarray(values).astype(kinds[dtype]))
 
 
-def average(
-    task: torch.Tensor, language: torch.Tensor, swap: Swap, dtype: torch.dtype | None = None
-) -> torch.Tensor:
+def average(task, language, swap, dtype=None):
     """Return the weighted average, computed in float64 and rounded once."""
     total = swap.w_task * task.double().numpy() + swap.w_lang * language.double().numpy()
     return round_once(total / (swap.w_task + swap.w_lang), dtype or task.dtype)
 
 
-def expected(
-    swap: Swap,
-    task: Mapping[str, torch.Tensor],
-    language: Mapping[str, torch.Tensor],
-    base: Mapping[str, torch.Tensor] | None = None,
-    dtype: torch.dtype | None = None,
-) -> dict[str, torch.Tensor]:
+def expected(swap, task, language, base=None, dtype=None):
     """Return every tensor of the merge of two checkpoints."""
     merged = {}
     for name, tensor in task.items():
@@ -110,7 +98,7 @@ def expected(
     return merged
 
 
-def assert_same(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor]) -> None:
+def assert_same(found, wanted):
     """Fail unless both hold the same names, dtypes, shapes and bits."""
     assert set(found) == set(wanted), sorted(set(found) ^ set(wanted))[:6]
     assert wanted
@@ -118,7 +106,7 @@ def assert_same(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Te
     assert not wrong, f"{len(wrong)} of {len(wanted)} tensors differ: {wrong[:6]}"
 
 
-def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same_bits(one, other):
     """Return whether dtype, shape and every bit agree."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
@@ -126,7 +114,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(torch.equal(*as_bytes))
 
 
-def layer_sources(parameters: Mapping[str, Any], layers: int) -> list[str]:
+def layer_sources(parameters, layers):
     """Return whose each layer is in any placement by counts; `soup` averages all."""
     kind = parameters.get("placement", "outer")
     if kind == "soup":
@@ -157,7 +145,7 @@ def layer_sources(parameters: Mapping[str, Any], layers: int) -> list[str]:
     return found
 
 
-def merge_parts(document: Mapping[str, Any], layers: int) -> dict[str, list[Any]]:
+def merge_parts(document, layers):
     """Return tensor -> (share, tensor) of what it is made of, for a `layer_swap` of a Llama."""
     given = document["parameters"]
     plan = layer_sources(given, layers)
@@ -168,7 +156,7 @@ def merge_parts(document: Mapping[str, Any], layers: int) -> dict[str, list[Any]
     base = stored(document["base_model"])
     sides = {role: given.get(f"{role}_weight", 1) for role in ("task", "language")}
 
-    def parts(name: str, roles: Sequence[str]) -> list[Any]:
+    def parts(name, roles):
         found, whole = [], sum(sides[role] for role in roles)
         for role in roles:
             total = sum(weight for own, weight, _ in experts if own == role)
@@ -176,7 +164,7 @@ def merge_parts(document: Mapping[str, Any], layers: int) -> dict[str, list[Any]
             found += [(share * w / total, t[name]) for own, w, t in experts if own == role and w]
         return [pair for pair in found if pair[0]]
 
-    def source(name: str) -> str:
+    def source(name):
         layer = layer_number(name)
         if layer is None:
             return str(given.get("non_layer", "average"))
@@ -195,7 +183,7 @@ def merge_parts(document: Mapping[str, Any], layers: int) -> dict[str, list[Any]
     return made
 
 
-def mixture(parts: Mapping[Path, float]) -> dict[str, torch.Tensor]:
+def mixture(parts):
     """Return the weighted mean of checkpoints in float64."""
     total, tensors = sum(parts.values()), [stored(path) for path in parts]
     return {
@@ -206,7 +194,7 @@ def mixture(parts: Mapping[Path, float]) -> dict[str, torch.Tensor]:
     }
 
 
-def row_change(name: str, expert: torch.Tensor, base: torch.Tensor, family: str) -> torch.Tensor:
+def row_change(name, expert, base, family):
     """Return the mean |change| of each row, an input feature, in float64 (section 3.2, Figure 2).
 
     A matrix [out, in] has a row for each of its inputs, the mean over the outputs; a vector is one
@@ -218,26 +206,24 @@ def row_change(name: str, expert: torch.Tensor, base: torch.Tensor, family: str)
     return change.mean(outputs, keepdim=True)
 
 
-def mean_change(expert: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor]) -> float:
+def mean_change(expert, base):
     """Return the mean |change| of all rows of all tensors of a Llama, in float64."""
     rows = [row_change(name, expert[name], base[name], "llama").reshape(-1) for name in base]
     return float(torch.cat(rows).mean())
 
 
-def part_of(name: str) -> str:
+def part_of(name):
     """Return which part of its layer a tensor of a Llama is."""
     return {"self_attn": "attention", "mlp": "mlp"}.get(name.split(".")[3], "norm")
 
 
-def published_shares(
-    expert: Mapping[str, torch.Tensor], base: Mapping[str, torch.Tensor], unit: str
-) -> dict[tuple[int, str], float]:
+def published_shares(expert, base, unit):
     """Return each unit's share of an expert's relative change (arXiv 2601.22620).
 
     A unit is a layer (sum of its matrices' ||change|| / ||weight||) or a module (root of the sum
     of their squares), as the authors' programs have it.
     """
-    norms: dict[tuple[int, str], list[float]] = {}
+    norms = {}
     for name, tensor in base.items():
         layer, before = layer_number(name), tensor.double()
         if layer is not None and (part := part_of(name)) != "norm":
@@ -248,21 +234,21 @@ def published_shares(
     return {place: norm / sum(summed.values()) for place, norm in summed.items()}
 
 
-def chosen(difference: float, threshold: float) -> str:
+def chosen(difference, threshold):
     """Return whose a unit is by how much larger the task expert's share is."""
     if abs(difference) <= threshold:
         return "average"
     return "task" if difference > 0 else "language"
 
 
-def dominant(task: float, language: float, dominance: float) -> str:
+def dominant(task, language, dominance):
     """Return whose a unit is: of the expert whose share is so much larger, else of the base."""
     if task / language > 1 + dominance:
         return "task"
     return "language" if language / task > 1 + dominance else "base"
 
 
-def fused_mixtral(folder: Path) -> dict[str, torch.Tensor]:
+def fused_mixtral(folder):
     """Return a Mixtral's tensors with the experts of a layer stacked: gate (w1) above up (w3)."""
     raw, experts = stored(folder), ".block_sparse_moe.experts."
     result = {
@@ -271,7 +257,7 @@ def fused_mixtral(folder: Path) -> dict[str, torch.Tensor]:
     for layer in sorted({name.partition(experts)[0] for name in raw if experts in name}):
         numbers = range(sum(name.startswith(f"{layer}{experts}") for name in raw) // 3)
 
-        def stacked(*kinds: str, layer: str = layer, numbers: range = numbers) -> torch.Tensor:
+        def stacked(*kinds, layer=layer, numbers=numbers):
             names = [[f"{layer}{experts}{i}.{kind}.weight" for kind in kinds] for i in numbers]
             return torch.stack([torch.cat([raw[name] for name in each]) for each in names])
 

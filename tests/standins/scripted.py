@@ -1,14 +1,12 @@
 """A model that is told what to say, hand-written data, and ten published rows of MGSM."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ablations.engines.lm_eval_backend import run_tasks
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from tools.task_languages import load_languages
 
@@ -24,23 +22,15 @@ Say = Callable[[str, Mapping[str, Any]], str]
 """Task name and item → the text of the answer, or the letter of the choice."""
 
 
-def ask(
-    say: Say,
-    tasks: tuple[str, ...],
-    *,
-    data_dir: Path = DATA,
-    include_path: Path = TASKS,
-    **options: Any,
-) -> Evaluation:
+def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
     """Evaluate a model that answers with `say`."""
-    from lm_eval.api.instance import Instance
     from lm_eval.api.model import LM
 
     class Scripted(LM):  # type: ignore[misc]
-        def generate_until(self, requests: list[Instance]) -> list[str]:
+        def generate_until(self, requests):
             return [say(request.task_name, request.doc) for request in requests]
 
-        def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        def loglikelihood(self, requests):
             return [
                 (
                     0.0 if request.args[1] == f" {say(request.task_name, request.doc)}" else -1.0,
@@ -49,7 +39,7 @@ def ask(
                 for request in requests
             ]
 
-        def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        def loglikelihood_rolling(self, requests):
             raise AssertionError("no task asks for this")
 
     request = EvaluationRequest(
@@ -61,7 +51,7 @@ def ask(
     return run_tasks(Scripted(), request, model="scripted", backend="hf")
 
 
-def gold(task: str, item: Mapping[str, Any]) -> str:
+def gold(task, item):
     """Return the right answer, as the dataset would put it."""
     benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
     if benchmark in ("mgsm", "mgsm_rev2"):
@@ -75,7 +65,7 @@ def gold(task: str, item: Mapping[str, Any]) -> str:
     return str(item["answer"])
 
 
-def perturbed(task: str, item: Mapping[str, Any]) -> str:
+def perturbed(task, item):
     """Return an answer that looks like the right one and is wrong."""
     benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
     if benchmark in ("mgsm", "mgsm_rev2"):
@@ -88,7 +78,7 @@ def perturbed(task: str, item: Mapping[str, Any]) -> str:
     return chr(ord("A") + (ord(gold(task, item)) - ord("A") + 1) % 4)
 
 
-def task_names(*benchmarks: str) -> tuple[str, ...]:
+def task_names(*benchmarks):
     """Return the tasks of the benchmarks, in every language."""
     suffixes = {
         "flores": tuple(
@@ -102,12 +92,12 @@ def task_names(*benchmarks: str) -> tuple[str, ...]:
     )
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
+def read_jsonl(path):
     """Return the rows of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_jsonl(path, rows):
     """Write rows to a file; return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

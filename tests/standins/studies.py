@@ -1,24 +1,12 @@
 """Random Llamas in the place of experts, and tasks that any of them can be asked."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
 import yaml
 
 from tests.standins.talkers import WORDS, write_model
 from tests.standins.tasks import write_rows, write_task
 
 
-def write_expert(
-    folder: Path,
-    seed: int,
-    *,
-    layers: int = 4,
-    hidden: int = 32,
-    dtype: Any = None,
-    more_words: Sequence[str] = (),
-) -> Path:
+def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=()):
     """Write a small random model; without a dtype (of torch) it is float32."""
     return write_model(
         folder,
@@ -34,7 +22,7 @@ def write_expert(
     )
 
 
-def write_tasks(folder: Path, names: Sequence[str], items: int = 8) -> Path:
+def write_tasks(folder, names, items=8):
     """Write one exact-match task for every name."""
     rows = [
         {"prompt": " ".join(WORDS[(i * s) % 24] for s in range(1, 5)), "answer": WORDS[i % 24]}
@@ -46,7 +34,7 @@ def write_tasks(folder: Path, names: Sequence[str], items: int = 8) -> Path:
     return folder
 
 
-def study_document(**changes: Any) -> dict[str, Any]:
+def study_document(**changes):
     """Return a small study of `layer_swap`."""
     return {
         "name": "small",
@@ -66,7 +54,7 @@ def study_document(**changes: Any) -> dict[str, Any]:
     }
 
 
-def write_yaml(path: Path, document: Mapping[str, Any]) -> Path:
+def write_yaml(path, document):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(dict(document), sort_keys=False))
     return path

@@ -1,25 +1,11 @@
 """Random Llamas that say words: what engines are asked. Knows no merge."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 from tests.standins.tokenizers import SPECIAL, save_word_tokenizer
 
 WORDS = [f"w{index}" for index in range(24)]
 
 
-def write_model(
-    folder: Path,
-    seed: int = 0,
-    *,
-    words: Sequence[str] = WORDS,
-    says_special: bool = False,
-    dtype: Any = None,
-    **changes: Any,
-) -> Path:
+def write_model(folder, seed=0, *, words=WORDS, says_special=False, dtype=None, **changes):
     """Write a random Llama with a word-level tokenizer; it says something else for every seed.
 
     Args:

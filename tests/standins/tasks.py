@@ -1,11 +1,6 @@
 """Tasks of words, for lm-eval to ask random models."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -14,7 +9,7 @@ from tests.standins.talkers import WORDS
 MEAN = {"aggregation": "mean", "higher_is_better": True}
 
 
-def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def write_rows(folder, rows):
     """Write the items of a task below a new folder and return the file."""
     folder.mkdir(parents=True)
     data = folder / "data.jsonl"
@@ -22,7 +17,7 @@ def write_rows(folder: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
     return data
 
 
-def write_task(folder: Path, name: str, data: Path, **changes: Any) -> None:
+def write_task(folder, name, data, **changes):
     """Write an exact-match task; None takes a field away."""
     task = {
         "task": name,
@@ -41,7 +36,7 @@ def write_task(folder: Path, name: str, data: Path, **changes: Any) -> None:
     (folder / f"{name}.yaml").write_text(yaml.safe_dump(kept, sort_keys=False))
 
 
-def write_tasks(folder: Path, items: int = 24) -> Path:
+def write_tasks(folder, items=24):
     """Write a generation, a translation and a multiple-choice task."""
     rows = [
         {
@@ -64,7 +59,7 @@ def write_tasks(folder: Path, items: int = 24) -> Path:
     word = {"function": "regex", "regex_pattern": r"(w\d+)"}
     stripped = {"function": "remove_whitespace"}
     bleu = {"metric": "bleu", "aggregation": "bleu", "higher_is_better": True}
-    tasks: dict[str, dict[str, Any]] = {
+    tasks = {
         "words_generate": {
             "num_fewshot": 2,
             "filter_list": [{"name": "first-word", "filter": [word, first]}],

@@ -1,21 +1,15 @@
 """Word-level tokenizers for stand-in models. Knows tokenizers; not models."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def words(count: int, *extra: str) -> list[str]:
+def words(count, *extra):
     """Return `count` tokens in the order of their ids, the special ones first, `extra` last."""
     plain = [f"w{index}" for index in range(count - len(SPECIAL) - len(extra))]
     return [*SPECIAL, *plain, *extra]
 
 
-def save_word_tokenizer(folder: Path, words: Sequence[str], **settings: Any) -> None:
+def save_word_tokenizer(folder, words, **settings):
     """Save a tokenizer that splits at white space; the ids are the positions in `words`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast

@@ -1,19 +1,14 @@
 """Fine-tunes of tiny checkpoints and LoRA adapters to them: no code of ours."""
 
-from __future__ import annotations
-
 import json
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 
-def rewritten(folder: Path, to: Path, edit: Callable[[str, torch.Tensor], torch.Tensor]) -> Path:
+def rewritten(folder, to, edit):
     """Copy a checkpoint to `to` with every tensor edited; the files hold the same tensors."""
     shutil.copytree(folder, to)
     files = sorted(to.glob("*.safetensors"))
@@ -26,9 +21,7 @@ def rewritten(folder: Path, to: Path, edit: Callable[[str, torch.Tensor], torch.
     return to
 
 
-def restored(
-    folder: Path, to: Path, edit: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]
-) -> Path:
+def restored(folder, to, edit):
     """Copy a checkpoint of one file to `to` with other tensors in it."""
     shutil.copytree(folder, to)
     file = to / "model.safetensors"
@@ -47,7 +40,7 @@ def with_value(folder, to, name, value):
     return restored(folder, to, edit)
 
 
-def with_head(folder: Path, to: Path) -> Path:
+def with_head(folder, to):
     """Copy a checkpoint that ties its embeddings, and store the output embedding as well."""
     head = "lm_head.weight"
     return restored(folder, to, lambda t: {**t, head: t["model.embed_tokens.weight"].clone()})
@@ -65,20 +58,14 @@ def edited(folder, file="config.json", **changes):
     return folder
 
 
-def tune(
-    base: Path,
-    folder: Path,
-    seed: int,
-    scale: Callable[[str], float] | float = 1e-3,
-    dtype: torch.dtype | None = torch.float32,
-) -> Path:
+def tune(base, folder, seed, scale=1e-3, dtype=torch.float32):
     """Write `base` with a normal change of standard deviation `scale` (of each tensor).
 
     Without a dtype every tensor keeps its own.
     """
     generator = torch.Generator().manual_seed(seed)
 
-    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def edit(name, tensor):
         noise = torch.randn(tensor.shape, generator=generator)
         noise *= scale(name) if callable(scale) else scale
         return (tensor.float() + noise).to(dtype or tensor.dtype)
@@ -86,11 +73,11 @@ def tune(
     return rewritten(base, folder, edit)
 
 
-def uneven(base: Path, folder: Path, scale: float, dtype: torch.dtype | None = None) -> Path:
+def uneven(base, folder, scale, dtype=None):
     """Write a fine-tune in which every entry of every axis moved by an amount of its own."""
     generator = torch.Generator().manual_seed(7)
 
-    def edit(name: str, tensor: torch.Tensor) -> torch.Tensor:
+    def edit(name, tensor):
         noise = scale * torch.randn(tensor.shape, generator=generator)
         for axis in range(tensor.ndim):
             length = [1] * tensor.ndim
@@ -118,9 +105,7 @@ def save_adapter(folder, tensors, rank, alpha, modules):
     return folder
 
 
-def train_adapter(
-    base: Path, folder: Path, seed: int = 0, scale: float = 0.3, **config: Any
-) -> Path:
+def train_adapter(base, folder, seed=0, scale=0.3, **config):
     """Save an adapter by peft, both matrices of every target random."""
     import peft
     import transformers

@@ -1,7 +1,5 @@
 """Tiny random experts that talk, their merges on disk, and what cold engines say of those."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import yaml
 
 from ablations.engines.options import EngineOptions
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.records import EvaluationRequest
 from tests.standins.cold import evaluate_cold
 from tests.standins.merging import linear_recipe, merge, recipe, revert_recipe
 from tests.standins.talkers import write_model
@@ -26,7 +24,7 @@ SHOTS = 20
 """Enough for a prefix of some cache blocks, shared by all items."""
 
 
-def write_expert(folder: Path, family: str, seed: int) -> Path:
+def write_expert(folder, family, seed):
     """Write a random model of a family: tied float32, biased bfloat16, or untied float32."""
     import torch
     import transformers
@@ -72,7 +70,7 @@ _SHARED = (
 )
 
 
-def write_prefix_tasks(folder: Path) -> EvaluationRequest:
+def write_prefix_tasks(folder):
     """Write tasks, one with a long few-shot prefix, and return the request for all of them."""
     write_tasks(folder)
     task = yaml.safe_load((folder / "words_generate.yaml").read_text())
@@ -90,7 +88,7 @@ class World:
     cells: Mapping[str, dict[str, Any]]
     request: EvaluationRequest
 
-    def cold(self, backend: Any, name: str) -> Evaluation:
+    def cold(self, backend, name):
         """Merge a cell with mergekit, and evaluate the checkpoint in an engine of its own."""
         out = self.root / f"merged-{name}"
         if not out.exists():
@@ -103,7 +101,7 @@ class World:
         return evaluate_cold(out, self.request, backend, OPTIONS)
 
 
-def make_world(root: Path, family: str) -> World:
+def make_world(root, family):
     """Write experts and an adapter of a single projection, and name some cells."""
     import torch
 

@@ -1,10 +1,7 @@
 """Tiny random models of every family: what each is made of. Knows transformers; not mergekit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,12 +59,12 @@ class Family:
     """Whether the common decoder options apply at the top of the config."""
 
     @property
-    def model(self) -> str:
+    def model(self):
         """The transformers model class."""
         return f"{self.name}{self.kind}"
 
 
-def _vision(name: str, text: Mapping[str, Any], **options: Any) -> Family:
+def _vision(name, text, **options):
     options = {"tie_word_embeddings": False, "text_config": {**_BASE, **text}, **options}
     return Family(name, options, "ForConditionalGeneration", common=False)
 
@@ -75,7 +72,7 @@ def _vision(name: str, text: Mapping[str, Any], **options: Any) -> Family:
 _QWEN_VISION = {"depth": 3, "hidden_size": 16, "num_heads": 2}
 _QWEN_TOKENS = {"image_token_id": 5, "video_token_id": 6}
 
-FAMILIES: dict[str, Family] = {
+FAMILIES = {
     "llama": Family("Llama"),
     "llama_tied": Family("Llama", _TIED),
     "mistral": Family("Mistral"),
@@ -187,23 +184,14 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def make_config(family: str, **changes: Any) -> Any:
+def make_config(family, **changes):
     """Return the transformers config of a tiny model."""
     entry = FAMILIES[family]
     options = {**(_BASE if entry.common else {}), **entry.options, **changes}
     return getattr(transformers, f"{entry.name}{entry.config_kind}Config")(**options)
 
 
-def make_model(
-    family: str,
-    folder: Path,
-    seed: int,
-    *,
-    dtype: torch.dtype = torch.bfloat16,
-    fill: float | None = None,
-    shard: str = "5GB",
-    **changes: Any,
-) -> Path:
+def make_model(family, folder, seed, *, dtype=torch.bfloat16, fill=None, shard="5GB", **changes):
     """Write a random model of `family` to `folder`; every parameter differs between seeds.
 
     With `fill`, every parameter is that number instead.

@@ -8,9 +8,8 @@ from hashlib import sha256
 from typing import Any
 
 from lm_eval.models.utils import maybe_truncate, postprocess_generated_text
-from lm_eval.models.vllm_causallms import VLLM
+from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 from transformers import AutoConfig
-from vllm import SamplingParams, TokensPrompt
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions

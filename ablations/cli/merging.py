@@ -44,6 +44,7 @@ def merge(
     """
     from ablations.models.find import find_model
     from layerswap_method.merge import WriteOptions, find_models, write_merge
+    from layerswap_method.mergekit_plugin.recipe_errors import check_form
     from layerswap_method.methods.read import read_recipe, read_recipe_file
 
     with watched("reading the recipe and the models"):
@@ -52,7 +53,7 @@ def merge(
         reason = given if isinstance(given, str) else given.why_mergekit()
         models = reason or find_models(given, find_model)
     if isinstance(models, str):
-        _check_method(file.document)
+        check_form(file.document)
         size = ["--out-shard-size", str(shard_size)]
         _pass_on([str(recipe), out, *size, *mergekit_options], models, options)
     if mergekit_options:
@@ -65,15 +66,6 @@ def merge(
     with watched("planning the merge"):
         for line in write_merge(given, models, out, **how):
             say(line)
-
-
-def _check_method(document: Mapping[str, Any]) -> None:
-    """Raise for parameters that a method of mergekit's has not; mergekit would ignore them."""
-    from layerswap_method.errors import InputError
-    from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
-
-    check_form(document)
-    InputError.raise_any(f"{document['merge_method']} recipe", unknown_parameters(document))
 
 
 def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:

@@ -20,7 +20,7 @@ from layerswap_method.checkpoint.compatible import merge_problems, merge_warning
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.lora import other_base
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
+from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
@@ -135,8 +135,7 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     recipe = read_own_recipe(document)
     if recipe is None:
         check_form(document)
-        problems = [*unknown_parameters(document), *dtype_problems(document)]
-        InputError.raise_any("recipe", problems)
+        InputError.raise_any("recipe", dtype_problems(document))
         read_recipe(document)
     return recipe
 

@@ -27,7 +27,7 @@ from ablations.study.schema import BASELINE_ROLES, Evaluate, Kind, Pools, Study,
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
-from layerswap_method.mergekit_plugin.recipe_errors import check_form, unknown_parameters
+from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import read_own_recipe
@@ -184,7 +184,6 @@ def _with_merge(
             plan = recipe.parameters.plan(num_layers)
     elif recipe is None and cell.kind == "recipe":
         check_form(merge)
-        InputError.raise_any("recipe", unknown_parameters(merge))
     language = codes.get(name) if name is not None else None
     return cell.model_copy(update={"language": language, "merge": merge, "plan": plan})
 

@@ -50,7 +50,7 @@ def method_problem(name: str) -> str | None:
 
 
 def check_form(document: Mapping[str, Any]) -> None:
-    """Check that mergekit has a recipe's method, any method, and can read it.
+    """Check that mergekit has a recipe's method, any method, and ignores nothing in it.
 
     Raises `InputError` with every problem.
     """
@@ -76,14 +76,13 @@ def check_form(document: Mapping[str, Any]) -> None:
             for key in document
             if key not in known
         )
+        found += _unknown_parameters(document, name)
     InputError.raise_any(f"{name} recipe" if problem is None else "recipe", found)
 
 
-def unknown_parameters(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the parameters that a method of mergekit's has not; mergekit ignores them."""
+def _unknown_parameters(document: Mapping[str, Any], method: str) -> Iterator[str]:
     from mergekit.merge_methods.registry import get
 
-    method = str(document["merge_method"])
     known = sorted(parameter.name for parameter in get(method).spec.parameters)
     for where, name in _parameters(document):
         if name not in known:

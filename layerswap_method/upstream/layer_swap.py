@@ -92,7 +92,7 @@ def layer_swap(
     if source != "average":
         shares = {source: 1.0}
     totals = {
-        side: sum(weight[e.id] for e in group.entries if role[e.id] == side)
+        side: math.fsum(weight[e.id] for e in group.entries if role[e.id] == side)
         for side in shares
         if shares[side]
     }
@@ -102,10 +102,17 @@ def layer_swap(
     # The mean of two weighted means as one sum; whole weights stay whole, and exact.
     whole = len(totals) == 2 and all(total == int(total) for total in totals.values())
     scale = math.gcd(*map(int, totals.values())) if whole else 1
-    both = math.prod(totals.values())
+    if len(totals) == 1:
+        factors = dict.fromkeys(totals, 1.0)
+    else:
+        task, language = totals.values()
+        factors = {
+            "task": shares["task"] * language / scale,
+            "language": shares["language"] * task / scale,
+        }
     inputs = [
-        (e.tensor, shares[s] * (both / total) / scale * weight[e.id])
-        for s, total in totals.items()
+        (e.tensor, factor * weight[e.id])
+        for s, factor in factors.items()
         for e in group.entries
         if role[e.id] == s and weight[e.id]
     ]
@@ -114,4 +121,4 @@ def layer_swap(
     dtype = inputs[0][0].dtype
     wide = torch.promote_types(dtype, torch.float32)
     first, *rest = [tensor.to(wide) * factor for tensor, factor in inputs]
-    return (sum(rest, first) / sum(factor for _, factor in inputs)).to(dtype)
+    return (sum(rest, first) / math.fsum(factor for _, factor in inputs)).to(dtype)

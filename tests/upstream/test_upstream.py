@@ -104,7 +104,7 @@ def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
     path = merging.write_recipe(tmp_path / "recipe.yml", recipe)
     mergekit_with_it.run("mergekit-yaml", path, tmp_path / "theirs", "--no-copy-tokenizer")
     theirs = stored(tmp_path / "theirs")
-    torch.testing.assert_close(theirs, ours, rtol=2**-7 * (case == "odd weights"), atol=0)
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
 
 
 def test_the_file_is_in_mergekits_style():

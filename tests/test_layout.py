@@ -1,7 +1,6 @@
 """Imports run down the floors only, in no circle, and every module stands in a folder."""
 
 import ast
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,7 +22,7 @@ ALLOWED = {
 are trained by `train`, which draws their rows from the pocket's world."""
 
 
-def _modules(package: str) -> dict[str, Path]:
+def _modules(package):
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -35,9 +34,9 @@ MODULES = {package: _modules(package) for package in FLOORS}
 EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path):
     """Yield the modules of ours that a file imports, but for those that only types need."""
-    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    waiting = [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -63,7 +62,7 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_every_module_has_a_floor(package: str) -> None:
+def test_every_module_has_a_floor(package):
     rooms = set(FLOORS[package].replace(">", " ").split())
     loose = {name for name in MODULES[package] if "." in name and name.split(".")[1] not in rooms}
     assert loose == set()
@@ -72,7 +71,7 @@ def test_every_module_has_a_floor(package: str) -> None:
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_imports_run_down_only(package: str) -> None:
+def test_imports_run_down_only(package):
     floor = {
         room: number
         for number, rooms in enumerate(FLOORS[package].split(" > "))
@@ -90,7 +89,7 @@ def test_imports_run_down_only(package: str) -> None:
     assert up == []
 
 
-def test_no_import_leads_back() -> None:
+def test_no_import_leads_back():
     assert len(IMPORTS) > 100
     try:
         TopologicalSorter(IMPORTS).prepare()
@@ -98,8 +97,8 @@ def test_no_import_leads_back() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-def test_no_two_rooms_lean_on_each_other() -> None:
-    rooms: dict[str, set[str]] = {}
+def test_no_two_rooms_lean_on_each_other():
+    rooms = {}
     for name, others in IMPORTS.items():
         mine = ".".join(name.split(".")[:2])
         theirs = {".".join(other.split(".")[:2]) for other in others}

@@ -2,11 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.report.sentences import sentences
@@ -34,14 +33,14 @@ LAST = {"name": "the last number", "score": 0.3}
         (0.3, ["must be a block"]),
     ],
 )
-def test_a_bad_floor_is_one_error(floor: Any, problems: list[str]) -> None:
+def test_a_bad_floor_is_one_error(floor, problems):
     with pytest.raises(InputError, match=r"^metadata: floor: ") as caught:
         floor_of({"floor": floor})
     for problem in problems:
         assert problem in str(caught.value)
 
 
-def test_a_floor_is_optional() -> None:
+def test_a_floor_is_optional():
     assert floor_of(None) is None
     assert floor_of({"version": 1.0}) is None
     assert floor_of({"floor": {"name": "one answer to both twins", "score": 0}}) == Floor(
@@ -49,7 +48,7 @@ def test_a_floor_is_optional() -> None:
     )
 
 
-def _scores(**by_model: float) -> pd.DataFrame:
+def _scores(**by_model):
     base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
     base |= {"higher_is_better": True, "is_share": True, "language": "", "reason": ""}
     base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
@@ -62,9 +61,7 @@ def _scores(**by_model: float) -> pd.DataFrame:
     ("own", "below", "named"),
     [({}, {"base"}, "30.0 (the last number)"), ({"name": "x", "score": 0.5}, {"base", "soup"}, "")],
 )
-def test_a_score_below_is_marked_and_said_first(
-    own: dict[str, Any], below: set[str], named: str
-) -> None:
+def test_a_score_below_is_marked_and_said_first(own, below, named):
     study = study_of(report={"floors": {"math_sw": own} if own else {}})
     models = [Model(name, "base", {}, {}, (name,)) for name in ("base", "soup", "ties")]
     data = pd.DataFrame(
@@ -97,7 +94,7 @@ class Places:
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Places:
+def places(tmp_path):
     names = ("base", "math", "swahili")
     for seed, name in enumerate(names):
         write_expert(tmp_path / name, seed)
@@ -110,7 +107,7 @@ def places(tmp_path: Path) -> Places:
     return Places(tmp_path, own)
 
 
-def _run(places: Places, floor: dict[str, Any]) -> Result:
+def _run(places, floor):
     metadata = {"version": 1.0, "floor": floor}
     write_task(places.tasks, "words", places.tasks / "data.jsonl", metadata=metadata)
     root = places.root
@@ -118,7 +115,7 @@ def _run(places: Places, floor: dict[str, Any]) -> Result:
     return CliRunner().invoke(main, [*command, "--backend", "hf", "--out", str(root / "run")])
 
 
-def test_from_a_task_file_to_the_first_sentence(places: Places) -> None:
+def test_from_a_task_file_to_the_first_sentence(places):
     refused = _run(places, {**LAST, "score": 3})
     assert refused.exit_code == 2
     assert "task words: metadata: floor: score: must be 1 or less" in refused.output

@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -114,7 +113,7 @@ def test_nothing_is_out_of_sight_to_the_side(page, width):
     assert max(page.evaluate(hidden)) <= 0
 
 
-def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser, tmp_path: Path):
+def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser, tmp_path):
     study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
     run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
     write_report(make_report(run), ["html"], tmp_path / "report")

@@ -58,7 +58,7 @@ def edited(folder, file="config.json", **changes):
     return folder
 
 
-def tune(base, folder, seed, scale=1e-3, dtype=torch.float32):
+def tune(base, folder, seed, scale=0.001, dtype=torch.float32):
     """Write `base` with a normal change of standard deviation `scale` (of each tensor).
 
     Without a dtype every tensor keeps its own.

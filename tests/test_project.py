@@ -4,7 +4,6 @@ import re
 import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -42,11 +41,3 @@ def test_the_hooks_ruff_is_the_one_of_the_environment():
     (hooks,) = load(".pre-commit-config.yaml")["repos"]
     (pinned,) = re.findall(r"^ruff==(.*)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert hooks["rev"] == f"v{pinned}"
-
-
-@pytest.mark.parametrize("name", ["bug", "recipe"])
-def test_issue_forms(name):
-    form = load(f".github/ISSUE_TEMPLATE/{name}.yml")
-    assert {"name", "description", "body"} <= form.keys()
-    ids = [part["id"] for part in form["body"]]
-    assert len(ids) == len(set(ids)) > 2

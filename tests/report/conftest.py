@@ -40,9 +40,7 @@ def nine_pairs(tmp_path_factory):
 def grid(tmp_path_factory):
     """One pair, b x u in a grid of 3 x 2, two baselines; one cell failed, one was not run."""
     study = study_of(
-        name="grid",
-        baseline=BASELINES[:2],
-        vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]},
+        name="grid", baseline=BASELINES[:2], vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
     )
     folder = tmp_path_factory.mktemp("grid")
     failed = {"math+swahili bottom_layers=1 top_layers=1": REASON}

@@ -9,12 +9,7 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from ablations.report.compare import (
-    NO_RESULT,
-    ONE_MODEL,
-    comparisons,
-    pairs_above,
-)
+from ablations.report.compare import NO_RESULT, ONE_MODEL, comparisons, pairs_above
 from ablations.report.compare import matrix_of as matrix
 from ablations.report.observations import read_scores, shown_scores
 from ablations.runner.records import load_run, write_run_file

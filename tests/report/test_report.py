@@ -140,10 +140,7 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
 
 def test_facts_of_the_experts_are_an_axis(tmp_path):
     vary = [{"experts.task": ["math_1"]}, {"experts.task": ["math_2"]}]
-    experts = {
-        "language": ["swahili"],
-        "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}},
-    }
+    experts = {"language": ["swahili"], "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}}}
     study = study_of(vary=vary, experts=experts, report={"facts": ["experts.task.norm"]})
     figures = make_report(write_run(tmp_path, study, level, items=20)).figures
     assert [figure.title for figure in figures][1:] == ["Score over task expert: norm"]
@@ -220,25 +217,14 @@ def test_figures_are_drawn_from_the_frames(grid, languages, tmp_path):
     assert make_report(run).figures == figures  # the same bytes
 
 
-@pytest.fixture
-def odd(tmp_path):
+def test_what_has_a_meaning_in_a_format_is_escaped(tmp_path):
     study = study_of(baseline=["soup"], question="Is <b>a</b> & 5 % of $x_1$ | y?")
-    return make_report(write_run(tmp_path / "odd", study, level, items=20))
-
-
-def test_what_has_a_meaning_in_a_format_is_escaped(odd):
+    odd = make_report(write_run(tmp_path / "odd", study, level, items=20))
     page = render_html(odd)
     assert "&lt;b&gt;a&lt;/b&gt; &amp; 5 %" in page
     assert "<b>a" not in page
     assert r"# Is \<b>a\</b> & 5 % of $x\_1$ \| y?" in render_markdown(odd)
-    latex = render_latex(odd)
-    assert r"exact match" in latex
-    assert not re.search(r"(?<!\\)[%&_#](?!.*(\\\\|$))", "".join(odd.sentences))
-
-
-def test_latex_tables_are_booktabs(odd):
     text = render_latex(odd)
-    assert text.count(r"\toprule") >= 3
     assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == len(odd.tables)
     for line in text.splitlines():
         if line.rstrip().endswith(r"\\") and "&" in line:
@@ -310,18 +296,12 @@ def test_the_command_writes_every_format_and_prints_the_answer(one_pair):
 
 def test_bad_input_is_one_sentence(one_pair, tmp_path):
     (tmp_path / "run.json").write_text("{")
-    cases = {
-        tmp_path: "damaged",
-        tmp_path / "nowhere": "no such folder",
-        Path(__file__): "is a file",
-    }
-    for path, why in cases.items():
-        code, output = invoke(path)
-        assert code == 2, output
-        assert len(output.strip().splitlines()) == 1
-        assert why in output or "run.json" in output
-    code, output = invoke(one_pair.path, "--format", "pdf")
-    assert (code, output.count("\n")) == (2, 1)
+    nowhere, file = tmp_path / "nowhere", Path(__file__)
+    cases = [([tmp_path], "run.json"), ([nowhere], "nowhere"), ([file], file.name)]
+    for words, why in [*cases, ([one_pair.path, "--format", "pdf"], "pdf")]:
+        code, output = invoke(*words)
+        assert (code, output.count("\n")) == (2, 1), output
+        assert why in output
 
 
 def test_damaged_samples_are_named(tmp_path):

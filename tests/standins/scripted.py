@@ -43,10 +43,7 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
             raise AssertionError("no task asks for this")
 
     request = EvaluationRequest(
-        tasks=tasks,
-        include_path=include_path,
-        data_dir=data_dir,
-        **options,
+        tasks=tasks, include_path=include_path, data_dir=data_dir, **options
     )
     return run_tasks(Scripted(), request, model="scripted", backend="hf")
 

@@ -10,18 +10,9 @@ is not held up; only a test that fails anyway waits so long."""
 
 
 def wait_until(condition, *, running=None, every_s=0.05):
-    """Return the first true value of `condition`.
+    """Return the first true value of `condition`; the end of `running` is the end of the waiting.
 
-    Looks are counted, not seconds: a machine that was stopped for a minute in between (a busy
-    host, a virtual machine that is moved) has used up one look and not the patience.
-
-    Args:
-        condition: what is asked again and again.
-        running: the process that must bring it about; its end is the end of the waiting.
-        every_s: seconds between two looks.
-
-    Raises:
-        AssertionError: when it has not come true, and why.
+    Looks are counted, not seconds: a machine that was stopped for a minute uses up one look.
     """
     for _ in range(int(PATIENCE_S / every_s)):
         has_ended = running is not None and running.poll() is not None

@@ -43,6 +43,10 @@ def answers(run, label, task):
     return [next(iter(line["values"].values())) for line in lines]
 
 
+def mean_of(run, cell, task):
+    return np.mean(answers(run, cell.label, task))
+
+
 def level(point, task):
     return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(point.kind, 0.0)
 
@@ -97,20 +101,13 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
         language="sw",
     )
     assert row["cells"] == 8 + 8
-    own = [
-        (answers(nine_pairs, c.label, "mgsm_sw"), c.experts)
+    mean = {
+        (c.kind, c.experts["task"], c.experts["language"]): mean_of(nine_pairs, c, "mgsm_sw")
         for c in nine_pairs.cells
-        if c.kind == "recipe" and c.language == "sw" and c.values["top_transition"] == 0
-    ]
-    soups = {
-        (c.experts["task"], c.experts["language"]): answers(nine_pairs, c.label, "mgsm_sw")
-        for c in nine_pairs.cells
-        if c.kind == "soup" and c.language == "sw"
+        if c.kind in ("recipe", "soup") and c.language == "sw" and 1 not in c.values.values()
     }
     differences = [
-        np.mean(values) - np.mean(soups[experts["task"], experts["language"]])
-        for values, experts in own
-        if (experts["task"], experts["language"]) in soups
+        mean["recipe", *pair] - value for (kind, *pair), value in mean.items() if kind == "soup"
     ]
     assert row["difference"] == pytest.approx(np.mean(differences))
 
@@ -219,16 +216,11 @@ def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_p
 def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(placements):
     frame = compared(placements)
     row = one(frame, first="layer swap random", second="soup", task=TASK)
-    own = [
-        np.mean(answers(placements, cell.label, TASK))
-        for cell in placements.cells
-        if cell.values.get("placement") == "random"
-    ]
-    soup = next(c.label for c in placements.cells if c.kind == "soup")
+    drawn = [cell for cell in placements.cells if cell.values.get("placement") == "random"]
+    (soup,) = (cell for cell in placements.cells if cell.kind == "soup")
+    own = [mean_of(placements, cell, TASK) for cell in drawn]
     assert len(own) == 2
-    assert row["difference"] == pytest.approx(
-        np.mean(own) - np.mean(answers(placements, soup, TASK))
-    )
+    assert row["difference"] == pytest.approx(np.mean(own) - mean_of(placements, soup, TASK))
 
 
 def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path):
@@ -317,21 +309,14 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     shown = shown_scores(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix(data, shown), model, models, "te")
     assert found is not None
-    mean = {
-        cell.label: np.mean(answers(nine_pairs, cell.label, "mgsm_te"))
-        for cell in nine_pairs.cells
-        if "mgsm_te" in cell.records
-    }
-    above, own = 0, []
-    for cell in nine_pairs.cells:
-        if cell.label not in model.cells or cell.language != "te":
-            continue
-        alone = [
-            mean[f"task_expert {cell.experts['task']}"],
-            mean[f"language_expert {cell.experts['language']}"],
-        ]
-        own.append(mean[cell.label])
-        above += mean[cell.label] > max(alone)
+    cells = [cell for cell in nine_pairs.cells if "mgsm_te" in cell.records]
+    mean = {cell.label: mean_of(nine_pairs, cell, "mgsm_te") for cell in cells}
+    swaps = {c.label: c.experts for c in cells if c.label in model.cells}
+    own = [mean[label] for label in swaps]
+    above = sum(
+        mean[label] > max(mean[f"{role}_expert {pair[role]}"] for role in ("task", "language"))
+        for label, pair in swaps.items()
+    )
     assert found == {"pairs": 9, "above": above, "min": min(own), "max": max(own)}
     soup = next(model for model in models if model.kind == "soup")
     assert pairs_above(matrix(data, shown), model, [soup], "te") is None

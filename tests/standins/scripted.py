@@ -49,7 +49,6 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
 
 
 def gold(task, item):
-    """Return the right answer, as the dataset would put it."""
     benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
     if benchmark in ("mgsm", "mgsm_rev2"):
         words = TABLE[suffix].mgsm
@@ -90,12 +89,10 @@ def task_names(*benchmarks):
 
 
 def read_jsonl(path):
-    """Return the rows of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def write_jsonl(path, rows):
-    """Write rows to a file; return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")

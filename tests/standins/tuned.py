@@ -31,8 +31,6 @@ def restored(folder, to, edit):
 
 
 def with_value(folder, to, name, value):
-    """Copy a checkpoint to `to` with another value in one place of a tensor."""
-
     def edit(tensors):
         tensors[name].view(-1)[3] = value
         return tensors

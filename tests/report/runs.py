@@ -6,7 +6,7 @@ for all, so scores of different models are paired as real ones are.
 
 import itertools
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,14 +42,6 @@ class Point:
     experts: Mapping[str, str]
     language: str | None
     label: str
-
-    @property
-    def key(self):
-        return f"{zlib.crc32(self.label.encode()):08x}"
-
-
-Ability = Callable[[Point, str], float]
-"""Of a cell on a task; about the score's logit."""
 
 
 def points_of(study):
@@ -87,6 +79,7 @@ def tasks_of(study, point):
 def write_run(folder, study, ability, *, items=250, failed=None, unrun=frozenset(), fidelity=None):
     """Write a run of `study` and return it as read. `failed`: label -> reason.
 
+    `ability` of a cell on a task is about the score's logit.
     `fidelity`: share of the answers in the right language; None: the language is not looked at.
     """
     points = points_of(study)
@@ -114,6 +107,7 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=frozenset
 
 def _planned(study, point):
     counts = {k: v for k, v in point.values.items() if k.endswith(("_layers", "_transition"))}
+    key = f"{zlib.crc32(point.label.encode()):08x}"
     plan = build_plan(NUM_LAYERS, **{"bottom_layers": 1, "top_layers": 1, **counts})
     return Cell(
         label=point.label,
@@ -122,8 +116,8 @@ def _planned(study, point):
         experts=dict(point.experts),
         language=point.language,
         plan=plan if point.kind == "recipe" else None,
-        weights_key=f"w{point.key}",
-        records={task: f"s{point.key}-{task}" for task in tasks_of(study, point)},
+        weights_key=f"w{key}",
+        records={task: f"s{key}-{task}" for task in tasks_of(study, point)},
     )
 
 

@@ -45,10 +45,7 @@ def test_a_correction_turns_evidence_into_none():
 
 
 def test_the_margin_is_the_studys(tmp_path):
-    def alike(point, task):
-        return 4.5
-
     for margin, verdict in ((30.0, SAME), (0.1, UNCLEAR)):
         study = study_of(baseline=["soup"], report={"margin": margin})
-        run = write_run(tmp_path / str(margin), study, alike, items=60)
+        run = write_run(tmp_path / str(margin), study, lambda *_: 4.5, items=60)
         assert one(compared(run), task=TASK)["verdict"] == verdict

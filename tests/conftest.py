@@ -1,15 +1,12 @@
 """What every test shares: no hub is asked for anything, mergekit knows `layer_swap`, a testbed."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import layerswap_method
-from ablations.pocket.build import PocketConfig, PocketPaths, build_pocket
+from ablations.pocket.build import PocketConfig, build_pocket
 from tests.standins.experts import experts, own_trio, trio  # noqa: F401 - fixtures
 
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
@@ -25,7 +22,7 @@ layerswap_method.register()
 
 
 @pytest.fixture(scope="session")
-def tiny_pocket(tmp_path_factory: pytest.TempPathFactory) -> PocketPaths:
+def tiny_pocket(tmp_path_factory):
     """Return a testbed of the `tiny` preset. Do not write to it."""
-    out: Path = tmp_path_factory.mktemp("pocket") / "tiny"
+    out = tmp_path_factory.mktemp("pocket") / "tiny"
     return build_pocket(out, PocketConfig.preset("tiny"))

@@ -1,7 +1,5 @@
 """Code run in a process of its own, with another hash seed and another date."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -10,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 
-def printed(code: str, *arguments: str, seed: int) -> str:
+def printed(code, *arguments, seed):
     """Return what `code` prints when `seed` orders its sets and dates its files."""
     dated = {"PYTHONHASHSEED": str(seed), "SOURCE_DATE_EPOCH": str(seed * 99999)}
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """Every number of docs/findings.md follows from the result folder that its row links to."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -20,7 +18,7 @@ PAGE = ROOT / "docs" / "findings.md"
 SETTINGS = re.compile(r"lr × [\d.]+|\b[bu]=\d+")
 
 
-def comparison(folder: str, task: str, second: str, first: str = "") -> str:
+def comparison(folder, task, second, first=""):
     """Return a stored difference, such as "+5.9 [+3.0, +9.0]".
 
     `first` and `second` are patterns for the whole name of a model.
@@ -32,18 +30,18 @@ def comparison(folder: str, task: str, second: str, first: str = "") -> str:
     return interval(*rows.iloc[0][["difference", "low", "high"]])
 
 
-def interval(value: float, low: float, high: float) -> str:
+def interval(value, low, high):
     return f"{100 * value:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def students_t(values: list[float]) -> str:
+def students_t(values):
     """Return the mean and its interval over languages or bases as a sample."""
     sample = pd.Series(values)
     half = t.ppf(0.975, len(sample) - 1) * sample.std() / math.sqrt(len(sample))
     return interval(sample.mean(), sample.mean() - half, sample.mean() + half)
 
 
-def mean_score(folder: str, kind: str, task: str) -> float:
+def mean_score(folder, kind, task):
     frame = pd.read_csv(RESULTS / folder / "scores.csv")
     rows = frame[(frame["kind"] == kind) & (frame["task"] == task)]
     rows = rows[(rows["metric"] == "exact_match") & (rows["filter"] == "strict-match")]
@@ -51,11 +49,11 @@ def mean_score(folder: str, kind: str, task: str) -> float:
     return float(rows["value"].mean())
 
 
-def real_model(folder: str, *seconds: str) -> list[str]:
+def real_model(folder, *seconds):
     return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
 
 
-def compared(first: str, second: str) -> str:
+def compared(first, second):
     """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
     out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS])
@@ -64,13 +62,13 @@ def compared(first: str, second: str) -> str:
     return difference
 
 
-def task_arithmetic(weight: str) -> str:
+def task_arithmetic(weight):
     weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
     second = " ".join(["real_model_sum:task arithmetic", *weights])
     return compared("real_model:layer swap", second)
 
 
-def over_bases(other: str) -> str:
+def over_bases(other):
     claim = json.loads((RESULTS / "pocket_claim" / "claim.json").read_text())
     scores = [base["scores"] for base in claim["bases"] if base["takes_part"]]
     swap, second = (
@@ -156,13 +154,13 @@ ROWS = {
 """Start of a row's question -> the numbers of the row, in order."""
 
 
-def table() -> list[list[str]]:
+def table():
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
 @pytest.mark.parametrize("question", ROWS)
-def test_the_numbers_of_a_row_follow_from_its_results(question: str) -> None:
+def test_the_numbers_of_a_row_follow_from_its_results(question):
     (cells,) = [cells for cells in table() if cells[0].startswith(question)]
     numbers = ROWS[question]()
     shown = SETTINGS.sub("", cells[2])
@@ -170,7 +168,7 @@ def test_the_numbers_of_a_row_follow_from_its_results(question: str) -> None:
     assert not re.search(r"\d", re.sub(r"[+-]?\d+\.\d(?: \[[^]]*\])?", "", shown))
 
 
-def test_every_row_is_checked_and_complete() -> None:
+def test_every_row_is_checked_and_complete():
     rows = table()
     assert len(rows) == len(ROWS)
     for cells in rows:
@@ -182,27 +180,16 @@ def test_every_row_is_checked_and_complete() -> None:
         assert all((RESULTS / folder).is_dir() for folder in folders)
 
 
-def test_the_readme_repeats_the_findings() -> None:
+def test_the_readme_repeats_the_findings():
     readme = " ".join((ROOT / "README.md").read_text().split())
     (summary,) = re.findall(r"\*\*In three sentences\.\*\* (.*?)\n\n", PAGE.read_text(), re.DOTALL)
     assert " ".join(summary.split()) in readme
 
 
-def test_the_table_of_the_readme_is_stored() -> None:
-    frame = pd.read_csv(RESULTS / "quickstart" / "scores.csv").set_index("model")
-    for model in ("base", "task expert", "language expert", "soup", "layer swap"):
-        rows = frame.loc[[model]]
-        rows = rows[rows["metric"].isin(["exact_match", "bleu"])].drop_duplicates("task")
-        shown = (rows.set_index("task").loc[task] for task in (MATH, "pocket_math_en", BLEU))
-        numbers = [f"{100 * r.value:.1f} [{100 * r.low:.1f}, {100 * r.high:.1f}]" for r in shown]
-        pattern = rf"^{model} +{' +'.join(map(re.escape, numbers))}$"
-        assert re.search(pattern, (ROOT / "README.md").read_text(), re.MULTILINE), pattern
-
-
 @pytest.mark.parametrize(
     "path", sorted(RESULTS.glob("*/observations.parquet")), ids=lambda p: p.parent.name
 )
-def test_differences_follow_from_the_items(path: Path) -> None:
+def test_differences_follow_from_the_items(path):
     """A model's score is the mean over its pairs of experts; BLEU is no mean over items."""
     items = pd.read_parquet(path)
     side, pair = ["model", "task", "metric", "filter"], ["task_expert", "language_expert", "seed"]
@@ -226,7 +213,7 @@ def test_differences_follow_from_the_items(path: Path) -> None:
         for marks in [[] if path.parent.name.startswith("real_model") else [pytest.mark.slow]]
     ],
 )
-def test_a_report_is_made_again_from_a_result(folder: Path, tmp_path: Path) -> None:
+def test_a_report_is_made_again_from_a_result(folder, tmp_path):
     out = CliRunner().invoke(
         main, ["report", str(folder), "--format", "csv", "--out", str(tmp_path)]
     )

@@ -1,7 +1,6 @@
 """Imports run down the floors only, in no circle, and every module stands in a folder."""
 
 import ast
-from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -23,7 +22,7 @@ ALLOWED = {
 are trained by `train`, which draws their rows from the pocket's world."""
 
 
-def _modules(package: str) -> dict[str, Path]:
+def _modules(package):
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -35,9 +34,9 @@ MODULES = {package: _modules(package) for package in FLOORS}
 EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
 
 
-def _imports(path: Path) -> Iterator[str]:
+def _imports(path):
     """Yield the modules of ours that a file imports, but for those that only types need."""
-    waiting: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    waiting = [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
@@ -63,48 +62,29 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("package", FLOORS)
-def test_every_module_has_a_floor(package: str) -> None:
-    rooms = set(FLOORS[package].replace(">", " ").split())
-    loose = {name for name in MODULES[package] if "." in name and name.split(".")[1] not in rooms}
-    assert loose == set()
-    files = [name for name, path in MODULES[package].items() if path.parent == ROOT / package]
-    assert len(MODULES[package]) > 3 * len(files)
-
-
-@pytest.mark.parametrize("package", FLOORS)
-def test_imports_run_down_only(package: str) -> None:
-    floor = {
-        room: number
-        for number, rooms in enumerate(FLOORS[package].split(" > "))
-        for room in rooms.split()
-    }
+def test_imports_run_down_only(package):
+    floors = enumerate(FLOORS[package].split(" > "))
+    floor = {room: number for number, rooms in floors for room in rooms.split()}
     up = []
     for name in MODULES[package]:
         for other in IMPORTS[name]:
-            mine, theirs = name.split(".")[1:2], other.split(".")[1:2]
-            if other.split(".")[0] != package:
-                if package == "layerswap_method":
-                    up.append(f"{name} -> {other}")
-            elif mine and theirs and floor.get(theirs[0], 99) < floor.get(mine[0], -1):
-                up.append(f"{name} -> {other}")
+            (own, *mine), (whose, *theirs) = name.split("."), other.split(".")
+            if own != whose:
+                runs_up = package == "layerswap_method"
+            else:  # every module stands in a folder that has a floor
+                runs_up = mine and theirs and floor[theirs[0]] < floor[mine[0]]
+            up += [f"{name} -> {other}"] if runs_up else []
     assert up == []
 
 
-def test_no_import_leads_back() -> None:
+@pytest.mark.parametrize("depth", [2, 9], ids=["folders", "modules"])
+def test_no_import_leads_back(depth):
     assert len(IMPORTS) > 100
-    try:
-        TopologicalSorter(IMPORTS).prepare()
-    except CycleError as error:
-        pytest.fail(" -> ".join(error.args[1]))
-
-
-def test_no_two_rooms_lean_on_each_other() -> None:
-    rooms: dict[str, set[str]] = {}
+    leans = {}
     for name, others in IMPORTS.items():
-        mine = ".".join(name.split(".")[:2])
-        theirs = {".".join(other.split(".")[:2]) for other in others}
-        rooms.setdefault(mine, set()).update(theirs - {mine})
+        mine, *theirs = (".".join(each.split(".")[:depth]) for each in (name, *others))
+        leans.setdefault(mine, set()).update({*theirs} - {mine})
     try:
-        TopologicalSorter(rooms).prepare()
+        TopologicalSorter(leans).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))

@@ -1,12 +1,9 @@
 """Pages: links lead somewhere, commands parse, cheap ones print what is shown, sizes stay small."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -35,28 +32,28 @@ CONFIGS = {
 }
 
 
-def name(path: Path) -> str:
+def name(path):
     return path.relative_to(ROOT).as_posix()
 
 
-def without_code(text: str) -> str:
+def without_code(text):
     return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Return the anchors that GitHub gives the headings of a page."""
     heads = re.findall(r"^#+ (.+)$", without_code(page.read_text()), re.MULTILINE)
     plain = [re.sub(r"[^\w\- ]", "", head.lower()) for head in heads]
     return {head.strip().replace(" ", "-") for head in plain}
 
 
-def blocks(page: Path) -> Iterator[str]:
+def blocks(page):
     """Yield the blocks of commands, each command on one line."""
     for block in re.findall(r"^```(?:console|bash)\n(.*?)^```", page.read_text(), re.M | re.S):
         yield block.replace("\\\n", " ")
 
 
-def commands(page: Path) -> Iterator[list[str]]:
+def commands(page):
     """Yield the words of every command of ours in blocks and in `code` of a page."""
     shown = re.findall(r"^\$ (.+)", "\n".join(blocks(page)), re.MULTILINE)
     prose = without_code(page.read_text())
@@ -72,12 +69,12 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words
 
 
-def is_shipped(value: str) -> bool:
+def is_shipped(value):
     """Whether a word has the form of a shipped name: no file, no placeholder, no folder."""
     return re.fullmatch(r"[a-z0-9_]+(/[a-z0-9_]+)?", value) is not None
 
 
-def check_words(words: list[str]) -> None:
+def check_words(words):
     """Raise where an option, a command, a target or a shipped name does not exist."""
     program, *rest = words
     if program == "make":
@@ -86,7 +83,7 @@ def check_words(words: list[str]) -> None:
     elif program == "mergekit-yaml":
         assert_recipe(rest[0])
     else:
-        command: click.Command = main
+        command = main
         while isinstance(command, click.Group) and rest and rest[0] != "...":
             found = command.get_command(click.Context(main), rest[0])
             assert found is not None, words
@@ -97,19 +94,19 @@ def check_words(words: list[str]) -> None:
         check_names(command, parsed)
 
 
-def assert_recipe(value: str) -> None:
+def assert_recipe(value):
     if value.startswith("recipes/") and not value.endswith("/mine.yml"):
         assert value.removeprefix("recipes/") in RECIPES, value
 
 
-def check_values(command: click.Command, parsed: dict[str, object]) -> None:
+def check_values(command, parsed):
     for parameter in command.params:
         value = parsed.get(str(parameter.name))
         if isinstance(parameter.type, click.Choice) and isinstance(value, str):
             parameter.type.convert(value, parameter, None)
 
 
-def check_names(command: click.Command, parsed: dict[str, object]) -> None:
+def check_names(command, parsed):
     experts = parsed.get("experts")
     if isinstance(experts, str) and is_shipped(experts):
         assert experts in EXPERTS, experts
@@ -122,7 +119,7 @@ def check_names(command: click.Command, parsed: dict[str, object]) -> None:
                 assert shipped is None or not is_shipped(word) or word in shipped, word
 
 
-def test_there_are_pages_and_all_together_are_short() -> None:
+def test_there_are_pages_and_all_together_are_short():
     assert {"README.md", "docs/findings.md", "ablations/LOG.md"} <= {name(page) for page in PAGES}
     sizes = {name(page): page.stat().st_size for page in PAGES}
     assert sum(sizes.values()) <= 120_000
@@ -131,7 +128,7 @@ def test_there_are_pages_and_all_together_are_short() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", without_code(page.read_text()))
     for link in (one or other for one, other in links):
         if "://" in link:
@@ -143,7 +140,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_commands_parse(page: Path) -> None:
+def test_commands_parse(page):
     for words in commands(page):
         try:
             check_words(words)
@@ -151,7 +148,7 @@ def test_commands_parse(page: Path) -> None:
             pytest.fail(f"{' '.join(words)}: {error}")
 
 
-def test_the_check_of_commands_can_fail() -> None:
+def test_the_check_of_commands_can_fail():
     wrong = ["run --nothing", "merg x", "run layer_counts", "train math_9", "report --format"]
     for line in wrong:
         with pytest.raises((click.ClickException, AssertionError)):
@@ -161,13 +158,13 @@ def test_the_check_of_commands_can_fail() -> None:
             check_words(line.split())
 
 
-def cheap_commands(page: Path) -> list[list[str]]:
+def cheap_commands(page):
     of_ours = [words for program, *words in commands(page) if program == "layerswap"]
     return [words for words in of_ours if words[0] in CHEAP and not EXAMPLE.search(" ".join(words))]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if cheap_commands(page)], ids=name)
-def test_cheap_commands_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cheap_commands_run(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
     monkeypatch.chdir(tmp_path)
     for words in cheap_commands(page):
@@ -185,9 +182,7 @@ SHOWN = [
 
 
 @pytest.mark.parametrize(("page", "command", "output"), SHOWN, ids=[c for _, c, _ in SHOWN])
-def test_shown_output_is_what_the_command_prints(
-    page: Path, command: str, output: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_shown_output_is_what_the_command_prints(page, command, output, monkeypatch):
     words = shlex.split(command, comments=True)
     assert words[0] in CHEAP, f"{name(page)}: no output of a long command is shown"
     monkeypatch.chdir(ROOT)
@@ -196,7 +191,7 @@ def test_shown_output_is_what_the_command_prints(
     assert re.search(pattern, printed, re.DOTALL), printed
 
 
-def test_entries_of_the_log_are_short_and_have_a_status() -> None:
+def test_entries_of_the_log_are_short_and_have_a_status():
     text = (ROOT / "ablations" / "LOG.md").read_text()
     entries = re.findall(r"^## (20\d\d-\d\d-\d\d .+)\n\n((?:(?!#).*\n)+)", text, re.MULTILINE)
     assert len(entries) == text.count("\n## ") > 20

@@ -1,11 +1,6 @@
 """Waiting for what another process does, on machines that now and then stand still."""
 
-from __future__ import annotations
-
-import subprocess
 import time
-from collections.abc import Callable, Iterable
-from typing import Any
 
 import psutil
 
@@ -14,24 +9,10 @@ PATIENCE_S = 120.0
 is not held up; only a test that fails anyway waits so long."""
 
 
-def wait_until(
-    condition: Callable[[], Any],
-    *,
-    running: subprocess.Popen[Any] | None = None,
-    every_s: float = 0.05,
-) -> Any:
-    """Return the first true value of `condition`.
+def wait_until(condition, *, running=None, every_s=0.05):
+    """Return the first true value of `condition`; the end of `running` is the end of the waiting.
 
-    Looks are counted, not seconds: a machine that was stopped for a minute in between (a busy
-    host, a virtual machine that is moved) has used up one look and not the patience.
-
-    Args:
-        condition: what is asked again and again.
-        running: the process that must bring it about; its end is the end of the waiting.
-        every_s: seconds between two looks.
-
-    Raises:
-        AssertionError: when it has not come true, and why.
+    Looks are counted, not seconds: a machine that was stopped for a minute uses up one look.
     """
     for _ in range(int(PATIENCE_S / every_s)):
         has_ended = running is not None and running.poll() is not None
@@ -42,13 +23,13 @@ def wait_until(
     raise AssertionError(f"not come true in {PATIENCE_S:.0f} s of waiting")
 
 
-def wait_for_end(processes: Iterable[psutil.Process]) -> None:
+def wait_for_end(processes):
     """Wait until none of them runs; not every machine's first process reaps what is left to it."""
     left = list(processes)
     wait_until(lambda: not any(map(_runs, left)))
 
 
-def _runs(process: psutil.Process) -> bool:
+def _runs(process):
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,18 +1,15 @@
 """Made-up runs that several files look at; see `runs`."""
 
-from pathlib import Path
-
 import pytest
 
-from ablations.runner.records import Run
-from tests.report.runs import NINE_PAIRS, Point, study_of, write_run
+from tests.report.runs import NINE_PAIRS, study_of, write_run
 
 BASELINES = ["base", "task_expert", "language_expert", "soup"]
 ABILITY = {"base": -1.5, "task_expert": -1.0, "language_expert": -1.5, "soup": -1.0}
 REASON = 'engine died: <b>CUDA</b> & "100 %" of $memory_1$'
 
 
-def _ability(point: Point, task: str) -> float:
+def _ability(point, task):
     bottom = point.values.get("bottom_layers", 0)
     placed = {"middle": -0.4, "random": -0.6}.get(str(point.values.get("placement")), 0.0)
     english = 1.0 if task.endswith("en") else 0.0
@@ -20,7 +17,7 @@ def _ability(point: Point, task: str) -> float:
 
 
 @pytest.fixture(scope="session")
-def nine_pairs(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def nine_pairs(tmp_path_factory):
     """Two languages, 3 x 3 experts each, four baselines, transition zone off and on; one failed."""
     study = study_of(
         name="transition_zone",
@@ -40,12 +37,10 @@ def nine_pairs(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def grid(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def grid(tmp_path_factory):
     """One pair, b x u in a grid of 3 x 2, two baselines; one cell failed, one was not run."""
     study = study_of(
-        name="grid",
-        baseline=BASELINES[:2],
-        vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]},
+        name="grid", baseline=BASELINES[:2], vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
     )
     folder = tmp_path_factory.mktemp("grid")
     failed = {"math+swahili bottom_layers=1 top_layers=1": REASON}
@@ -54,7 +49,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def placements(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def placements(tmp_path_factory):
     """One pair, four placements with two seeds each."""
     study = study_of(
         name="placement",
@@ -65,6 +60,6 @@ def placements(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def report_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def report_folder(tmp_path_factory):
     """Where a session's reports may be written."""
     return tmp_path_factory.mktemp("reports")

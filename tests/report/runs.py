@@ -6,16 +6,14 @@ for all, so scores of different models are paired as real ones are.
 
 import itertools
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ablations.runner.records import (
     Failure,
-    Run,
     RunFile,
     TaskRecord,
     load_run,
@@ -27,7 +25,7 @@ from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.records import Evaluation, Sample, TaskScore
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.study.cells import Cell
-from ablations.study.schema import BASELINE_ROLES, Setting, Study
+from ablations.study.schema import BASELINE_ROLES, Study
 from layerswap_method.plan import build_plan
 
 NUM_LAYERS = 8
@@ -45,18 +43,10 @@ class Point:
     language: str | None
     label: str
 
-    @property
-    def key(self) -> str:
-        return f"{zlib.crc32(self.label.encode()):08x}"
 
-
-Ability = Callable[[Point, str], float]
-"""Of a cell on a task; about the score's logit."""
-
-
-def points_of(study: Study) -> list[Point]:
+def points_of(study):
     codes = study.experts.languages()
-    points: dict[str, Point] = {}
+    points = {}
     for kind in study.baseline:
         for setting in study.settings():
             for experts in _pairs(study, setting, BASELINE_ROLES[kind]):
@@ -74,30 +64,22 @@ def points_of(study: Study) -> list[Point]:
     return list(points.values())
 
 
-def _pairs(study: Study, setting: Setting, roles: Sequence[str]) -> list[dict[str, str]]:
+def _pairs(study, setting, roles):
     pools = study.pools(setting)
     names = itertools.product(*(pools.names(role) for role in roles))
     return [dict(zip(roles, each, strict=True)) for each in names]
 
 
-def tasks_of(study: Study, point: Point) -> list[str]:
+def tasks_of(study, point):
     asked = study.evaluate.languages
     codes = list(asked) if point.language is None else [point.language]
     return [*study.evaluate.tasks, *(task for code in codes for task in asked.get(code, ()))]
 
 
-def write_run(
-    folder: Path,
-    study: Study,
-    ability: Ability,
-    *,
-    items: int = 250,
-    failed: Mapping[str, str] | None = None,
-    unrun: frozenset[str] = frozenset(),
-    fidelity: Ability | None = None,
-) -> Run:
+def write_run(folder, study, ability, *, items=250, failed=None, unrun=frozenset(), fidelity=None):
     """Write a run of `study` and return it as read. `failed`: label -> reason.
 
+    `ability` of a cell on a task is about the score's logit.
     `fidelity`: share of the answers in the right language; None: the language is not looked at.
     """
     points = points_of(study)
@@ -123,8 +105,9 @@ def write_run(
     return load_run(folder)
 
 
-def _planned(study: Study, point: Point) -> Cell:
+def _planned(study, point):
     counts = {k: v for k, v in point.values.items() if k.endswith(("_layers", "_transition"))}
+    key = f"{zlib.crc32(point.label.encode()):08x}"
     plan = build_plan(NUM_LAYERS, **{"bottom_layers": 1, "top_layers": 1, **counts})
     return Cell(
         label=point.label,
@@ -133,19 +116,12 @@ def _planned(study: Study, point: Point) -> Cell:
         experts=dict(point.experts),
         language=point.language,
         plan=plan if point.kind == "recipe" else None,
-        weights_key=f"w{point.key}",
-        records={task: f"s{point.key}-{task}" for task in tasks_of(study, point)},
+        weights_key=f"w{key}",
+        records={task: f"s{key}-{task}" for task in tasks_of(study, point)},
     )
 
 
-def _write(
-    folder: Path,
-    study: Study,
-    point: Point,
-    ability: Ability,
-    items: int,
-    fidelity: Ability | None,
-) -> None:
+def _write(folder, study, point, ability, items, fidelity):
     planned = _planned(study, point)
     for task, key in planned.records.items():
         samples, score = _answer(task, point, ability(point, task), items)
@@ -175,7 +151,7 @@ def _write(
         write_record(folder, record)
 
 
-def same_model(run: Run, one: str, other: str) -> Run:
+def same_model(run, one, other):
     """Return `run` with the records of the cell `one` for both, as for equal weights."""
     cells = {cell.label: cell for cell in run.head.cells}
     keys = {"weights_key": cells[one].weights_key, "records": cells[one].records}
@@ -185,12 +161,12 @@ def same_model(run: Run, one: str, other: str) -> Run:
     return load_run(run.path)
 
 
-def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[Sample], TaskScore]:
+def _answer(task, point, ability, items):
     ease = np.random.default_rng(zlib.crc32(task.encode())).normal(0, 1.5, items)
     rng = np.random.default_rng(zlib.crc32(f"{task}/{point.label}".encode()))
     right = ability + ease + rng.normal(0, 0.7, items) > 0
     if "perplexity" in task:
-        values: list[Any] = [3.0] * items
+        values = [3.0] * items
         metric = "word_perplexity"
     elif "translate" in task:
         values = [_translation(doc, ability, rng) for doc in range(items)]
@@ -217,7 +193,7 @@ def _answer(task: str, point: Point, ability: float, items: int) -> tuple[list[S
     return samples, _score(task, metric, values)
 
 
-def _spoken(samples: list[Sample], share: float) -> tuple[list[Sample], TaskScore]:
+def _spoken(samples, share):
     """Return the samples with their language looked at; the first `share` of them is right."""
     metric, right = "language_fidelity", round(share * len(samples))
     said = [
@@ -228,7 +204,7 @@ def _spoken(samples: list[Sample], share: float) -> tuple[list[Sample], TaskScor
     return said, score.model_copy(update={"metric": metric})
 
 
-def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
+def _score(task, metric, values):
     n = len(values)
     interval, stderr, value = None, None, 3.0
     known = corpus_metric(metric)
@@ -252,14 +228,14 @@ def _score(task: str, metric: str, values: list[Any]) -> TaskScore:
     )
 
 
-def _translation(doc: int, ability: float, rng: np.random.Generator) -> tuple[str, str]:
+def _translation(doc, ability, rng):
     words = np.random.default_rng(doc).choice(WORDS, size=9)
     kept = rng.random(9) < 1 / (1 + np.exp(-ability - 1))
     said = np.where(kept, words, rng.choice(WORDS, size=9))
     return " ".join(words), " ".join(said)
 
 
-def study_of(**changes: Any) -> Study:
+def study_of(**changes):
     """Return a study on the pocket experts with `changes`; its tasks are in no folder."""
     study = Study.model_validate(
         {

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,38 +9,33 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from ablations.report.compare import (
-    NO_RESULT,
-    ONE_MODEL,
-    comparisons,
-    pairs_above,
-)
+from ablations.report.compare import NO_RESULT, ONE_MODEL, comparisons, pairs_above
 from ablations.report.compare import matrix_of as matrix
 from ablations.report.observations import read_scores, shown_scores
-from ablations.runner.records import Run, load_run, write_run_file
+from ablations.runner.records import load_run, write_run_file
 from ablations.runner.results import read_observations
 from ablations.statistics.intervals import holm
 from ablations.study.labels import models_of
 from layerswap_method.errors import InputError
-from tests.report.runs import NINE_PAIRS, Point, same_model, study_of, write_run
+from tests.report.runs import NINE_PAIRS, same_model, study_of, write_run
 
 TASK = "pocket_math_sw"
 BASELINES = ["base", "task_expert", "language_expert", "soup"]
 
 
-def compared(run: Run) -> pd.DataFrame:
+def compared(run):
     models = models_of(run.head)
     return comparisons(read_observations(run), read_scores(run), run.study, models)
 
 
-def one(frame: pd.DataFrame, **where: object) -> dict[str, Any]:
+def one(frame, **where):
     for name, value in where.items():
         frame = frame[frame[name] == value]
     (row,) = frame.to_dict("records")
     return row
 
 
-def answers(run: Run, label: str, task: str) -> list[Any]:
+def answers(run, label, task):
     """Return the values of a cell, straight from its record."""
     cell = next(cell for cell in run.cells if cell.label == label)
     path = run.path / "records" / f"{cell.records[task]}.jsonl"
@@ -50,11 +43,15 @@ def answers(run: Run, label: str, task: str) -> list[Any]:
     return [next(iter(line["values"].values())) for line in lines]
 
 
-def level(point: Point, task: str) -> float:
+def mean_of(run, cell, task):
+    return np.mean(answers(run, cell.label, task))
+
+
+def level(point, task):
     return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(point.kind, 0.0)
 
 
-def test_two_single_cells_have_the_exact_test(tmp_path: Path) -> None:
+def test_two_single_cells_have_the_exact_test(tmp_path):
     run = write_run(tmp_path, study_of(baseline=BASELINES), level, items=120)
     frame = compared(run)
     for kind in BASELINES:
@@ -69,7 +66,7 @@ def test_two_single_cells_have_the_exact_test(tmp_path: Path) -> None:
         assert (row["items"], row["cells"]) == (120, 2)
 
 
-def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs: Run) -> None:
+def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs):
     frame = compared(nine_pairs)
     labels = {c.label: c for c in nine_pairs.cells}
     settings = nine_pairs.study.settings()
@@ -95,7 +92,7 @@ def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs: Run) -> N
         assert (row["p"] < 0.05) == (not row["low"] <= 0 <= row["high"])
 
 
-def test_a_failed_cell_leaves_its_pair_out(nine_pairs: Run) -> None:
+def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
     row = one(
         compared(nine_pairs),
         task="mgsm_sw",
@@ -104,25 +101,18 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs: Run) -> None:
         language="sw",
     )
     assert row["cells"] == 8 + 8
-    own = [
-        (answers(nine_pairs, c.label, "mgsm_sw"), c.experts)
+    mean = {
+        (c.kind, c.experts["task"], c.experts["language"]): mean_of(nine_pairs, c, "mgsm_sw")
         for c in nine_pairs.cells
-        if c.kind == "recipe" and c.language == "sw" and c.values["top_transition"] == 0
-    ]
-    soups = {
-        (c.experts["task"], c.experts["language"]): answers(nine_pairs, c.label, "mgsm_sw")
-        for c in nine_pairs.cells
-        if c.kind == "soup" and c.language == "sw"
+        if c.kind in ("recipe", "soup") and c.language == "sw" and 1 not in c.values.values()
     }
     differences = [
-        np.mean(values) - np.mean(soups[experts["task"], experts["language"]])
-        for values, experts in own
-        if (experts["task"], experts["language"]) in soups
+        mean["recipe", *pair] - value for (kind, *pair), value in mean.items() if kind == "soup"
     ]
     assert row["difference"] == pytest.approx(np.mean(differences))
 
 
-def test_bleu_is_that_of_sacrebleu(nine_pairs: Run) -> None:
+def test_bleu_is_that_of_sacrebleu(nine_pairs):
     data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
     shown = shown_scores(scores, None).loc["translate_sw"]
     means = matrix(data, shown).mean(axis=1).rename("score").reset_index()
@@ -139,11 +129,11 @@ def test_bleu_is_that_of_sacrebleu(nine_pairs: Run) -> None:
         assert own["score"].tolist() == pytest.approx([expected])
 
 
-def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path: Path) -> None:
+def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path):
     """Experts of two settings are no pairs: the first seed of one is not the other's first."""
     names = [f"lora_{i}" for i in range(3)]
 
-    def ability(point: Point, task: str) -> float:
+    def ability(point, task):
         return {"math_1": 0.9, "math_2": 0.0, "math_3": -0.9}.get(point.experts["task"], 0.3)
 
     team = {"experts.task": ("math_1", "math_2", "math_3")}
@@ -162,7 +152,7 @@ def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path: Path) -> Non
     assert rows[0]["family"] == "primary"
 
 
-def test_every_primary_comparison_is_there_and_corrected_with_the_others(tmp_path: Path) -> None:
+def test_every_primary_comparison_is_there_and_corrected_with_the_others(tmp_path):
     codes = ["sw", "te", "bn", "ja", "de", "fr"]
     study = study_of(
         experts={"task": ["math"], "language": {code: [f"{code}_1"] for code in codes}},
@@ -189,7 +179,7 @@ def test_every_primary_comparison_is_there_and_corrected_with_the_others(tmp_pat
         assert (row["low"], row["high"]) == pytest.approx((low, high))
 
 
-def test_the_best_of_several_settings_is_all_of_them(tmp_path: Path) -> None:
+def test_the_best_of_several_settings_is_all_of_them(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
     for primary, number in (
         ({}, 3 * 3),
@@ -207,10 +197,10 @@ def test_the_best_of_several_settings_is_all_of_them(tmp_path: Path) -> None:
     assert contrasts[0] == ("layer swap b=0 u=1", "soup")
 
 
-def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_path: Path) -> None:
+def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_path):
     vary = {"bottom_layers": [0, 1], "bottom_transition": [0, 1, 2]}
 
-    def ability(point: Point, task: str) -> float:
+    def ability(point, task):
         return 0.6 * point.values["bottom_layers"] + 0.1 * point.values["bottom_transition"]
 
     run = write_run(tmp_path, study_of(vary=vary), ability, items=150)
@@ -223,22 +213,17 @@ def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_p
     assert (row["second"], row["cells"]) == ("b=0", 6)
 
 
-def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(placements: Run) -> None:
+def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(placements):
     frame = compared(placements)
     row = one(frame, first="layer swap random", second="soup", task=TASK)
-    own = [
-        np.mean(answers(placements, cell.label, TASK))
-        for cell in placements.cells
-        if cell.values.get("placement") == "random"
-    ]
-    soup = next(c.label for c in placements.cells if c.kind == "soup")
+    drawn = [cell for cell in placements.cells if cell.values.get("placement") == "random"]
+    (soup,) = (cell for cell in placements.cells if cell.kind == "soup")
+    own = [mean_of(placements, cell, TASK) for cell in drawn]
     assert len(own) == 2
-    assert row["difference"] == pytest.approx(
-        np.mean(own) - np.mean(answers(placements, soup, TASK))
-    )
+    assert row["difference"] == pytest.approx(np.mean(own) - mean_of(placements, soup, TASK))
 
 
-def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path: Path) -> None:
+def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path):
     vary = [
         {"experts.task": [f"math_{n}" for n in (1, 2)]},
         {"experts.task": [f"hot_{n}" for n in (1, 2)]},
@@ -256,7 +241,7 @@ def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path:
     }
 
 
-def test_over_bases_the_number_of_bases_counts(tmp_path: Path) -> None:
+def test_over_bases_the_number_of_bases_counts(tmp_path):
     bases = range(4)
     vary = [
         {"experts.base": f"base_{n}", "experts.task": f"math_{n}", "experts.language": f"swa_{n}"}
@@ -271,7 +256,7 @@ def test_over_bases_the_number_of_bases_counts(tmp_path: Path) -> None:
     assert row["p"] == pytest.approx(stats.ttest_1samp(own, 0).pvalue)
 
 
-def test_models_of_the_same_weights_are_not_tested(tmp_path: Path) -> None:
+def test_models_of_the_same_weights_are_not_tested(tmp_path):
     run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=20)
     cells = [cell.label for cell in run.cells]
     frame = compared(same_model(run, cells[0], cells[1]))
@@ -281,7 +266,7 @@ def test_models_of_the_same_weights_are_not_tested(tmp_path: Path) -> None:
     assert pd.isna(row["p_holm"])
 
 
-def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path: Path) -> None:
+def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
     study = study_of(vary=vary, baseline=["soup"])
     run = write_run(tmp_path, study, level, items=20)
@@ -296,7 +281,7 @@ def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path: Path) -> None
     assert (compared(run)["family"] == "primary").sum() == 2
 
 
-def test_a_merge_that_takes_nothing_of_an_expert_is_one_model_with_all(tmp_path: Path) -> None:
+def test_a_merge_that_takes_nothing_of_an_expert_is_one_model_with_all(tmp_path):
     study = study_of(experts={"task": ["joint_1", "joint_2"], "language": ["s_1", "s_2", "s_3"]})
     run = write_run(tmp_path, study, level, items=20)
     for task in ("joint_1", "joint_2"):
@@ -309,7 +294,7 @@ def test_a_merge_that_takes_nothing_of_an_expert_is_one_model_with_all(tmp_path:
     assert len(data) == 2 * 2 * 20
 
 
-def test_a_primary_comparison_without_a_result_stays(tmp_path: Path) -> None:
+def test_a_primary_comparison_without_a_result_stays(tmp_path):
     study = study_of(baseline=["soup", "task_expert"])
     labels = {"soup math swahili"}
     run = write_run(tmp_path, study, level, items=20, unrun=frozenset(labels))
@@ -317,34 +302,27 @@ def test_a_primary_comparison_without_a_result_stays(tmp_path: Path) -> None:
     assert (row["family"], row["verdict"]) == ("primary", NO_RESULT)
 
 
-def test_pairs_above_both_of_their_own_experts(nine_pairs: Run) -> None:
+def test_pairs_above_both_of_their_own_experts(nine_pairs):
     data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
     models = models_of(nine_pairs.head)
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix(data, shown), model, models, "te")
     assert found is not None
-    mean = {
-        cell.label: np.mean(answers(nine_pairs, cell.label, "mgsm_te"))
-        for cell in nine_pairs.cells
-        if "mgsm_te" in cell.records
-    }
-    above, own = 0, []
-    for cell in nine_pairs.cells:
-        if cell.label not in model.cells or cell.language != "te":
-            continue
-        alone = [
-            mean[f"task_expert {cell.experts['task']}"],
-            mean[f"language_expert {cell.experts['language']}"],
-        ]
-        own.append(mean[cell.label])
-        above += mean[cell.label] > max(alone)
+    cells = [cell for cell in nine_pairs.cells if "mgsm_te" in cell.records]
+    mean = {cell.label: mean_of(nine_pairs, cell, "mgsm_te") for cell in cells}
+    swaps = {c.label: c.experts for c in cells if c.label in model.cells}
+    own = [mean[label] for label in swaps]
+    above = sum(
+        mean[label] > max(mean[f"{role}_expert {pair[role]}"] for role in ("task", "language"))
+        for label, pair in swaps.items()
+    )
     assert found == {"pairs": 9, "above": above, "min": min(own), "max": max(own)}
     soup = next(model for model in models if model.kind == "soup")
     assert pairs_above(matrix(data, shown), model, [soup], "te") is None
 
 
-def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> None:
+def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path):
     floor = {"name": "the first number", "score": 0.1}
     for at, (report, match) in enumerate(
         (
@@ -360,7 +338,7 @@ def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path: Path) -> N
             compared(run)
 
 
-def test_scaled_counts_name_the_models(tmp_path: Path) -> None:
+def test_scaled_counts_name_the_models(tmp_path):
     """Counts of 32 layers on a model of 8; two settings come to one."""
     counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (3, 1), (4, 1), (6, 2))]
     run = write_run(tmp_path, study_of(vary=counts), level, items=20)
@@ -371,7 +349,7 @@ def test_scaled_counts_name_the_models(tmp_path: Path) -> None:
     assert labels == ["layer swap b=0 u=0", "layer swap b=1 u=0", "layer swap b=2 u=1"]
 
 
-def test_languages_of_experts_are_not_mixed(nine_pairs: Run) -> None:
+def test_languages_of_experts_are_not_mixed(nine_pairs):
     frame = compared(nine_pairs)
     english = frame[(frame["task"] == "mgsm_en") & (frame["second"] == "task expert")]
     assert set(english["language"]) == {"sw", "te"}

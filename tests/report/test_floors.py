@@ -1,12 +1,8 @@
 """Floors: from a task's file to the mark and the first sentence of a report."""
 
-import dataclasses
-from pathlib import Path
-from typing import Any
-
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.report.sentences import sentences
@@ -34,14 +30,14 @@ LAST = {"name": "the last number", "score": 0.3}
         (0.3, ["must be a block"]),
     ],
 )
-def test_a_bad_floor_is_one_error(floor: Any, problems: list[str]) -> None:
+def test_a_bad_floor_is_one_error(floor, problems):
     with pytest.raises(InputError, match=r"^metadata: floor: ") as caught:
         floor_of({"floor": floor})
     for problem in problems:
         assert problem in str(caught.value)
 
 
-def test_a_floor_is_optional() -> None:
+def test_a_floor_is_optional():
     assert floor_of(None) is None
     assert floor_of({"version": 1.0}) is None
     assert floor_of({"floor": {"name": "one answer to both twins", "score": 0}}) == Floor(
@@ -49,7 +45,7 @@ def test_a_floor_is_optional() -> None:
     )
 
 
-def _scores(**by_model: float) -> pd.DataFrame:
+def _scores(**by_model):
     base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
     base |= {"higher_is_better": True, "is_share": True, "language": "", "reason": ""}
     base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
@@ -62,9 +58,7 @@ def _scores(**by_model: float) -> pd.DataFrame:
     ("own", "below", "named"),
     [({}, {"base"}, "30.0 (the last number)"), ({"name": "x", "score": 0.5}, {"base", "soup"}, "")],
 )
-def test_a_score_below_is_marked_and_said_first(
-    own: dict[str, Any], below: set[str], named: str
-) -> None:
+def test_a_score_below_is_marked_and_said_first(own, below, named):
     study = study_of(report={"floors": {"math_sw": own} if own else {}})
     models = [Model(name, "base", {}, {}, (name,)) for name in ("base", "soup", "ties")]
     data = pd.DataFrame(
@@ -88,16 +82,7 @@ def test_a_score_below_is_marked_and_said_first(
     assert named in first
 
 
-@dataclasses.dataclass
-class Places:
-    """Folders of a study with a task of its own."""
-
-    root: Path
-    tasks: Path
-
-
-@pytest.fixture
-def places(tmp_path: Path) -> Places:
+def test_from_a_task_file_to_the_first_sentence(tmp_path):
     names = ("base", "math", "swahili")
     for seed, name in enumerate(names):
         write_expert(tmp_path / name, seed)
@@ -105,27 +90,21 @@ def places(tmp_path: Path) -> Places:
     write_rows(own, [{"prompt": "w1 w2", "answer": "none"}, {"prompt": "w3", "answer": "none"}])
     experts = {"experts": {name: str(tmp_path / name) for name in names}}
     write_yaml(tmp_path / "experts.yml", {**experts, "include_path": str(own)})
-    document = study_document(vary=None, baseline=["base"])
-    write_yaml(tmp_path / "study.yml", document)
-    return Places(tmp_path, own)
+    write_yaml(tmp_path / "study.yml", study_document(vary=None, baseline=["base"]))
 
+    def run(floor):
+        write_task(own, "words", own / "data.jsonl", metadata={"version": 1.0, "floor": floor})
+        files = [str(tmp_path / name) for name in ("study.yml", "experts.yml", "run")]
+        words = ["run", files[0], "--experts", files[1], "--backend", "hf", "--out", files[2]]
+        return CliRunner().invoke(main, words)
 
-def _run(places: Places, floor: dict[str, Any]) -> Result:
-    metadata = {"version": 1.0, "floor": floor}
-    write_task(places.tasks, "words", places.tasks / "data.jsonl", metadata=metadata)
-    root = places.root
-    command = ["run", str(root / "study.yml"), "--experts", str(root / "experts.yml")]
-    return CliRunner().invoke(main, [*command, "--backend", "hf", "--out", str(root / "run")])
-
-
-def test_from_a_task_file_to_the_first_sentence(places: Places) -> None:
-    refused = _run(places, {**LAST, "score": 3})
+    refused = run({**LAST, "score": 3})
     assert refused.exit_code == 2
     assert "task words: metadata: floor: score: must be 1 or less" in refused.output
-    assert _run(places, LAST).exit_code == 0
-    told = CliRunner().invoke(main, ["report", str(places.root / "run"), "--format", "md"])
+    assert run(LAST).exit_code == 0
+    told = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "--format", "md"])
     assert told.exit_code == 0, told.output
     text = " ".join(told.output.split())
     answer = text.partition("How many?")[2]
     assert "2 of 2 models score below a rule that does not read. It scores 30.0 (the last" in answer
-    assert "▽" in (places.root / "run" / "report" / "report.md").read_text(encoding="utf-8")
+    assert "▽" in (tmp_path / "run" / "report" / "report.md").read_text(encoding="utf-8")

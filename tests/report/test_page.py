@@ -2,13 +2,11 @@
 
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import sync_playwright
 
 from ablations.report.write import make_report, write_report
-from tests.report.runs import study_of, write_run
 
 COLUMN = 5  # of the comparisons: corrected p
 
@@ -112,17 +110,6 @@ def test_nothing_is_out_of_sight_to_the_side(page, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     hidden = "Array.from(document.querySelectorAll('.scroll'), e => e.scrollWidth - e.clientWidth)"
     assert max(page.evaluate(hidden)) <= 0
-
-
-def test_a_path_in_a_warning_is_broken_on_a_narrow_window(browser, tmp_path: Path):
-    study = study_of(evaluate={"tasks": ["word_problems_about_money_in_two_steps_sw"]})
-    run = write_run(tmp_path / "run", study, lambda _, __: -99.0, items=20)
-    write_report(make_report(run), ["html"], tmp_path / "report")
-    page = browser.new_page(viewport={"width": 400, "height": 900})
-    page.goto((tmp_path / "report" / "report.html").as_uri())
-    assert "the folder of answers" in (page.locator("#problems li").first.text_content() or "")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 400
-    page.close()
 
 
 def test_the_first_screen_answers(page):

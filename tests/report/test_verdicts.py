@@ -1,7 +1,5 @@
 """Verdicts of comparisons: corrected p, and the study's margin."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,7 +13,7 @@ from ablations.report.compare import (
     WORSE,
     with_verdicts,
 )
-from tests.report.runs import Point, study_of, write_run
+from tests.report.runs import study_of, write_run
 from tests.report.test_compare import TASK, compared, one
 
 
@@ -32,25 +30,22 @@ from tests.report.test_compare import TASK, compared, one
         (np.nan, np.nan, np.nan, True, NO_RESULT),
     ],
 )
-def test_verdicts(difference: float, p: float, p_margin: float, higher: bool, verdict: str) -> None:
+def test_verdicts(difference, p, p_margin, higher, verdict):
     row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
     for family in ("primary", ""):
         frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))
         assert frame["verdict"].tolist() == [verdict]
 
 
-def test_a_correction_turns_evidence_into_none() -> None:
+def test_a_correction_turns_evidence_into_none():
     rows = [{"p": 0.03, "p_margin": 0.03, "difference": 0.1, "higher_is_better": True}] * 2
     primary = with_verdicts(pd.DataFrame(rows).assign(family="primary"))
     assert primary["verdict"].tolist() == [UNCLEAR, UNCLEAR]
     assert with_verdicts(pd.DataFrame(rows).assign(family=""))["verdict"].tolist() == [BETTER] * 2
 
 
-def test_the_margin_is_the_studys(tmp_path: Path) -> None:
-    def alike(point: Point, task: str) -> float:
-        return 4.5
-
+def test_the_margin_is_the_studys(tmp_path):
     for margin, verdict in ((30.0, SAME), (0.1, UNCLEAR)):
         study = study_of(baseline=["soup"], report={"margin": margin})
-        run = write_run(tmp_path / str(margin), study, alike, items=60)
+        run = write_run(tmp_path / str(margin), study, lambda *_: 4.5, items=60)
         assert one(compared(run), task=TASK)["verdict"] == verdict

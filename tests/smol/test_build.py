@@ -15,6 +15,7 @@ from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.smol import base, build
 from layerswap_method.errors import InputError
+from tests.standins.scripted import read_jsonl
 from tests.standins.studies import study_document, write_yaml
 from tests.train.conftest import write_base
 
@@ -191,7 +192,6 @@ def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypa
     changes = {"vary": {"bottom_layers": [5]}, "experts": experts, "evaluate": evaluate}
     write_yaml(tmp_path / "real.yml", study_document(**changes))
     succeed("run", "real.yml", "--backend", "hf")
-    files = (tmp_path / "runs/answers").rglob("*.jsonl")
-    answers = [json.loads(line) for path in files for line in path.open(encoding="utf-8")]
-    # A real model says something, and some of it is a calculation.
-    assert any("+" in answer["response"] for answer in answers)
+    rows = [row for path in tmp_path.rglob("answers/*/*.jsonl") for row in read_jsonl(path)]
+    # A real model says something, and some of it is a calculation; other rows are prompts.
+    assert any("+" in row.get("response", "") for row in rows)

@@ -19,7 +19,6 @@ def merged(base, adapter, dtype=torch.float64):
 
 
 def logits(base, adapter):
-    """Return the logits of base and adapter, unmerged."""
     model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
     whole = peft.PeftModel.from_pretrained(model, adapter).eval()
     with torch.no_grad():
@@ -27,7 +26,6 @@ def logits(base, adapter):
 
 
 def swapped(folder, base, adapters, parameters, rank=None):
-    """Swap adapters into `folder`; return the new adapter and the lines of the log."""
     models = {role: f"{base}+{adapter}" for role, adapter in adapters.items()}
     return run(folder, recipe(models, parameters, base), rank)
 

@@ -8,7 +8,6 @@ from ablations.engines.task_loading import check_tasks
 
 
 def evaluate_cold(model, request, backend="hf", options=None):
-    """Start an engine on a checkpoint, ask it, end it."""
     check_tasks(request)
     with loaded(model, backend, options or EngineOptions(), request.seed) as engine:
         return run_tasks(engine, request, model=str(model), backend=backend, folder=Path(model))

@@ -26,7 +26,6 @@ def mirror_packages(folder):
 
 
 def build_wheel(folder):
-    """Build the wheel as `pip install .` builds it, and return it."""
     flags = ("--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", folder)
     subprocess.run([sys.executable, "-m", "pip", "wheel", *flags, REPOSITORY], check=True)
     (wheel,) = folder.glob("layerswap-*.whl")
@@ -62,7 +61,6 @@ class Environment:
         return next((self.root / "lib").glob("python3*")) / "site-packages"
 
     def listing(self):
-        """Every file and folder of the environment, bytecode included."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*")}
 
     def run(self, *command, check=True, timeout=300):

@@ -62,7 +62,6 @@ def content(folder):
 
 
 def left_in(folder):
-    """Return what merges left in a folder."""
     return sorted(path.name for path in folder.glob(".layerswap-*"))
 
 

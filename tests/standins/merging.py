@@ -28,7 +28,6 @@ def recipe(models, parameters=None, base=None, **top):
 
 
 def revert_recipe(expert, base, parameters, **top):
-    """Return a `delta_revert` recipe."""
     return {
         "merge_method": "delta_revert",
         "models": [{"model": str(expert)}],
@@ -58,7 +57,6 @@ def write_recipe(path, document):
 
 
 def roles(experts):
-    """Return role -> folder of a trio of experts."""
     return {"task": experts.task, "language": experts.language}
 
 
@@ -84,7 +82,6 @@ def by_mergekit(document, out, **options):
 
 
 def merge_of(document):
-    """Return the merge of a recipe as a value."""
     given = read_recipe(document)
     assert isinstance(given, Recipe), given
     return given.merge({name: find_model_files(name) for name in given.references})

@@ -27,7 +27,6 @@ class Swap:
     w_lang: float = 1.0
 
     def parameters(self):
-        """Return the top-level parameters of the same recipe."""
         return {
             "bottom_layers": self.b,
             "top_layers": self.u,
@@ -39,7 +38,6 @@ class Swap:
         }
 
     def of_layer(self, layer):
-        """Return whose a decoder layer is."""
         if layer < self.b or layer > self.layers - 1 - self.u:
             return "language"
         if self.b + self.t_b <= layer < self.layers - self.u - self.t_u:
@@ -47,7 +45,6 @@ class Swap:
         return "average"
 
     def of_tensor(self, name):
-        """Return whose a tensor is, by its name."""
         number = layer_number(name)
         return self.non_layer if number is None else self.of_layer(number)
 
@@ -59,7 +56,6 @@ def layer_number(name):
 
 
 def stored(folder):
-    """Return every tensor of a checkpoint."""
     files = sorted(Path(folder).glob("*.safetensors"))
     assert files, f"no safetensors in {folder}"
     return {name: tensor for file in files for name, tensor in load_file(file).items()}
@@ -107,7 +103,6 @@ def assert_same(found, wanted):
 
 
 def same_bits(one, other):
-    """Return whether dtype, shape and every bit agree."""
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     as_bytes = [t.contiguous().view(-1).view(torch.uint8) for t in (one, other)]
@@ -213,7 +208,6 @@ def mean_change(expert, base):
 
 
 def part_of(name):
-    """Return which part of its layer a tensor of a Llama is."""
     return {"self_attn": "attention", "mlp": "mlp"}.get(name.split(".")[3], "norm")
 
 

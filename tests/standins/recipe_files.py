@@ -33,7 +33,6 @@ def references(recipe):
 
 
 def header(recipe):
-    """Return the fields of the opening comment, each as one line."""
     return read_header((ROOT / recipe).read_text(encoding="utf-8"))
 
 

@@ -43,16 +43,12 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
             raise AssertionError("no task asks for this")
 
     request = EvaluationRequest(
-        tasks=tasks,
-        include_path=include_path,
-        data_dir=data_dir,
-        **options,
+        tasks=tasks, include_path=include_path, data_dir=data_dir, **options
     )
     return run_tasks(Scripted(), request, model="scripted", backend="hf")
 
 
 def gold(task, item):
-    """Return the right answer, as the dataset would put it."""
     benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
     if benchmark in ("mgsm", "mgsm_rev2"):
         words = TABLE[suffix].mgsm
@@ -93,12 +89,10 @@ def task_names(*benchmarks):
 
 
 def read_jsonl(path):
-    """Return the rows of a file."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def write_jsonl(path, rows):
-    """Write rows to a file; return it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text(text, encoding="utf-8")

@@ -23,7 +23,6 @@ def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=()
 
 
 def write_tasks(folder, names, items=8):
-    """Write one exact-match task for every name."""
     rows = [
         {"prompt": " ".join(WORDS[(i * s) % 24] for s in range(1, 5)), "answer": WORDS[i % 24]}
         for i in range(1, items + 1)
@@ -35,7 +34,6 @@ def write_tasks(folder, names, items=8):
 
 
 def study_document(**changes):
-    """Return a small study of `layer_swap`."""
     return {
         "name": "small",
         "question": "How many?",

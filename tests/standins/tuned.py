@@ -31,8 +31,6 @@ def restored(folder, to, edit):
 
 
 def with_value(folder, to, name, value):
-    """Copy a checkpoint to `to` with another value in one place of a tensor."""
-
     def edit(tensors):
         tensors[name].view(-1)[3] = value
         return tensors
@@ -58,7 +56,7 @@ def edited(folder, file="config.json", **changes):
     return folder
 
 
-def tune(base, folder, seed, scale=1e-3, dtype=torch.float32):
+def tune(base, folder, seed, scale=0.001, dtype=torch.float32):
     """Write `base` with a normal change of standard deviation `scale` (of each tensor).
 
     Without a dtype every tensor keeps its own.

@@ -1,8 +1,8 @@
 """Tiny random models of every family: what each is made of. Knows transformers; not mergekit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import torch
 import transformers
@@ -31,37 +31,32 @@ _VISION = {
     "image_size": 28,
     "patch_size": 14,
 }
-
-
 _HEADS = {"head_dim": 8}
 _TIED = {"tie_word_embeddings": True}
 _ROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
+_GPT2 = {
+    **{"vocab_size": VOCAB, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "n_positions": 64},
+    **{"bos_token_id": 0, "eos_token_id": 1},
+}
+_GLM = {
+    **{"n_routed_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
+    **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 2, **_HEADS},
+}
+_T5 = {
+    **{"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 24},
+    **{"num_layers": LAYERS, "num_heads": 2, "decoder_start_token_id": 0},
+}
 _EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
 
-@dataclass(frozen=True)
-class Family:
-    """How to make one tiny model of a family."""
+class Family(NamedTuple):
+    """Classes of transformers (NAME KIND and NAME CONFIG_KIND Config) and options of a config."""
 
     name: str
-    """How transformers' classes begin."""
-
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """What differs from the common tiny decoder."""
-
+    options: Mapping[str, Any] = MappingProxyType({})
     kind: str = "ForCausalLM"
-    """How the class of the model goes on."""
-
     config_kind: str = ""
-    """What the class of the config has before `Config`."""
-
-    common: bool = True
-    """Whether the common decoder options apply at the top of the config."""
-
-    @property
-    def model(self):
-        """The transformers model class."""
-        return f"{self.name}{self.kind}"
+    common: bool = True  # whether the options of the common tiny decoder apply at the top
 
 
 def _vision(name, text, **options):
@@ -85,51 +80,14 @@ FAMILIES = {
     "mixtral": Family("Mixtral", {"num_local_experts": 3}),
     "qwen2_moe": Family("Qwen2Moe", {**_EXPERTS, "shared_expert_intermediate_size": 12}),
     "qwen3_moe": Family("Qwen3Moe", {**_EXPERTS, **_HEADS}),
-    "gpt2": Family(
-        "GPT2",
-        {
-            "vocab_size": VOCAB,
-            "n_embd": 16,
-            "n_layer": LAYERS,
-            "n_head": 2,
-            "n_positions": 64,
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-        },
-        "LMHeadModel",
-        common=False,
-    ),
+    "gpt2": Family("GPT2", _GPT2, "LMHeadModel", common=False),
     "gpt_neox": Family("GPTNeoX", {"num_key_value_heads": None}),
     "smollm3": Family("SmolLM3"),
     "olmo3": Family("Olmo3"),
     "opt": Family("OPT", {"ffn_dim": 24, "word_embed_proj_dim": 16, "do_layer_norm_before": True}),
     "gpt_oss": Family("GptOss", {"num_local_experts": 3, "num_experts_per_tok": 2, **_HEADS}),
-    "glm4_moe": Family(
-        "Glm4Moe",
-        {
-            "n_routed_experts": 3,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 8,
-            "n_group": 1,
-            "topk_group": 1,
-            "first_k_dense_replace": 2,
-            **_HEADS,
-        },
-    ),
-    "t5": Family(
-        "T5",
-        {
-            "vocab_size": VOCAB,
-            "d_model": 16,
-            "d_kv": 8,
-            "d_ff": 24,
-            "num_layers": 6,
-            "num_heads": 2,
-            "decoder_start_token_id": 0,
-        },
-        "ForConditionalGeneration",
-        common=False,
-    ),
+    "glm4_moe": Family("Glm4Moe", _GLM),
+    "t5": Family("T5", _T5, "ForConditionalGeneration", common=False),
     "gemma3_vl": _vision(
         "Gemma3",
         {**_HEADS, **_TIED},
@@ -185,7 +143,6 @@ FAMILIES = {
 
 
 def make_config(family, **changes):
-    """Return the transformers config of a tiny model."""
     entry = FAMILIES[family]
     options = {**(_BASE if entry.common else {}), **entry.options, **changes}
     return getattr(transformers, f"{entry.name}{entry.config_kind}Config")(**options)
@@ -199,7 +156,7 @@ def make_model(family, folder, seed, *, dtype=torch.bfloat16, fill=None, shard="
     config = make_config(family, **changes)
     config.dtype = dtype
     torch.manual_seed(seed)
-    model = getattr(transformers, FAMILIES[family].model)(config)
+    model = getattr(transformers, f"{FAMILIES[family].name}{FAMILIES[family].kind}")(config)
     with torch.no_grad():
         for parameter in model.parameters():
             centre = parameter.mean() if parameter.ndim == 1 else 0.0

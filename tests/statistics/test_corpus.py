@@ -13,7 +13,7 @@ SENTENCES = st.lists(st.sampled_from(WORDS), max_size=7).map(" ".join)
 PAIRS = st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=6)
 
 
-def _sacrebleu(metric: str, predictions: list[str], references: list[str]) -> float:
+def _sacrebleu(metric, predictions, references):
     if metric == "bleu":
         return float(sacrebleu.corpus_bleu(predictions, [references], force=True).score)
     words = 2 if metric == "chrf++" else 0
@@ -23,9 +23,7 @@ def _sacrebleu(metric: str, predictions: list[str], references: list[str]) -> fl
 @pytest.mark.parametrize("name", CORPUS_METRICS)
 @settings(max_examples=60)
 @given(pairs=PAIRS, seed=st.integers(0, 9))
-def test_sums_of_what_is_drawn_give_sacrebleus_score(
-    name: str, pairs: list[tuple[str, str]], seed: int
-) -> None:
+def test_sums_of_what_is_drawn_give_sacrebleus_score(name, pairs, seed):
     metric = corpus_metric(name)
     assert metric is not None
     drawn = np.random.default_rng(seed).integers(0, len(pairs), size=len(pairs))
@@ -40,7 +38,7 @@ def test_sums_of_what_is_drawn_give_sacrebleus_score(
 
 
 @pytest.mark.parametrize("name", CORPUS_METRICS)
-def test_many_sums_are_scored_at_once(name: str) -> None:
+def test_many_sums_are_scored_at_once(name):
     metric = corpus_metric(name)
     assert metric is not None
     counts = metric.counts(["a b c d e", "x y z w", ""], ["a b c d f", "x y w z", "q"])
@@ -52,7 +50,7 @@ def test_many_sums_are_scored_at_once(name: str) -> None:
     assert len(set(expected)) > 3
 
 
-def test_the_signature_says_how_it_is_counted() -> None:
+def test_the_signature_says_how_it_is_counted():
     said = sacrebleu.metrics.chrf.CHRF(char_order=4, word_order=1)
     said.corpus_score(["a b"], [["a c"]])
     metric = corpus_metric("chrf++", str(said.get_signature()))
@@ -73,11 +71,11 @@ def test_the_signature_says_how_it_is_counted() -> None:
         ("ter", None),
     ],
 )
-def test_what_is_counted_otherwise_is_not_known(name: str, signature: str | None) -> None:
+def test_what_is_counted_otherwise_is_not_known(name, signature):
     assert corpus_metric(name, signature) is None
 
 
-def test_sacrebleus_own_signatures_are_known() -> None:
+def test_sacrebleus_own_signatures_are_known():
     for name, scorer in (
         ("bleu", sacrebleu.metrics.bleu.BLEU(tokenize="intl")),
         ("chrf++", sacrebleu.metrics.chrf.CHRF(word_order=2)),
@@ -86,7 +84,7 @@ def test_sacrebleus_own_signatures_are_known() -> None:
         assert corpus_metric(name, str(scorer.get_signature())) is not None
 
 
-def test_a_perfect_corpus_scores_exactly_one() -> None:
+def test_a_perfect_corpus_scores_exactly_one():
     lines = ["paka ana vikombe vitano sasa", "mbwa ana vikombe sita leo"] * 20
     metric = corpus_metric("bleu")
     assert metric is not None

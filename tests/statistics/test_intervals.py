@@ -23,14 +23,14 @@ RNG = np.random.default_rng(5)
 TWO = np.array([1.0, -1.0])
 
 
-def crossed(tasks: int, languages: int, names: str = "") -> list[list[str]]:
+def crossed(tasks, languages, names=""):
     """Return the units of both axes for the cells of a grid of experts."""
     task = [f"{names}t{i}" for i in range(tasks) for _ in range(languages)]
     language = [f"{names}l{i}" for _ in range(tasks) for i in range(languages)]
     return [task, language]
 
 
-def test_two_single_cells_are_the_paired_t_test() -> None:
+def test_two_single_cells_are_the_paired_t_test():
     values = RNG.normal(size=(2, 40))
     found = estimate(values, TWO, [["a", "a"], ["b", "b"]])
     expected = stats.ttest_rel(*values)
@@ -43,7 +43,7 @@ def test_two_single_cells_are_the_paired_t_test() -> None:
 
 
 @pytest.mark.parametrize("is_paired", [True, False])
-def test_experts_of_one_name_are_paired_and_the_parts_of_others_add_up(is_paired: bool) -> None:
+def test_experts_of_one_name_are_paired_and_the_parts_of_others_add_up(is_paired):
     scores = RNG.normal(size=(2, 4))
     values = np.repeat(scores.reshape(8, 1), 500, axis=1)  # all uncertainty is between experts
     names = [f"math_{i}" for i in range(4)]
@@ -54,7 +54,7 @@ def test_experts_of_one_name_are_paired_and_the_parts_of_others_add_up(is_paired
     assert found.df == pytest.approx(test.df)
 
 
-def test_nothing_depends_on_the_order_of_cells() -> None:
+def test_nothing_depends_on_the_order_of_cells():
     values = (RNG.random((18, 60)) < 0.4).astype(float)
     weights = np.repeat([1 / 9, -1 / 9], 9)
     axes = [a + b for a, b in zip(crossed(3, 3), crossed(3, 3, "other "), strict=True)]
@@ -68,7 +68,7 @@ def test_nothing_depends_on_the_order_of_cells() -> None:
     assert (other.variance, other.df) == pytest.approx((one.variance, one.df))
 
 
-def test_a_side_without_a_role_is_compared_with_the_mean_over_that_role() -> None:
+def test_a_side_without_a_role_is_compared_with_the_mean_over_that_role():
     merged = RNG.normal(size=(6, 30))  # 2 task x 3 language experts
     alone = RNG.normal(size=(2, 30))
     task, language = crossed(2, 3)
@@ -95,7 +95,7 @@ def test_a_side_without_a_role_is_compared_with_the_mean_over_that_role() -> Non
 @pytest.mark.parametrize(
     ("experts", "noise"), [(0.0, 1.0), (0.3, 1.0), (0.3, 0.0)], ids=["noise", "both", "experts"]
 )
-def test_the_variance_is_that_of_repeated_studies(experts: float, noise: float) -> None:
+def test_the_variance_is_that_of_repeated_studies(experts, noise):
     rng = np.random.default_rng(1)
     axes = crossed(3, 3)
     means, variances = [], []
@@ -110,7 +110,7 @@ def test_the_variance_is_that_of_repeated_studies(experts: float, noise: float) 
     assert 0.93 < ratio < 1.25, ratio  # the sum over the axes alone has 1.6 where all is noise
 
 
-def test_one_expert_adds_nothing_and_one_item_has_no_variance() -> None:
+def test_one_expert_adds_nothing_and_one_item_has_no_variance():
     values = RNG.random((1, 25))
     found = estimate(values, np.ones(1), [["math"], ["swahili"]])
     assert math.sqrt(found.variance) == pytest.approx(mean_stderr(values[0]))
@@ -119,13 +119,13 @@ def test_one_expert_adds_nothing_and_one_item_has_no_variance() -> None:
     assert mean_stderr(values[0][:1]) is None
 
 
-def test_the_least_variance_counts_where_items_hardly_differ() -> None:
+def test_the_least_variance_counts_where_items_hardly_differ():
     found = estimate(np.ones((2, 30)), TWO, [], least=0.01)
     assert (found.mean, found.variance) == (0.0, 0.01)
 
 
 @pytest.mark.parametrize("mean", [-0.01, 0.0, 0.015, 0.03])
-def test_the_margin_is_tested_from_both_sides(mean: float) -> None:
+def test_the_margin_is_tested_from_both_sides(mean):
     found = Estimate(mean, 0.004**2, 11.0, 100)
     sides = [(mean + 0.02) / 0.004, (0.02 - mean) / 0.004]
     assert found.p_outside(0.02) == pytest.approx(max(float(stats.t.sf(s, 11)) for s in sides))
@@ -134,13 +134,13 @@ def test_the_margin_is_tested_from_both_sides(mean: float) -> None:
     assert (found.p_outside(0.02) < 0.05) == inside
 
 
-def test_estimates_without_variance() -> None:
+def test_estimates_without_variance():
     for mean, p, outside in ((0.0, 1.0, 0.0), (0.5, 0.0, 1.0)):
         found = Estimate(mean, 0.0, math.inf, 3)
         assert (found.p_value(), found.p_outside(0.02)) == (p, outside)
 
 
-def test_clusters_are_students_t_with_their_number() -> None:
+def test_clusters_are_students_t_with_their_number():
     means = [-0.019, -0.066, -0.115, -0.005]  # of the withdrawn claim: four bases
     found = estimate_over_clusters(means)
     expected = stats.ttest_1samp(means, 0)
@@ -153,10 +153,10 @@ def test_clusters_are_students_t_with_their_number() -> None:
         estimate_over_clusters(means[:1])
 
 
-def _likelihood_score(won: int, lost: int, items: int, difference: float) -> float:
+def _likelihood_score(won, lost, items, difference):
     """Return Tango's score with the nuisance share found by maximising the likelihood."""
 
-    def loss(share: float) -> float:  # of items that only the second gets right
+    def loss(share):  # of items that only the second gets right
         first = share + difference
         rest = 1 - share - first
         if min(first, rest) <= 0:
@@ -174,7 +174,7 @@ def _likelihood_score(won: int, lost: int, items: int, difference: float) -> flo
 
 
 @pytest.mark.parametrize("counts", [(12, 5, 60), (3, 1, 200), (30, 22, 90)])
-def test_the_paired_score_is_that_of_the_likelihood(counts: tuple[int, int, int]) -> None:
+def test_the_paired_score_is_that_of_the_likelihood(counts):
     for difference in (-0.2, -0.03, 0.02, 0.15):
         expected = _likelihood_score(*counts, difference)
         assert paired_score(*counts, difference) == pytest.approx(expected, rel=1e-4)
@@ -190,7 +190,7 @@ def test_the_paired_score_is_that_of_the_likelihood(counts: tuple[int, int, int]
     assert paired_p_outside(won, lost, items, 0.1) == pytest.approx(expected, rel=1e-3)
 
 
-def test_interval_and_p_of_single_cells_agree() -> None:
+def test_interval_and_p_of_single_cells_agree():
     tested = 0
     for items in (6, 25, 80):
         for discordant in range(items + 1):
@@ -205,14 +205,14 @@ def test_interval_and_p_of_single_cells_agree() -> None:
     assert mcnemar_p(1, 7) == pytest.approx(2 * (1 + 8) / 2**8)
 
 
-def test_models_that_never_differ_have_an_interval_that_shrinks_with_the_items() -> None:
+def test_models_that_never_differ_have_an_interval_that_shrinks_with_the_items():
     widths = [paired_interval(0, 0, items)[1] for items in (10, 100, 1000)]
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] == pytest.approx(3.84 / 1003.84, abs=1e-4)  # Wilson's upper end of 0
 
 
 @pytest.mark.parametrize(("successes", "items"), [(0, 20), (7, 20), (20, 20), (120, 250)])
-def test_the_interval_of_a_score_is_wilsons(successes: int, items: int) -> None:
+def test_the_interval_of_a_score_is_wilsons(successes, items):
     values = np.zeros((1, items))
     values[0, :successes] = 1
     found = estimate(values, np.ones(1), [])
@@ -222,7 +222,7 @@ def test_the_interval_of_a_score_is_wilsons(successes: int, items: int) -> None:
     assert 0 <= at[0] <= at[1] <= 1
 
 
-def test_holm_is_the_step_down_procedure() -> None:
+def test_holm_is_the_step_down_procedure():
     p_values = RNG.random(12) ** 3
     adjusted = holm(list(p_values))
     order = np.argsort(p_values)
@@ -236,7 +236,7 @@ def test_holm_is_the_step_down_procedure() -> None:
     assert holm([]) == ()
 
 
-def test_the_bootstrap_of_a_mean_is_near_its_standard_error() -> None:
+def test_the_bootstrap_of_a_mean_is_near_its_standard_error():
     values = RNG.random((200, 1))
     interval, error = bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3)
     assert error == pytest.approx(mean_stderr(values[:, 0]), rel=0.15)
@@ -244,7 +244,7 @@ def test_the_bootstrap_of_a_mean_is_near_its_standard_error() -> None:
     assert bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3) == (interval, error)
 
 
-def test_the_interval_of_a_score_is_wilsons_on_its_effective_number_of_items() -> None:
+def test_the_interval_of_a_score_is_wilsons_on_its_effective_number_of_items():
     score = Estimate(mean=0.4, variance=0.4 * 0.6 / 25, df=math.inf, items=100)
     expected = stats.binomtest(10, 25).proportion_ci(0.95, method="wilson")
     assert score_interval(score, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-9)

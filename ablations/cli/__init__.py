@@ -89,10 +89,12 @@ class LazyGroup(click.Group):
 
 def _explain_interrupt(ctx: click.Context) -> None:
     """Say it once, in the command or when it takes too long to end."""
-    goes_on = " Finished work is saved; the same command goes on with the rest."
+    saved = " Finished work is saved; the same command goes on with the rest."
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True
-        os.write(2, f"\nInterrupted.{goes_on if _PRESSED in ctx.meta else ''}\n".encode())
+        os.write(
+            2, f"\nInterrupted.{goes_on if ctx.invoked_subcommand in _GO_ON else ''}\n".encode()
+        )
 
 
 def _end_soon(ctx: click.Context) -> None:

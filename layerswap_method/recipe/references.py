@@ -66,11 +66,13 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
 
 
 def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
-    """Return the message for a folder that is not there; `folder` is as in `resolve_from`.
+    """Return the message for a folder that is no folder; `folder` is as in `resolve_from`.
 
     A relative path is looked for from the folders above the current one: commands are often started
     in a subfolder.
     """
+    if Path(path).is_file():
+        return f"{path}: is a file, not a folder{hint}"
     current = Path.cwd()
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
     found = "" if place is None else f"; {place} has it: run the command there"

@@ -315,16 +315,6 @@ def test_damaged_samples_are_named(tmp_path):
         assert f"{file.name} is damaged" in output or f"{file.name}:3 is damaged" in output
 
 
-def test_warnings_are_red_on_a_terminal_only(tmp_path):
-    run = write_run(tmp_path / "run", study_of(), lambda _, __: -99.0, items=10)
-    for is_terminal in (True, False):
-        words = ["report", str(run.path), "--format", "md"]
-        output = CliRunner().invoke(main, words, color=is_terminal).output
-        red = [line for line in output.splitlines() if line.startswith("\x1b[31m")]
-        assert bool(red) == is_terminal
-        assert "every answer is wrong" in output
-
-
 def test_names_of_tasks_and_models(nine_pairs):
     assert task_name("layerswap_mgsm_sw") == "MGSM, Swahili"
     assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"

@@ -92,9 +92,8 @@ def _explain_interrupt(ctx: click.Context) -> None:
     saved = " Finished work is saved; the same command goes on with the rest."
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True
-        os.write(
-            2, f"\nInterrupted.{goes_on if ctx.invoked_subcommand in _GO_ON else ''}\n".encode()
-        )
+        goes_on = ctx.invoked_subcommand in _GO_ON
+        os.write(2, f"\nInterrupted.{saved if goes_on else ''}\n".encode())
 
 
 def _end_soon(ctx: click.Context) -> None:

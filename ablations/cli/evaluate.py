@@ -51,9 +51,9 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 
-    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table shows what this
-    call asked; scores.csv in --out also keeps the scores of earlier calls with the same model,
-    backend, --limit, --dtype, --max-model-len and way of asking (chat template, sampling, repeats).
+    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table has the
+    tasks of this call; scores.csv in --out also has those of earlier calls with the same model,
+    engine, --limit, --dtype, --max-model-len and protocol (chat template, sampling, repeats).
     """
     show_log()
     with watched():

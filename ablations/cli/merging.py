@@ -99,9 +99,10 @@ def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> N
 def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
     """Write the models A, B, ... in one common architecture. Each computes what it did before.
 
-    Models are folders or hub ids of Llamas and Mistrals. Key-value heads are repeated, MLPs and
-    depth padded with what adds nothing, the residual stream copied or padded. Vocabularies stay:
-    the recipe of the merge aligns them (tokenizer: {source: union}).
+    Models are folders or hub ids: Llamas and Mistrals together, Qwen2 models, or Qwen3 models.
+    Key-value heads are repeated, MLPs and depth padded with what adds nothing, the residual stream
+    copied or padded. Vocabularies stay: the recipe of the merge aligns them (tokenizer: {source:
+    union}).
     """
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import harmonize as write

@@ -74,8 +74,8 @@ def verify(merged: str, published: str, form: str) -> None:
 @click.option(
     "--reference",
     metavar="NAME",
-    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or beside an "
-    "EXPERT.",
+    help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or next to "
+    "an EXPERT.",
 )
 def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any) -> None:
     """Show where fine-tuning changed a model, layer by layer.
@@ -128,7 +128,7 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 @click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
-@click.option("--offline", is_flag=True, help="Do not ask the hub for licences.")
+@click.option("--offline", is_flag=True, help="Read no licence from the hub.")
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 

@@ -172,7 +172,7 @@ evaluation_options = together(
     backend_option,
     folder_option(
         "--answers",
-        "Folder of the answers that runs share.  [default: runs/answers, or answers beside a run "
+        "Folder of the answers that runs share.  [default: runs/answers, or answers next to a run "
         "folder that is not below runs]",
     ),
     code_options,

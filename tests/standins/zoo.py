@@ -58,6 +58,11 @@ class Family(NamedTuple):
     config_kind: str = ""
     common: bool = True  # whether the options of the common tiny decoder apply at the top
 
+    @property
+    def model(self):
+        """The name of the transformers model class."""
+        return f"{self.name}{self.kind}"
+
 
 def _vision(name, text, **options):
     options = {"tie_word_embeddings": False, "text_config": {**_BASE, **text}, **options}
@@ -156,7 +161,7 @@ def make_model(family, folder, seed, *, dtype=torch.bfloat16, fill=None, shard="
     config = make_config(family, **changes)
     config.dtype = dtype
     torch.manual_seed(seed)
-    model = getattr(transformers, f"{FAMILIES[family].name}{FAMILIES[family].kind}")(config)
+    model = getattr(transformers, FAMILIES[family].model)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             centre = parameter.mean() if parameter.ndim == 1 else 0.0

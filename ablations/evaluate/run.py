@@ -53,7 +53,7 @@ class SuiteResult:
 
     out: Path
     run: Run | None = None
-    """What is in the folder `out`; None where every task was skipped."""
+    """What is in the folder `out` of this call's tasks; None where every task was skipped."""
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -132,7 +132,11 @@ def evaluate_model(
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
     run = load_run(out)
-    return SuiteResult(model, chosen, skipped | run.cells[0].skipped, out, run)
+    (cell,) = run.cells
+    # The folder has the tasks of earlier calls, too.
+    own = tuple(task for task in cell.tasks if task.task in result.tasks)
+    run = run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
+    return SuiteResult(model, chosen, skipped | cell.skipped, out, run)
 
 
 def read_block(settings: Mapping[str, Any]) -> Evaluate:

@@ -66,7 +66,7 @@ def test_words_change_nothing_and_a_task_only_itself(tmp_path, experts):
         return "".join(cost[1:3])
 
     package, tasks = copy / "ablations", copy / "ablations" / "tasks"
-    edit(package / "evaluate" / "table5.py", '"also"', '"besides"')
+    edit(package / "evaluate" / "tables.py", '"also"', '"besides"')
     edit(tasks / "catalog.py", "import annotations", "import annotations  # a comment")
     edit(copy / "layerswap_method" / "errors.py", "did you mean", "was it")
     for file in (tasks / "README.md", tasks / "choices.py", tasks / "languages.yml"):

@@ -283,7 +283,7 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
     model = write(base, tmp_path / "adapter", experts)
     place = Path(f"{base}+{tmp_path / 'adapter'}")
     result = ask(place, tmp_path / "out", backend="auto", **mgsm)
-    assert result.backend == "hf"
+    assert result.run.cells[0].backend == "hf"
     tokenizer = transformers.AutoTokenizer.from_pretrained(base)
     samples = samples_of(result, "layerswap_mgsm_sw")
     assert len(samples) == 6  # of two filters

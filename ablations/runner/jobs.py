@@ -16,6 +16,7 @@ import textwrap
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,9 +211,11 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
 
 def _start(job: Job, place: int, gpus: int) -> SpawnProcess:
     process = multiprocessing.get_context("spawn").Process(target=_work, args=(job, place, gpus))
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the worker inherits it
+    # The worker inherits the mask; a Ctrl-C that comes now is met by this process just after.
+    resource_tracker.ensure_running()  # when it starts it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     process.start()
-    signal.signal(signal.SIGINT, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
 
 

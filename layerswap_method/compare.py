@@ -88,30 +88,30 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
     return sum(tensor.nbytes for tensor in _weights(checkpoint).values())
 
 
-def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
+def describe(comparison: Comparison, ours: str, theirs: str) -> Iterator[str]:
     """Yield what differs between checkpoints of these names, in lines of text."""
-    if found.is_equal:
-        yield f"equal: all {found.tensors} tensors of {ours} and {theirs}, bit for bit"
+    if comparison.is_equal:
+        yield f"equal: all {comparison.tensors} tensors of {ours} and {theirs}, bit for bit"
         return
     yield f"{ours} and {theirs} are not equal"
     for what, names in (
-        (f"only in {ours}", found.ours_only),
-        (f"only in {theirs}", found.theirs_only),
-        ("other shapes", found.shapes),
-        ("other dtypes (compared by value)", found.dtypes),
+        (f"only in {ours}", comparison.ours_only),
+        (f"only in {theirs}", comparison.theirs_only),
+        ("other shapes", comparison.shapes),
+        ("other dtypes (compared by value)", comparison.dtypes),
     ):
         if names:
             yield f"  {what}: {len(names)} tensors: {name_list(names, 5)}"
-    if not found.differences:
-        yield f"  the values of all {found.tensors} common tensors are equal"
+    if not comparison.differences:
+        yield f"  the values of all {comparison.tensors} common tensors are equal"
         return
     outside = "outside the layers"
     places: dict[str, list[Difference]] = {}
-    for one in sorted(found.differences, key=lambda one: (one.layer is None, one.layer or 0)):
+    for one in sorted(comparison.differences, key=lambda one: (one.layer is None, one.layer or 0)):
         places.setdefault(outside if one.layer is None else f"layer {one.layer}", []).append(one)
-    layers = {one.layer for one in found.differences if one.layer is not None}
+    layers = {one.layer for one in comparison.differences if one.layer is not None}
     yield (
-        f"  {len(found.differences)} of {found.tensors} common tensors differ; layers "
+        f"  {len(comparison.differences)} of {comparison.tensors} common tensors differ; layers "
         f"(0-based): {format_layers(sorted(layers)) or 'none'}; {outside}: "
         f"{name_list([one.name for one in places.get(outside, [])], 5) or 'none'}"
     )
@@ -124,9 +124,9 @@ def describe(found: Comparison, ours: str, theirs: str) -> Iterator[str]:
         )
 
 
-def as_json(found: Comparison) -> dict[str, Any]:
+def as_json(comparison: Comparison) -> dict[str, Any]:
     """Return the comparison as plain values; numbers that are not finite are written as text."""
-    document = {"equal": found.is_equal, **asdict(found)}
+    document = {"equal": comparison.is_equal, **asdict(comparison)}
     for row in document["differences"]:
         for key in ("largest", "relative"):
             row[key] = row[key] if math.isfinite(row[key]) else str(row[key])

@@ -42,8 +42,8 @@ class InputError(LayerSwapError):
     @classmethod
     def raise_any(cls, where: str, problems: Iterable[str]) -> None:
         """Raise `from_problems` of all problems; do nothing where there is none."""
-        if found := list(problems):
-            raise cls.from_problems(where, found)
+        if listed := list(problems):
+            raise cls.from_problems(where, listed)
 
 
 @contextmanager
@@ -58,8 +58,8 @@ def input_errors(where: str) -> Iterator[None]:
 def nearest(name: str, choices: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``."""
     lowered = {choice.lower(): choice for choice in sorted(choices)}
-    found = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
-    return f"; did you mean {lowered[found[0]]!r}?" if found else ""
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
 
 def nearest_of(name: str, choices: Iterable[str]) -> str:

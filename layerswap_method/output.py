@@ -50,7 +50,7 @@ def output_folder(out_path: str) -> Path:
 
 def check_output(out: Path, inputs: Iterable[Path]) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
-    if problem := _place_problem(out, [each.resolve() for each in inputs]):
+    if problem := _place_problem(out, [path.resolve() for path in inputs]):
         raise InputError(f"{out}: {problem}; give another")
     held = sorted(path.name for path in out.glob("*"))
     if held and not _is_merge(out):

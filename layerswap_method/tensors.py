@@ -223,8 +223,8 @@ class LazyModel(Frozen):
     @property
     def warnings(self) -> list[str]:
         """Return what a user should know of the model alone."""
-        found = other_base(self.adapter, self.checkpoint) if self.adapter else None
-        return [found] if found else []
+        warning = other_base(self.adapter, self.checkpoint) if self.adapter else None
+        return [warning] if warning else []
 
     def stored(self, name: str) -> StoredTensor:
         """Return the place of a tensor; of a tied output embedding, that of what it is tied to."""

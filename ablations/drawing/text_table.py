@@ -30,8 +30,8 @@ def text_table(
     sides = sides or "l" * labels + "r" * (len(head) - labels)
 
     def lines(columns: Sequence[int]) -> list[str]:
-        shown: list[list[Any]] = [[row[each] for each in columns] for row in (head, *rows)]
-        align = [{"l": "left", "r": "right"}[sides[each]] for each in columns]
+        shown: list[list[Any]] = [[row[name] for name in columns] for row in (head, *rows)]
+        align = [{"l": "left", "r": "right"}[sides[name]] for name in columns]
         text = tabulate(
             shown[1:],
             shown[0],
@@ -51,4 +51,4 @@ def text_table(
             blocks.append(joined)
         else:
             blocks[-1:] = [joined]
-    return "\n\n".join("\n".join(lines(each)) for each in blocks)
+    return "\n\n".join("\n".join(lines(block)) for block in blocks)

@@ -54,15 +54,15 @@ def published_grid(name: str) -> Grid:
         InputError: for a name that there is not, with the nearest one.
     """
     document = _document("grids.json")
-    found = {each.casefold(): each for each in document["experts"]}.get(name.casefold())
-    if found is None:
+    title = {title.casefold(): title for title in document["experts"]}.get(name.casefold())
+    if title is None:
         known = published_names()
         raise InputError(f"no published expert {name!r}{nearest_of(name, known)}")
-    expert = document["experts"][found]
+    expert = document["experts"][title]
     figure = expert["figure"].replace("Figure", "Fig.")
     threshold = document["thresholds"][expert["threshold"]]
     return Grid(
-        title=found,
+        title=title,
         columns=tuple(column["name"] for column in document["columns"]),
         values=tuple(tuple(row) for row in expert["bottom_layer_first"]),
         note=f"arXiv 2410.01335, {figure}; MAV > {scientific(threshold)}",

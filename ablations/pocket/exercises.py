@@ -111,10 +111,10 @@ def draw_facts(words: WordSource) -> Question:
     rng.shuffle(given)
     if which < 0.35:
         return Question(given, Sentence("ask_owner", count=count, item=item), owner)
-    asked = rng.random()
-    if asked < 0.25:
+    kind = rng.random()
+    if kind < 0.25:
         return Question(given, Sentence("ask_who", item=item), owner)
-    if asked < 0.5:
+    if kind < 0.5:
         return Question(given, Sentence("ask_what", owner=owner), item)
     return Question(given, Sentence("ask_count", owner=owner, item=item), count)
 

@@ -73,8 +73,8 @@ def draw_items(family: str, language: Language, split: str, number: int, seed: i
         exercise = ex.draw_from(split, lambda: make(words, language))
         row: dict[str, Any] = {"prompt": exercise.prompt, "solution": exercise.answer}
         if family == "math":
-            found = re.search(FINAL_ANSWER, exercise.answer)
-            row["answer"] = found[1] if found else ""
+            match = re.search(FINAL_ANSWER, exercise.answer)
+            row["answer"] = match[1] if match else ""
         else:
             row["answer"] = exercise.answer.removesuffix(" .")
         if family == "comprehension":

@@ -109,10 +109,10 @@ class Sentence:
 
     def render(self, language: Language, switch: Choice | None = None) -> str:
         """Return the sentence, tokens apart by single spaces; `switch` chooses slots' languages."""
-        said = {
+        words = {
             slot: say(value, switch() if switch else language) for slot, value in self.slots.items()
         }
-        return SENTENCES[self.form][language].format_map(said)
+        return SENTENCES[self.form][language].format_map(words)
 
 
 def render_all(

@@ -38,13 +38,13 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    found = [_find(name) for name in names]
-    runs, models = [run for run, _ in found], [model for _, model in found]
-    for (one, first), (other, second) in itertools.combinations(found, 2):
+    pairs = [_find(name) for name in names]
+    runs, models = [run for run, _ in pairs], [model for _, model in pairs]
+    for (one, first), (other, second) in itertools.combinations(pairs, 2):
         if one.path.resolve() == other.path.resolve() and set(first.cells) == set(second.cells):
             raise InputError(f"{second.label} is the same as {first.label}")
-    data = pd.concat([read_observations(run, [model]) for run, model in found], ignore_index=True)
-    scores = pd.concat([read_scores(run, [model]) for run, model in found], ignore_index=True)
+    data = pd.concat([read_observations(run, [model]) for run, model in pairs], ignore_index=True)
+    scores = pd.concat([read_scores(run, [model]) for run, model in pairs], ignore_index=True)
     chosen = _shared_tasks(scores, tasks)
     for run, name in zip(runs[1:], names[1:], strict=True):
         _check_protocol((runs[0], names[0]), (run, name), chosen)
@@ -93,7 +93,7 @@ def _find(name: str) -> tuple[Run, Model]:
     choices |= {model.label: model.cells for model in models_of(run.head)}
     if wanted is None and len(run.head.cells) > 1:
         names = list(dict.fromkeys(named.values()))
-        shown = "".join(f"\n  {folder}:{each}" for each in names[:_SHOWN_CELLS])
+        shown = "".join(f"\n  {folder}:{name}" for name in names[:_SHOWN_CELLS])
         more = len(names) - _SHOWN_CELLS
         shown += f"\n  and {more} more" if more > 0 else ""
         raise InputError(f"{folder} has {len(run.head.cells)} cells; name one of them:{shown}")
@@ -160,13 +160,13 @@ def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
     """Return what must be the same, by the words that name it."""
     evaluate = run.study.evaluate
     records = {r.task: r.evaluation for cell in run.cells for r in cell.tasks}
-    found = {
+    facts = {
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,
         "--max-model-len": str(evaluate.options.max_model_len or "the model's"),
         "the protocol": str(protocol_of(evaluate).asked() or "the tasks' own"),
     }
     for task in tasks:
-        found[f"the version of {task}"] = records[task].task_versions.get(task, "") or "none"
-        found[f"the number of examples of {task}"] = str(records[task].num_fewshot.get(task, 0))
-    return found
+        facts[f"the version of {task}"] = records[task].task_versions.get(task, "") or "none"
+        facts[f"the number of examples of {task}"] = str(records[task].num_fewshot.get(task, 0))
+    return facts

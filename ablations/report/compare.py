@@ -197,8 +197,8 @@ def compare_sides(
         return {"difference": (won - lost) / items, "low": low, "high": high, **tests, **counts}
     axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
     least = 1 / (items + 2) ** 2 / len(one) if is_binary else 0.0
-    found = estimate(values, np.array([*one, *-other]), axes, least)
-    return {**_tested(found, level, margin), **counts}
+    estimated = estimate(values, np.array([*one, *-other]), axes, least)
+    return {**_tested(estimated, level, margin), **counts}
 
 
 def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -231,7 +231,7 @@ def pairs_above(
     own = means([model.label], *EXPERT_KINDS)
     alone = [
         own.index.get_level_values(kind)
-        .map(means([each.label for each in models if each.kind == kind], kind))
+        .map(means([model.label for model in models if model.kind == kind], kind))
         .to_numpy(dtype="float64")
         for kind in EXPERT_KINDS
     ]
@@ -295,19 +295,19 @@ def _without_experts(model: Model, study: Study) -> str:
 
 
 def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
-    found = estimate_over_clusters([row["difference"] for row in rows])
-    numbers = _tested(found, study.evaluate.level, study.report.margin / 100)
+    estimated = estimate_over_clusters([row["difference"] for row in rows])
+    numbers = _tested(estimated, study.evaluate.level, study.report.margin / 100)
     sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
     same = {**rows[0], "family": "", "rival": "", "clusters": len(rows)}
     return {**same, **numbers, **sums, **changes}
 
 
-def _tested(found: Estimate, level: float, margin: float) -> dict[str, float]:
-    half = found.half_width(level)
-    ends = {"low": found.mean - half, "high": found.mean + half}
+def _tested(estimated: Estimate, level: float, margin: float) -> dict[str, float]:
+    half = estimated.half_width(level)
+    ends = {"low": estimated.mean - half, "high": estimated.mean + half}
     return {
-        **{"difference": found.mean, **ends},
-        **{"p": found.p_value(), "p_margin": found.p_outside(margin)},
+        **{"difference": estimated.mean, **ends},
+        **{"p": estimated.p_value(), "p_margin": estimated.p_outside(margin)},
     }
 
 

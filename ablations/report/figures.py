@@ -43,11 +43,11 @@ def figures(
         study: with margin and facts.
         models: of the study.
     """
-    found = [*_maps(frame, scores, models)]
+    figures = [*_maps(frame, scores, models)]
     primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
     if 0 < len(primary) <= MOST_ROWS:
-        found.append(_forest(primary, study))
-    return [*found, *_facts(scores, study, models)]
+        figures.append(_forest(primary, study))
+    return [*figures, *_facts(scores, study, models)]
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
@@ -157,7 +157,7 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Itera
         def draw(canvas: Any, panels: Any = panels, name: str = name) -> None:
             grid = canvas.subplots(1, len(panels), squeeze=False)[0]
             for axis, (_, rows) in zip(grid, panels, strict=True):
-                value, low, high = (100 * rows[each] for each in ("value", "low", "high"))
+                value, low, high = (100 * rows[column] for column in ("value", "low", "high"))
                 axis.errorbar(rows["x"], value, [value - low, high - value], fmt="o", ms=4)
                 axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
                 axis.set_xlabel(textwrap.fill(name, 34))

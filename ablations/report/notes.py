@@ -18,14 +18,14 @@ _SHOWN_CELLS = 2
 
 def problems(run: Run, scores: pd.DataFrame) -> list[str]:
     """Return what is wrong with the evaluation: failures, what is unfinished, broken tasks."""
-    found = []
+    lines = []
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
         planned = scores[scores["task"] == task]["cell"].nunique()
         number = part["cell"].nunique()
         where = f"in {number} of {planned} cells (the first is {part['cell'].iloc[0]})"
         where = f"in all {planned} cells" if number == planned > 1 else where
-        found.append(
+        lines.append(
             f"{task} failed {where}: {reason.rstrip('.')}. The same layerswap run retries."
         )
     results = scores.drop_duplicates(["cell", "task", "language"])
@@ -34,11 +34,11 @@ def problems(run: Run, scores: pd.DataFrame) -> list[str]:
         tasks = list(dict.fromkeys(left["task"]))
         gone = [t for t in tasks if (results[results["task"] == t]["state"] != "done").all()]
         whole = f", all of {' and '.join(map(task_name, gone))} among them" if gone else ""
-        found.append(
+        lines.append(
             f"Preliminary: {len(left)} of {len(results)} results (a task of a cell) are "
             f"missing{whole}."
         )
-    return [*found, *evaluation_problems(run)]
+    return [*lines, *evaluation_problems(run)]
 
 
 def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
@@ -50,26 +50,26 @@ def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
         frame: its comparisons.
     """
     study = run.study
-    found = [merge_note(study, run.head.num_layers)]
+    lines = [merge_note(study, run.head.num_layers)]
     for model in models:
         if model.same:
             names = "; ".join(dict.fromkeys(describe_setting(setting) for setting in model.same))
-            found.append(f"The same weights as {model.label}, shown once: {names}.")
-    found += join_notes((*run.head.notes, *_record_notes(run)))
+            lines.append(f"The same weights as {model.label}, shown once: {names}.")
+    lines += join_notes((*run.head.notes, *_record_notes(run)))
     if frame["p"].notna().any():
-        found += _methods(run, frame)
-    found.append(
+        lines += _methods(run, frame)
+    lines.append(
         "A score is the mean over the cells and items of a model. Observations, one row an item, "
         "are in observations.parquet, and the comparisons in comparisons.parquet."
     )
-    return [line for line in found if line]
+    return [line for line in lines if line]
 
 
 def facts(run: Run) -> dict[str, str]:
     """Return what the numbers are from: cells, engine, versions."""
     cells = len(run.head.cells)
     evaluate = run.study.evaluate
-    found = {
+    texts = {
         "source of the question": run.study.source,
         "cells": f"{cells - len(run.unfinished)} of {cells} finished",
         "engine": ", ".join(sorted({cell.backend for cell in run.cells})),
@@ -78,7 +78,7 @@ def facts(run: Run) -> dict[str, str]:
         "items per task": "all" if evaluate.limit is None else f"the first {evaluate.limit}",
         "versions": ", ".join(f"{name} {text}" for name, text in run.head.versions.items()),
     }
-    return {name: text for name, text in found.items() if text}
+    return {name: text for name, text in texts.items() if text}
 
 
 def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
@@ -131,11 +131,11 @@ def _record_notes(run: Run) -> Iterator[str]:
 
 def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str]:
     """Yield every note with the cells that have it, or without where all do."""
-    found: dict[str, list[str]] = {}
+    labels_of: dict[str, list[str]] = {}
     for cell in run.cells:
         for note in read(cell):
-            found.setdefault(note, []).append(cell.label)
-    for note, labels in found.items():
+            labels_of.setdefault(note, []).append(cell.label)
+    for note, labels in labels_of.items():
         if len(labels) == len(run.cells):
             yield note
             continue

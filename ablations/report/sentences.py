@@ -70,16 +70,16 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
     if verdict == NO_RESULT:
         return f"On {task}, {first} and {second} could not be compared."
     if verdict == SAME:
-        found = f"{first} and {second} have no relevant difference"
-        return f"On {task}, {found}. It is {_points(row)}, within ±{margin:g}."
+        answer = f"{first} and {second} have no relevant difference"
+        return f"On {task}, {answer}. It is {_points(row)}, within ±{margin:g}."
     if verdict == UNCLEAR:
-        found = f"the data cannot tell {first} from {second}"
+        answer = f"the data cannot tell {first} from {second}"
         end = f"; up to {largest_text(row)} points are possible"
     else:
         p = p_text(row["p_holm"] if row["family"] == "primary" else row["p"])
-        found = f"{first} is {verdict} than {second}"
+        answer = f"{first} is {verdict} than {second}"
         end = f", p {p if p.startswith('<') else f'= {p}'}"
-    return f"On {task}, {found}. The difference is {_points(row)}{end}."
+    return f"On {task}, {answer}. The difference is {_points(row)}{end}."
 
 
 def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:

@@ -104,10 +104,10 @@ def score_frame(
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            found = estimate_of(rows_of(matrix, [model.label], code))
-            if found is not None:
-                row["value"] = found.mean
-                row["low"], row["high"] = score_interval(found, study.evaluate.level)
+            estimate = estimate_of(rows_of(matrix, [model.label], code))
+            if estimate is not None:
+                row["value"] = estimate.mean
+                row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
             if model.kind == "recipe":
                 higher = bool(score["higher_is_better"])
                 row |= pairs_above(matrix, model, models, code, higher=higher) or {}

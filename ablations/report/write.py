@@ -106,7 +106,7 @@ def make_report(run: Run, *, draw: bool = True) -> Report:
         problems(run, scores),
         sentences(frame, means, study.report.margin),
         drawn,
-        [each for each in tables if each is not None],
+        [table for table in tables if table is not None],
         remarks,
         facts(run),
         *(data, frame, scores),
@@ -124,7 +124,7 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
         InputError: for a format that there is not.
         LayerSwapError: where the folder cannot be written; an earlier report then stays.
     """
-    unknown = next((each for each in formats if each not in FORMATS), None)
+    unknown = next((name for name in formats if name not in FORMATS), None)
     if unknown is not None or not formats:
         named = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
         raise InputError(with_valid(f"no format {named}", FORMATS))

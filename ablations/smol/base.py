@@ -71,9 +71,9 @@ def _fill(folder: Path, choice: Choice) -> dict[str, str]:
     reason = ""
     if choice != "package":
         try:
-            found = find_model(HUB_ID)
-            _copy(found.folder, folder, use_safetensors=True)
-            revision = found.source.partition("@")[2] or "unknown revision"
+            source = find_model(HUB_ID)
+            _copy(source.folder, folder, use_safetensors=True)
+            revision = source.source.partition("@")[2] or "unknown revision"
             return {"kind": "hub", "name": f"{HUB_ID}@{revision}", "stored": "bfloat16"}
         except InputError as error:
             if choice == "hub":
@@ -97,8 +97,8 @@ def find_gguf(reason: str = "") -> Path:
         InputError: where the package or `gguf` is missing, or the file is another one.
     """
     # find_spec imports nothing of a package at the top: this one would ask for its program.
-    found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
-    path = Path(found.origin).with_name(GGUF) if found and found.origin else None
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    path = Path(spec.origin).with_name(GGUF) if spec and spec.origin else None
     if path is None or not path.is_file():
         raise InputError(f"{reason}the package {PACKAGE} is not installed; {INSTALL}")
     if importlib.util.find_spec("gguf") is None:
@@ -159,8 +159,8 @@ def write_replay(folder: Path, base: Path) -> None:
     rows = []
     for prompt in (text.format(topic) for text in _OPENINGS for topic in _TOPICS.split(", ")):
         given = tokenizer(prompt, return_tensors="pt")
-        said = model.generate(**given, max_new_tokens=30, do_sample=False)[0]
-        answer = tokenizer.decode(said[given["input_ids"].shape[1] :], skip_special_tokens=True)
+        tokens = model.generate(**given, max_new_tokens=30, do_sample=False)[0]
+        answer = tokenizer.decode(tokens[given["input_ids"].shape[1] :], skip_special_tokens=True)
         if answer.strip():
             rows.append({"prompt": prompt, "answer": answer})
     write_rows(folder / "en.jsonl", rows)

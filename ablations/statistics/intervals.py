@@ -134,7 +134,7 @@ def estimate(
                         total[names[cell]] += scale * float(shares[cell].sum())
                         times[cell] += 1
                 sums[axis].append(total)
-    parts = [part for each in sums for part in _axis_parts(each)]
+    parts = [part for axis in sums for part in _axis_parts(axis)]
     if items > 1:
         by_item = shares.sum(axis=0)
         over_items = float(items / (items - 1) * (by_item**2).sum())

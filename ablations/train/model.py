@@ -110,8 +110,8 @@ def prepare(model: Any, config: TrainConfig) -> Any:
         from ablations.train import fusion
 
         base = Path(model.name_or_path)
-        found = {name: find_model(f"{base}+{expert}") for name, expert in regime.experts.items()}
-        fusion.build(model, base, {name: Path(str(e.adapter)) for name, e in found.items()})
+        adapters = {name: find_model(f"{base}+{expert}") for name, expert in regime.experts.items()}
+        fusion.build(model, base, {name: Path(str(e.adapter)) for name, e in adapters.items()})
         return model
     from peft import PrefixTuningConfig, get_peft_model
 

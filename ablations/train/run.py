@@ -168,13 +168,13 @@ def _finish(
     """Choose a checkpoint, make the expert of it and measure it; complete and write the record."""
     gc.collect()
     checkpoints = whole_checkpoints(out)
-    chosen, kept = checkpoints[-1], [step_of(checkpoint) for checkpoint in checkpoints]
+    chosen, selected = checkpoints[-1], [step_of(checkpoint) for checkpoint in checkpoints]
     if config.select is not None and request is not None:
         are_adapters = isinstance(config.regime, ADAPTERS)
         chosen, record["selection"] = select_checkpoint(
             checkpoints, config.select, request, base.folder, are_adapters=are_adapters
         )
-        kept = [row["step"] for row in record["selection"] if row["kept"]]
+        selected = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen)
     record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
     with told_if_unwritable(out, ". Make room and run the same command again"):
@@ -198,7 +198,7 @@ def _finish(
     # Only now: a run that is stopped before this goes on from these.
     strip_checkpoints(out, keep_newest=False)
     for checkpoint in checkpoints:
-        if step_of(checkpoint) not in kept:
+        if step_of(checkpoint) not in selected:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 

@@ -85,7 +85,7 @@ def swap_adapters(
 
     name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
     config = {"base_model_name_or_path": name, "revision": revision or None, **new.config}
-    listed = "\n".join(f"- {each['role']}: `{each['model']}`" for each in record["models"])
+    listed = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
     with temporary_output(out) as folder:
         (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(new.tensors), {"format": "pt"}))
         write_json(folder / ADAPTER_CONFIG, config)

@@ -167,11 +167,11 @@ def _weight_map(name: str, index: Path) -> dict[str, str]:
         document = json.loads(index.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{name}: {index} cannot be read ({error}); download it again") from error
-    found = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(found, dict) or not found:
+    file_of = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(file_of, dict) or not file_of:
         raise InputError(f"{name}: {index} has no weight_map with tensors; download it again")
-    for key, file in found.items():
+    for key, file in file_of.items():
         if not isinstance(file, str) or Path(file).name != file or len(file) > 255:
             what = f"{index} places {key} in {str(file)[:80]!r}, no file name in its folder"
             raise InputError(f"{name}: {what}; download it again")
-    return found
+    return file_of

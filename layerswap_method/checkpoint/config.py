@@ -193,29 +193,29 @@ def read_config(name: str, folder: Path) -> ModelConfig:
 
 def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:
     """Return the fields of a `ModelShape` that a config states; else the default, or None."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, field in FIELDS.items():
         values = (document[key] for key in field.keys if document.get(key) is not None)
-        found[name] = next(values, field.default if defaults else None)
+        fields[name] = next(values, field.default if defaults else None)
     names = document.get("architectures") or ["unknown"]
     is_mistral = document.get("model_type") == "mistral"
-    heads, hidden = found["heads"], found["hidden"]
-    if found["head_dim"] is None and type(heads) is int and type(hidden) is int and heads:
-        found["head_dim"] = hidden // heads
+    heads, hidden = fields["heads"], fields["hidden"]
+    if fields["head_dim"] is None and type(heads) is int and type(hidden) is int and heads:
+        fields["head_dim"] = hidden // heads
     rope: dict[str, Any] = {}
     for key in ("rope_scaling", "rope_parameters"):
         rope |= document[key] if isinstance(document.get(key), dict) else {}
-    found["rope_base"] = rope.pop("rope_theta", None) or found["rope_base"]
+    fields["rope_base"] = rope.pop("rope_theta", None) or fields["rope_base"]
     kind = rope.pop("rope_type", None) or rope.get("type") or "default"
     rope.pop("type", None)
-    found["rope_scaling"] = None if kind == "default" else {"rope_type": kind, **rope}
+    fields["rope_scaling"] = None if kind == "default" else {"rope_type": kind, **rope}
     if document.get("use_sliding_window") is False:  # Qwen's configs state a window all the same
-        found["sliding_window"] = None
+        fields["sliding_window"] = None
     elif is_mistral and "sliding_window" not in document:
-        found["sliding_window"] = 4096
+        fields["sliding_window"] = 4096
     return {
-        **found,
-        "kv_heads": found["kv_heads"] or (8 if is_mistral else heads),
+        **fields,
+        "kv_heads": fields["kv_heads"] or (8 if is_mistral else heads),
         "architecture": str(names[0]),
         "vocab": document.get("vocab_size"),
         "tied": bool(document.get("tie_word_embeddings", False)),

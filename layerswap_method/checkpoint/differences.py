@@ -43,9 +43,9 @@ def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
 
 def obstacles(rows: Sequence[Row]) -> list[Row]:
     """Return the rows that nothing reconciles; an unknown architecture stands for its sizes."""
-    found = [row for row in rows if row.remedy == "impossible"]
-    named = {row.advice for row in found if row.field == "architecture"} - {NOTHING}
-    return [row for row in found if row.field == "architecture" or row.advice not in named]
+    impossible = [row for row in rows if row.remedy == "impossible"]
+    named = {row.advice for row in impossible if row.field == "architecture"} - {NOTHING}
+    return [row for row in impossible if row.field == "architecture" or row.advice not in named]
 
 
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:

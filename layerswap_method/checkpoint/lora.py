@@ -137,8 +137,8 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     is_same = path.exists() and path.resolve() == base.path.resolve()
     if is_same or path.name.lower() in names:
         return None
-    said = f"its config says that it was trained on {stated}, and it is added to {reference}"
-    return f"{adapter}: {said}; look whether that is the same model"
+    claim = f"its config says that it was trained on {stated}, and it is added to {reference}"
+    return f"{adapter}: {claim}; look whether that is the same model"
 
 
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:

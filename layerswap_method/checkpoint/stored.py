@@ -188,10 +188,10 @@ def torch_dtype(name: str) -> torch.dtype:
     """Return the dtype that torch has under `name`. Raises `InputError` if it has none."""
     import torch
 
-    found: Any = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    dtype: Any = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise InputError(f"{name!r} is not a torch dtype")
-    return found
+    return dtype
 
 
 @functools.lru_cache(maxsize=64)

@@ -103,7 +103,7 @@ class DeltaPair:
     def identity(self) -> object:
         """What tells the pair from every other: files with their states, and their rows."""
         sides = (self.expert_tensors.values(), self.base_tensors.values())
-        stored = (frozenset((each.file, each.stamp) for each in side) for side in sides)
+        stored = (frozenset((stored.file, stored.stamp) for stored in side) for side in sides)
         # Names and rows follow from the configs as well, and files may be links of several models.
         return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
 
@@ -115,7 +115,7 @@ def open_pair(expert: Model, base: Model) -> DeltaPair:
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
-    ours, theirs = (read_checkpoint(each.name, each.folder) for each in (expert, base))
+    ours, theirs = (read_checkpoint(model.name, model.folder) for model in (expert, base))
     problems = [*own_problems(theirs), *own_problems(ours)]
     problems += pair_problems(theirs, ours, by_feature=True)
     InputError.raise_any("delta", problems)

@@ -56,13 +56,13 @@ def merge_by_mergekit(
 ) -> None:
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     out = output_folder(out_path)
-    found = {
+    sources = {
         r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
     }
-    check_output(out, [path for model in found.values() for path in model.folders])
-    problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, found, options)]
+    check_output(out, [path for model in sources.values() for path in model.folders])
+    problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, sources, options)]
     InputError.raise_any(f"{recipe.method()} recipe", problems)
-    with _merged_adapters(found, options) as models:
+    with _merged_adapters(sources, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
         config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
@@ -79,7 +79,7 @@ def merge_by_mergekit(
 
 
 @contextmanager
-def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[str, Model]]:
+def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dict[str, Model]]:
     """Yield the models as whole checkpoints, adapters merged into copies that vanish at the end.
 
     mergekit never looks at its copies again, so an adapter that was trained anew would be stale.
@@ -92,11 +92,11 @@ def _merged_adapters(found: Mapping[str, Model], options: Any) -> Iterator[dict[
         where = f"--lora-merge-cache {parent}"
         raise InputError(f"{where}: cannot be made: {error.strerror}") from error
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as cache:
-        models = dict(found)
-        for reference, model in found.items():
+        models = dict(sources)
+        for reference, model in sources.items():
             if model.adapter is None:
                 continue
-            folder, adapter = (ModelPath(path=str(each)) for each in (model.folder, model.adapter))
+            folder, adapter = (ModelPath(path=str(at)) for at in (model.folder, model.adapter))
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 merged = ModelReference(model=folder, lora=adapter).merged(
                     cache_dir=cache,
@@ -114,7 +114,7 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
     how: Any = {"rows_from": rows_from, "aligned": aligned}
     if options.allow_crimes:
-        problems = [problem for each in checkpoints for problem in own_problems(each)]
+        problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     else:
         problems = list(merge_problems(checkpoints, by_feature=by_feature, **how))
     if not problems and not aligned:  # mergekit reads the rows of every model
@@ -196,13 +196,13 @@ def _template_problems(recipe: Recipe) -> Iterator[str]:
         yield f"chat_template is {template!r}, no template's name or text{hint}"
 
 
-def _tokenizer_problems(recipe: Recipe, found: Mapping[str, Model], options: Any) -> Iterator[str]:
+def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: Any) -> Iterator[str]:
     """Yield models without the tokenizer that a setting needs: transformers may make up one."""
-    key, needed = "tokenizer", list(found) if recipe.aligns_tokens else []
+    key, needed = "tokenizer", list(models) if recipe.aligns_tokens else []
     if not needed and recipe.chat_template and options.copy_tokenizer:
         key, needed = "chat_template", [str(recipe.base_model)]
     for reference in needed:
-        folder = found[reference].folder
+        folder = models[reference].folder
         if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
             yield (
                 f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "

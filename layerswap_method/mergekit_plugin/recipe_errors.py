@@ -34,8 +34,8 @@ def meant_method(name: str) -> str:
         return written
     if not difflib.get_close_matches(written, OWN, n=1):
         return ""
-    (found,) = difflib.get_close_matches(written, _all_methods(), n=1)
-    return found if found in OWN else ""
+    (close,) = difflib.get_close_matches(written, _all_methods(), n=1)
+    return close if close in OWN else ""
 
 
 def method_problem(name: str) -> str | None:
@@ -58,26 +58,26 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     name = str(document.get("merge_method"))
     problem = method_problem(name)
-    found = [] if problem is None else [problem]
+    listed = [] if problem is None else [problem]
     try:
         if problem is None or not meant_method(name):
             MergeConfiguration.model_validate(dict(document))
     except InputError:  # of this project's methods
         raise
     except pydantic.ValidationError as error:
-        found += problems(MergeConfiguration, document, error)
+        listed += problems(MergeConfiguration, document, error)
     except (RuntimeError, ValueError) as error:
-        references = [text for each in named_models(document) if (text := syntax_problem(each))]
-        found += references or [str(error)]
+        references = (syntax_problem(reference) for reference in named_models(document))
+        listed += [text for text in references if text] or [str(error)]
     if problem is None and name not in OWN:
         known = MergeConfiguration.model_fields
-        found += (
+        listed += (
             f"{key}: unknown key, which mergekit ignores{nearest(str(key), known)}"
             for key in document
             if key not in known
         )
-        found += _unknown_parameters(document, name)
-    InputError.raise_any(f"{name} recipe" if problem is None else "recipe", found)
+        listed += _unknown_parameters(document, name)
+    InputError.raise_any(f"{name} recipe" if problem is None else "recipe", listed)
 
 
 def _unknown_parameters(document: Mapping[str, Any], method: str) -> Iterator[str]:

@@ -257,10 +257,10 @@ def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: 
     order = torch.argsort(mavs, descending=True)
     if keep_fraction == 0:
         return 2 * float(mavs[order[0]]) or 1.0
-    kept = torch.cumsum(sizes[order], 0).double()
+    sums = torch.cumsum(sizes[order], 0).double()
     needed = keep_fraction * float(sizes.sum())
     # A sum that falls short by rounding only is enough: 0.7 of ten equal features are seven.
-    first = int(torch.searchsorted(kept, torch.tensor(needed * (1 - 1e-12), dtype=torch.float64)))
+    first = int(torch.searchsorted(sums, torch.tensor(needed * (1 - 1e-12), dtype=torch.float64)))
     last = mavs[order[min(first, len(order) - 1)]]
     smaller = mavs[mavs < last]
     return float((last + smaller.max()) / 2) if smaller.numel() else 0.0

@@ -195,11 +195,11 @@ def measure(
         # As published: what is neither attention nor MLP, the norms, is the language expert's.
         rest: list[Source] = ["language"] * num_layers
         plan = LayerPlan(tuple(rest), {part: sources[i::2] for i, part in enumerate(MODULES)})
-    found = tuple(
+    unit_shares = tuple(
         UnitShare(*unit, t, o, source)
         for unit, t, o, source in zip(units, task, language, sources, strict=True)
     )
-    return measured._replace(plan=plan, units=found)
+    return measured._replace(plan=plan, units=unit_shares)
 
 
 def _mean_change(pair: DeltaPair) -> float:
@@ -220,7 +220,7 @@ def _unit_shares(
 
     total, pair = math.fsum(weight for _, weight in soup), soup[0][0]
     norms = relative_norms(
-        [(each, weight / total) for each, weight in soup],
+        [(pair, weight / total) for pair, weight in soup],
         [name for names in units.values() for name in names],
     )
     moved = (

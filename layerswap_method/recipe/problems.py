@@ -17,7 +17,7 @@ Location = tuple[Any, ...]
 
 def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
     """Return what pydantic found wrong with a document that `model` describes, one text a place."""
-    found: dict[Location, str] = {}
+    texts: dict[Location, str] = {}
     for item in error.errors(include_url=False):
         place, value, rest = _locate(document, item["loc"])
         kind = item["type"]
@@ -38,9 +38,9 @@ def problems(model: type[BaseModel], document: Any, error: ValidationError) -> l
         else:
             text = " is empty" if kind == "too_short" else f": {_reason(item, value)}"
         # Of a union every member says why it is not meant; the first one is enough.
-        found.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
-    holders = {place[:end] for place in found for end in range(1, len(place))}
-    return list(dict.fromkeys(text for place, text in found.items() if place not in holders))
+        texts.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
+    holders = {place[:end] for place in texts for end in range(1, len(place))}
+    return list(dict.fromkeys(text for place, text in texts.items() if place not in holders))
 
 
 def _reason(item: Any, value: Any) -> str:

@@ -75,11 +75,11 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
         return f"{path}: is a file, not a folder{hint}"
     current = Path.cwd()
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
-    found = "" if place is None else f"; {place} has it: run the command there"
+    remedy = "" if place is None else f"; {place} has it: run the command there"
     looked = f"the current directory is {current}"
     if folder is not None and folder.resolve() != current and not Path(path).is_absolute():
         looked = f"looked in {folder.resolve()} and in the current directory, {current}"
-    return f"{path}: no such folder{hint} ({looked}{found})"
+    return f"{path}: no such folder{hint} ({looked}{remedy})"
 
 
 def find_model_files(
@@ -102,11 +102,11 @@ def find_model_files(
     how: Any = {"cache_dir": cache_dir, "download": download, "hint": hint}
     base = _find_folder(model, folder, **how)
     for adapter in adapters:
-        found = _find_folder(adapter, folder, **how)
+        adapter_folder = _find_folder(adapter, folder, **how)
         for file in ("adapter_config.json", "adapter_model.safetensors"):
-            if not (found / file).is_file():
+            if not (adapter_folder / file).is_file():
                 raise InputError(f"{adapter} has no {file}, so it is not a PEFT adapter")
-        return Model(reference, base, found)
+        return Model(reference, base, adapter_folder)
     return Model(reference, base)
 
 
@@ -132,7 +132,7 @@ def _find_folder(
     repository, _, revision = text.partition("@")
     how: Any = {"allow_patterns": list(_PATTERNS), "local_files_only": not download}
     try:
-        found = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
+        path = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
     except Exception as error:
         why = f"the hub says: {first_line(error)}"
         if not download:
@@ -142,7 +142,7 @@ def _find_folder(
                 f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
             )
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
-    return Path(found)
+    return Path(path)
 
 
 def is_hub_id(text: str) -> bool:

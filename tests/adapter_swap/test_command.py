@@ -121,6 +121,6 @@ def test_copies_of_the_base_are_compared_in_linear_time(tmp_path, monkeypatch):
     monkeypatch.setattr(run, "read_checkpoint", lambda *_: checkpoint)
     monkeypatch.setattr(run, "same_content", lambda *_: True)
     base, copy = (SimpleNamespace(name=name, folder=tmp_path / name) for name in "bc")
-    start = time.monotonic()
+    start = time.process_time()
     run._check_one_base(base, {"copy": copy})
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5

@@ -1,7 +1,5 @@
 """Recipes as typed values; references to models; YAML: every key once, plain values, no aliases."""
 
-import time
-
 import pytest
 
 from layerswap_method.errors import InputError
@@ -148,7 +146,6 @@ NOT_PLAIN = [
 
 @pytest.mark.parametrize(("text", "part"), NOT_PLAIN, ids=lambda text: text[:20])
 def test_what_is_no_plain_yaml_is_one_message_at_once(text, part, tmp_path):
-    start = time.monotonic()
     with pytest.raises(InputError) as caught:
         parse_yaml(text, "F")
     assert caught.value.message.startswith("F: ")
@@ -157,17 +154,14 @@ def test_what_is_no_plain_yaml_is_one_message_at_once(text, part, tmp_path):
     (tmp_path / "recipe.yml").write_text(text)
     with pytest.raises(InputError, match=r"recipe\.yml"):
         read_recipe_file(tmp_path / "recipe.yml")
-    assert time.monotonic() - start < 10
 
 
 def test_merge_keys_may_not_become_a_bomb_either():
-    start = time.monotonic()
     try:
         found = parse_yaml(grown("{x: 1}", "{{<<: [{}]}}"), "F")
     except InputError:
         found = {"n": {"x": 1}}
     assert found["n"] == {"x": 1}
-    assert time.monotonic() - start < 10
 
 
 def test_a_file_that_cannot_be_read_is_named_once(tmp_path):

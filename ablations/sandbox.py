@@ -125,10 +125,10 @@ def judge(
     last = (text.strip().splitlines() or [""])[-1][:400]
     last = " ".join("".join(c if c.isprintable() else " " for c in last).split())
     if said[:1] != b".":
-        busy = "the sandbox had not started a program in its time: run fewer jobs at once here"
+        busy = "the sandbox did not start a program in time: run fewer jobs at once on this machine"
         raise LayerSwapError(busy if code is None else last or f"bwrap ended with {code}")
     status: Status = "failed"
-    detail = f"left with exit code {code} before its end"
+    detail = f"ended with exit code {code} before its tests were done"
     if len(printed) > most or number == signal.SIGXFSZ or "[Errno 27]" in last:
         status, detail = "output", f"wrote more than {most} bytes"
     elif code is None or number in (signal.SIGXCPU, signal.SIGKILL):

@@ -18,10 +18,10 @@ from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
-"""Merge method -> the file beside the weights that says what came from where."""
+"""Merge method -> the file next to the weights that says what came from where."""
 
 HARMONIZE_FILE = "harmonize.json"
-"""What `layerswap harmonize` did to a model, written beside its weights."""
+"""What `layerswap harmonize` did to a model, written next to its weights."""
 
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 """Files that only a merge, or `layerswap harmonize`, leaves."""
@@ -107,7 +107,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
         if left != holder and (left / _REPLACED).exists():
             LOG.warning("%s: has files of an earlier merge; move what you need away", left)
         elif left != holder and (left / out.name).exists():
-            LOG.warning("%s belongs to a merge that runs or was killed; then delete it", left)
+            LOG.warning("%s belongs to a merge that runs, or was killed: then delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():

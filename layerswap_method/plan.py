@@ -144,7 +144,7 @@ def build_plan(
         runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
     elif not runs and any(zone.values()):
         both = f"bottom_transition {bottom_transition} and top_transition {top_transition}"
-        raise ValueError(f"{both} have no effect: no layer is swapped, so no run has neighbours")
+        raise ValueError(f"{both} have no effect: no layer is swapped, so nothing is next to one")
     for start, end in runs:
         after, before = range(end, end + bottom_transition), range(start - top_transition, start)
         for layer in (*after, *before):

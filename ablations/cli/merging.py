@@ -82,7 +82,7 @@ def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> N
     sys.exit(subprocess.run(command, check=False).returncode)
 
 
-@click.command(short_help="Write different models in one architecture, functions kept.")
+@click.command(short_help="Write different models in one architecture that computes the same.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
 @click.option(

@@ -67,8 +67,8 @@ def verify(merged: str, published: str, form: str) -> None:
     "--threshold",
     type=click.FloatRange(min=0),
     metavar="CHANGE",
-    help="Count rows with a mean absolute change above this.  [default: what an eighth of the rows "
-    "is above]",
+    help="Count rows with a mean absolute change above this.  [default: the value that an eighth "
+    "of the rows exceed]",
 )
 @folder_option("--out", "Folder to write to.", "runs/delta")
 @click.option(
@@ -132,7 +132,7 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan,
+    mergekit's text stays. This adds the relation to the base, languages, licence, the layer plan,
     the recipe, and with --results the scores with intervals and protocol.
     """
     from ablations.hub.card import write_card

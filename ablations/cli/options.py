@@ -61,7 +61,7 @@ def names_option(
 
 @contextmanager
 def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """Tell how many of `size` bytes are done; what is yielded takes those that are new."""
+    """Show how many of `size` bytes are done; yield a function to call with the new ones."""
     lock, done = threading.Lock(), 0
 
     def advance(count: int) -> None:
@@ -136,7 +136,7 @@ code_options = together(
 
 
 def pop_isolation(options: dict[str, Any]) -> Any:
-    """Take out `code_options`; return what holds generated programs, None where none may run."""
+    """Remove `code_options`; return the sandbox of generated programs, None if none may run."""
     isolation = options.pop("code_isolation")
     return isolation if options.pop("allow_code_execution") else None
 
@@ -183,7 +183,7 @@ evaluation_options = together(
         "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
     ),
 )
-"""What `run` and `evaluate` share; prompts, generation and engines beyond it go by ``--set``."""
+"""Options that `run` and `evaluate` share; other keys of a study are set by ``--set``."""
 
 
 def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:

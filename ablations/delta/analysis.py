@@ -44,7 +44,7 @@ def delta(
         base: folder or hub id of their shared pretrained parent.
         out: folder for the files; several experts get one each in it.
         threshold: mean absolute change that rows are counted above; None finds one for each expert.
-        reference: a published expert to draw beside.
+        reference: a published expert to draw next to them.
 
     Raises:
         InputError: for what is wrong with a reference, the checkpoints or the pair of them;
@@ -64,7 +64,7 @@ def delta(
         raise InputError("give an EXPERT and its --base, or a published one with --reference")
     elif base is not None or threshold is not None:
         raise InputError(
-            "--base and --threshold are of an EXPERT: add the expert to draw beside "
+            "--base and --threshold are of an EXPERT: add the expert to draw next to "
             f"{reference!r}, or give --reference alone"
         )
     tell(Step("drawing figures"))

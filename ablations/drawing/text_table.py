@@ -23,7 +23,7 @@ def text_table(
         rows: as many entries as columns each.
         labels: how many columns from the left are set as text, and repeated below.
         sides: ``l`` or ``r`` for every column; by default labels are left and the rest right.
-        width: characters that a line may have; a table has at least one column beside the labels.
+        width: characters that a line may have; a table has at least one column besides the labels.
     """
     from tabulate import tabulate
 

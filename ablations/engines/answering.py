@@ -34,16 +34,16 @@ class Question:
 
     request: Any
     key: str
-    """Of its answer."""
+    """Hash under which its answer is stored."""
 
     draw: str | None = None
     """What tells a sampled answer from others to the same prompt; None where nothing is drawn."""
 
     options: Mapping[str, Any] | None = None
-    """Of generation, with a limit that fits the context."""
+    """Settings of generation, with a limit that fits the context."""
 
     outcome: Outcome | None = None
-    """How it goes but for its end, once that is known."""
+    """How the request went; complete once its answer has ended."""
 
 
 class Answering:
@@ -202,7 +202,7 @@ class Answering:
 
 
 def longest_first(question: Question) -> tuple[int, str]:
-    """Return by what lm-eval sorts requests for text."""
+    """Return the key by which lm-eval sorts requests for text."""
     assert question.outcome is not None
     return -question.outcome.prompt_tokens, question.request.args[0]
 

@@ -67,7 +67,7 @@ class AnswerFile:
         self._lock: Claim | None = None
         self._file: int | None = None
         self.reused = 0
-        """Answers that were taken from it, in place of asking."""
+        """Number of stored answers that were used in place of the engine."""
 
     def __enter__(self) -> Self:
         """Take the lock if it is free, and read what is there."""
@@ -75,7 +75,7 @@ class AnswerFile:
         try:
             self._lock = try_claim(self.path.parent, _LOCK)
             if self._lock is None:
-                logger.info("another run stores answers in %s; these are not", self.path.parent)
+                logger.info("%s: another run stores answers, this one none", self.path.parent)
         except OSError as error:
             self._give_up(error)
         if self.path.is_file():

@@ -83,5 +83,5 @@ def backend_versions(backend: Backend) -> dict[str, str]:
 
 
 def engine_facts(backend: Backend) -> dict[str, bool]:
-    """Return what of an engine is not in its options, as provenance."""
+    """Return facts of an engine that are not in its options, as provenance."""
     return {"batch_invariant": vllm_engine.is_batch_invariant()} if backend == "vllm" else {}

@@ -112,7 +112,7 @@ def _choose(tokenizer: Any, where: str, name: str | None) -> str:
     templates = tokenizer.chat_template
     if not templates:
         raise InputError(
-            f"{where}: its tokenizer has no chat template; ask without apply_chat_template, or put "
+            f"{where}: its tokenizer has no chat template; leave out apply_chat_template, or put "
             "the chat_template.jinja of a model that was trained with one into the folder"
         )
     named: dict[str, str] = templates if isinstance(templates, dict) else {"default": templates}

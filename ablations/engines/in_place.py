@@ -49,7 +49,7 @@ class HfEngine:
         away = next((name for name, tensor in self._tensors.items() if tensor.is_meta), None)
         if away is not None:
             raise SwapFailed(
-                f"parts of the model did not fit the GPUs and are kept elsewhere ({away}), so "
+                f"parts of the model did not fit the GPUs and are elsewhere ({away}), so "
                 "its tensors cannot be replaced in place"
             )
         unknown = [name for name in names if name not in self._tensors]

@@ -97,7 +97,7 @@ class LiveEvaluator:
         return time.perf_counter() - started
 
     def swap(self, model: Merge) -> dict[str, float]:
-        """Make the engine's model `model`; return the seconds of ``start`` and ``load``.
+        """Load `model` into the engine; return the seconds of ``start`` and ``load``.
 
         Raises:
             SwapFailed: when that did not work, or would not give the scores of a cold engine. The
@@ -165,7 +165,7 @@ class LiveEvaluator:
             if self._baseline.mismatch(self._ask_probe()) is None:
                 raise SwapFailed(
                     f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
-                    f"{_CORRUPTION} in the engine, so loading changes nothing in it"
+                    f"{_CORRUPTION} in the engine, so loading weights has no effect"
                 )
         self._load(tensors)
         self._compare("with every tensor of the base loaded over itself")
@@ -173,7 +173,7 @@ class LiveEvaluator:
     def _compare(self, when: str) -> None:
         if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._base.donor}: {when}, {self.backend} says other things than at its start "
+                f"{self._base.donor}: {when}, {self.backend} answers otherwise than at its start "
                 f"({mismatch}); weights loaded into it are not what they should be"
             )
 

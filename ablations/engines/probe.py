@@ -36,7 +36,7 @@ class Baseline(NamedTuple):
         """Return how `now` differs by more than rounding, None where it does not.
 
         An engine that does not repeat itself with untouched weights is compared as far as it does:
-        what its log-likelihood moved by is allowed twice more, and of two texts none decides.
+        twice the distance of its two log-likelihoods is allowed; texts that differ do not count.
         """
         before, after = self.first.log_likelihood, now.log_likelihood
         allowed = NATS_PER_TOKEN + 2 * abs(before - self.second.log_likelihood)

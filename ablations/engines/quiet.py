@@ -1,4 +1,4 @@
-"""Keeps lm-eval and its libraries from saying what nobody can act on."""
+"""Silences progress bars and warnings of lm-eval and its libraries that need no action."""
 
 from __future__ import annotations
 

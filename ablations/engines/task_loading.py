@@ -89,7 +89,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
             f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
-            "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
+            "(loglikelihood_rolling), which has no answers to store; use plain lm-eval"
         )
     given = [task.task_name for task in tasks if not generates(task)]
     if request.protocol.enable_thinking and given:

@@ -28,7 +28,7 @@ _SHORT = dict(zip(_COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 def find_recipe(name: str) -> Path:
     """Return the shipped recipe `name`: ``pocket/layer_swap.yml``, or that without ``.yml``.
 
-    Looked for in ``./recipes`` (a clone, where the user may have changed it), beside the package
+    Looked for in ``./recipes`` (a clone, where the user may have changed it), next to the package
     (an editable install), then inside it (a wheel).
 
     Raises:

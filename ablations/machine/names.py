@@ -1,4 +1,4 @@
-"""Text for places that read more into it than its letters: files, terminals, spreadsheets."""
+"""Text made safe for file names, terminals and spreadsheets."""
 
 from __future__ import annotations
 

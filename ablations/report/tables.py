@@ -38,7 +38,7 @@ MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
 """Verdict -> its sign in small tables."""
 
 GAP = "–"
-"""What stands for a number that there is not."""
+"""Stands for a number that is missing."""
 
 _WIDTH = 100
 _ENDS = {

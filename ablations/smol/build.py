@@ -1,4 +1,4 @@
-"""Builds the SmolLM2 testbed: base, data, tasks; each is kept once it is whole.
+"""Builds the SmolLM2 testbed: base, data, tasks; a finished part is not built again.
 
     runs/smol/base/        SmolLM2-135M-Instruct in float32, and source.json: where it is from
     runs/smol/data/        rows for training

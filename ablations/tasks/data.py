@@ -104,7 +104,7 @@ def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Datase
     problems = []
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
-            problems.append(f"item {index}: answer_number {row['answer_number']!r} is none")
+            problems.append(f"item {index}: answer_number {row['answer_number']!r} is no number")
         elif are_exemplars and not row["answer"]:
             problems.append(f"item {index}: an exemplar without `answer`")
         else:  # the hub has 2125 where files may have "2,125"
@@ -129,7 +129,7 @@ def load_belebele(
     if len(rows) <= CHOICE_EXEMPLARS:
         needed = CHOICE_EXEMPLARS + 1
         problems.append(
-            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples beside the item take {needed}"
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item take {needed}"
         )
     return {"test": make_dataset(f"belebele {language} (test)", rows, problems)}
 

@@ -87,7 +87,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def read_state(checkpoint: Path) -> dict[str, Any] | None:
-    """Return the Trainer's state beside a checkpoint; None where the checkpoint is not whole."""
+    """Return the Trainer's state in a checkpoint; None where the checkpoint is not whole."""
     try:
         state: dict[str, Any] = json.loads((checkpoint / _STATE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -126,7 +126,7 @@ class Fusion(nn.Module):
         try:
             self.load_state_dict({_key(name): tensor for name, tensor in _read(folder).items()})
         except RuntimeError as error:
-            raise InputError(f"{folder}: is no whole fusion: {error}") from error
+            raise InputError(f"{folder}: is not a complete fusion: {error}") from error
 
     def attach(self, model: Any) -> None:
         """Make `model` the fused one, in place; only the fusion is then trained and saved."""
@@ -227,7 +227,7 @@ def load(model: Any, folder: Path) -> Fusion:
     try:
         fusion = Fusion(config["experts"], config["layers"], config["width"], matrices)
     except (KeyError, TypeError) as error:
-        raise InputError(f"{folder}: is no whole fusion: {error}") from error
+        raise InputError(f"{folder}: is not a complete fusion: {error}") from error
     fusion.load(folder)
     fusion.attach(model)
     return fusion

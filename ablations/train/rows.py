@@ -97,7 +97,7 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
         )
     if samples > rest:
         logger.warning(
-            "%s: %d rows for %d samples: each is seen %.1f times",
+            "%s: %d rows for %d samples: a row is seen %.1f times",
             *(source.name, rest, samples, samples / rest),
         )
     rng = random.Random(seed)

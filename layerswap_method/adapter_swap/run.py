@@ -80,7 +80,7 @@ def swap_adapters(
     yield from layer_swap_merge.log_lines(record)
     yield from new.lines
     if recipe.written_dtype is not None:
-        yield f"dtype {recipe.written_dtype} is of merged weights; the adapter has its experts'"
+        yield f"dtype {recipe.written_dtype} is for merged weights; the adapter has its experts'"
     from safetensors.torch import save
 
     name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")

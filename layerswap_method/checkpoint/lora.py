@@ -138,7 +138,7 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     if is_same or path.name.lower() in names:
         return None
     claim = f"its config says that it was trained on {stated}, and it is added to {reference}"
-    return f"{adapter}: {claim}; look whether that is the same model"
+    return f"{adapter}: {claim}; check that it is the same model"
 
 
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:

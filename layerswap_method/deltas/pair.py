@@ -196,7 +196,7 @@ def _check_related(pair: DeltaPair) -> None:
     # What is not finite is another fault, which whoever reads all of it names.
     if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
         ratio = (change / weight) ** 0.5
-        why = f"||delta|| / ||weights|| is {ratio:.2f} in a sample, of a fine-tune far below 0.5"
+        why = f"||delta|| / ||weights|| is {ratio:.2f} in a sample; a fine-tune has far below 0.5"
         what = f"{pair.base} is not the base of {pair.expert}"
         raise InputError(f"{what}: {why}; give the checkpoint that it was trained from")
 

@@ -1,1 +1,1 @@
-"""One architecture for models of different ones, with each model's function kept."""
+"""One architecture for models of different ones, in which each computes the same as before."""

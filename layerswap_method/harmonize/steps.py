@@ -58,7 +58,7 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
 
 
 def harmonized(model: Conversion, common: ModelShape) -> Conversion:
-    """Return a model in the common architecture, with its function kept.
+    """Return a model in the common architecture, which computes the same as before.
 
     The vocabulary, the longest sequence and the RoPE stay the model's own.
     """

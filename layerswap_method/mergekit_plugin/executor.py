@@ -193,7 +193,7 @@ def _template_problems(recipe: Recipe) -> Iterator[str]:
     known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
     if template not in known and "{" not in template:
         hint = nearest_of(template, known)
-        yield f"chat_template is {template!r}, no template's name or text{hint}"
+        yield f"chat_template is {template!r}, neither a template's name nor its text{hint}"
 
 
 def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: Any) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, said before mergekit reads it."""
+"""What is wrong with a recipe, reported before mergekit reads it."""
 
 from __future__ import annotations
 

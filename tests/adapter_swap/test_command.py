@@ -46,7 +46,7 @@ def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path
         "6 layers: language 0-1,5; average 2; task 3-4",
         "adapter: 6 tensors, rank 2 to 3, float32",
         "rank 3: 1 of 6 tensors cut; relative error of the whole change 0.",
-        "dtype bfloat16 is of merged weights",
+        "dtype bfloat16 is for merged weights",
     ):
         assert part in result.output
     out = tmp_path / "out"

@@ -104,7 +104,7 @@ def test_vllm_is_checked_alike(world, backend, monkeypatch):
     live.check()
     live.swap(merge_of(world.cells["swap"]))
     wrong.append(WRONG)
-    with pytest.raises(SwapFailed, match=f"{BACK}, vllm says other things"):
+    with pytest.raises(SwapFailed, match=f"{BACK}, vllm answers otherwise"):
         live.check()
-    with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}, vllm says other things"):
+    with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}, vllm answers otherwise"):
         open_live(world.base, backend, OPTIONS).start()

@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     assert short.score("words_generate", "prompt_truncated").value == 1
     assert short.notes[:2] == (
         "words_generate: 24 of 24 prompts (up to 20 tokens) do not fit the context of 12 tokens "
-        "beside the answer and were cut from the left, so that examples are missing",
+        "with the answer and were cut from the left, so that examples are missing",
         "words_generate: answers end at 6 tokens and not at 8: the context of 12 tokens must hold "
         "the prompt, too",
     )

@@ -133,7 +133,7 @@ def text(content):
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
-        ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples beside the item take 6"]),
+        ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item take 6"]),
         ("mmlu/sw_test.jsonl", put(0, answer="E"), ["mmlu sw", "answer 'E' is not A, B, C, D"]),
         ("mmlu/sw_test.jsonl", put(0, subject="virology"), ["0 examples (dev) of 'virology'"]),
         ("flores/sw_devtest.jsonl", cut(3), ["flores", "in one language only, such as id 3"]),

@@ -251,7 +251,7 @@ def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp
     assert not hasattr(short, fusion.NAME)
     file = folder / "adapter_config.json"
     file.write_text(file.read_text().replace('"layers": 4', '"layers": 3'))
-    with pytest.raises(InputError, match="is no whole fusion"):
+    with pytest.raises(InputError, match="is not a complete fusion"):
         fusion.load(load_base(base), folder)
     head = train_adapter(base, tmp_path / "head", 0, target_modules=["lm_head"])
     with pytest.raises(InputError, match=r"changes lm_head\.weight, which is in no decoder layer"):

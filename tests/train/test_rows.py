@@ -31,7 +31,7 @@ def test_rows_are_drawn_by_seed_and_never_from_those_held_out(tmp_path, base, ro
     assert first == mix(tmp_path, base, rows, samples=90)
     assert first.train != mix(tmp_path, base, rows, "seed=1", samples=90).train
     assert len(first.train) == 90
-    assert "each is seen 2.5 times" in caplog.text
+    assert "a row is seen 2.5 times" in caplog.text
     trained = {str(row) for row in first.train}
     assert len(trained) == 36
     assert not trained & {str(row) for row in first.held_out}

@@ -238,7 +238,7 @@ def test_what_fails_leaves_nothing_unless_it_is_to_be_resumed(tmp_path, caplog):
     replace(tmp_path / "elsewhere", "other")
     assert not caplog.text
     replace(out, "other")
-    assert ".layerswap-k.partial belongs to a merge that runs or was killed" in caplog.text
+    assert ".layerswap-k.partial belongs to a merge that runs, or was killed" in caplog.text
     with temporary_output(out, "k", resume=True) as folder:
         assert texts(folder) == half
         fill(folder, NEW)

@@ -38,7 +38,7 @@ class WriteOptions:
 
     `shard_bytes` are those of one file, at most. With `verify`, what is written is read again and
     compared with its sources. `device` is torch's. With `resume`, finished files of an interrupted
-    merge are used, and kept for another. The card is README.md and mergekit_config.yml.
+    merge are used, and left if this one stops. The card is README.md and mergekit_config.yml.
     """
 
     shard_bytes: int = SHARD_BYTES

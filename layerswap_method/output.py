@@ -31,7 +31,7 @@ _RENEWED = (
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
     *_MERGED,
 )
-"""Of an earlier merge, what must not stay beside new files: they would be taken for the new one's.
+"""Of an earlier merge, what must not stay next to new files: they would be taken for the new one's.
 Tokenizer files stay: a merge of experts that have none does not write any."""
 
 _PARTIAL = ".layerswap-*.partial"
@@ -182,7 +182,7 @@ def _replace(folder: Path, out: Path, holder: Path) -> None:
 
 
 def _restore(replaced: Path, out: Path) -> None:
-    """Put an earlier merge back where no new one is; beside one, what a merge does not write."""
+    """Put an earlier merge back where no new one is; else, what a merge does not write."""
     if not replaced.is_dir():
         return
     if not out.exists():

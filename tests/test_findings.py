@@ -119,12 +119,12 @@ ROWS = {
             for second in ("task expert", "language expert", "soup")
         ),
     ],
-    "Does it beat the soup, TIES, joint training?": lambda: [
+    "Does a swap of usual experts beat soup, TIES": lambda: [
         comparison("table_2", MATH, "soup .*", SWAP),
         comparison("table_2", MATH, "TIES .*", SWAP),
         comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
     ],
-    "Does the number of swapped layers matter?": lambda: [
+    "Does the number of layers matter?": lambda: [
         comparison("real_model_layers", TWINS, "layer swap b=0 u=0", f"layer swap {counts}")
         for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
     ],

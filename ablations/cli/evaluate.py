@@ -47,7 +47,7 @@ from ablations.cli.options import (
     "defaults in its name]",
 )
 def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
-    """Run the paper's benchmarks on MODEL and show its Table 5.
+    """Run the paper's benchmarks on MODEL and show a table like its Table 5.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 

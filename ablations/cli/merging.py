@@ -82,13 +82,13 @@ def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> N
     sys.exit(subprocess.run(command, check=False).returncode)
 
 
-@click.command(short_help="Write different models in one architecture that computes the same.")
+@click.command(short_help="Write models of different architectures in a common one.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
-    help="Of the new weights.  [default: that of each tensor]",
+    help="Dtype of the new weights.  [default: that of each tensor]",
 )
 @click.option(
     "--force",

@@ -127,7 +127,7 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 )
 @click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
-@click.option("--license", metavar="ID", help="Of the merge.  [default: the merged models']")
+@click.option("--license", metavar="ID", help="Licence of the merge.  [default: its models']")
 @click.option("--offline", is_flag=True, help="Read no licence from the hub.")
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.

@@ -104,8 +104,8 @@ list_format_option = choice_option("--format", ["table", "json"], "How to show t
 preset_option = choice_option(
     "--preset",
     ["quickstart", "tiny", "other_size"],
-    "The pocket experts: as the studies have them; seconds of training (for tests: the scores mean "
-    "nothing); or of another width, depth and number of key heads.",
+    "quickstart: the experts of the studies; tiny: seconds of training (for tests, the scores mean "
+    "nothing); other_size: another width, depth and number of key heads.",
 )
 backend_option = choice_option(
     "--backend",
@@ -160,7 +160,7 @@ evaluation_options = together(
     click.option(
         "--dtype",
         type=click.Choice(["auto", "float32", "bfloat16", "float16"]),
-        help="Of the weights in memory; auto keeps the checkpoint's.",
+        help="Dtype of the weights in memory; auto is that of the checkpoint.",
     ),
     click.option("--max-model-len", type=COUNT, help="Context in tokens, prompt and answer."),
     click.option(

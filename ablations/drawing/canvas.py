@@ -1,4 +1,4 @@
-"""Canvases, styles and image files of matplotlib. Knows how figures look; not what they show.
+"""Canvases, styles and image files of matplotlib.
 
 The only importer of matplotlib, which is an extra: ``pip install 'layerswap[plot]'``. The same
 drawing gives the same bytes with the same matplotlib: no dates, and ids that depend on its key.

@@ -25,7 +25,7 @@ _IDLE = frozenset(
     }
 )
 """Keys that change no answer. The dtype is compared by itself; the chat template is not compared
-at all, because every model is asked with that of its own donor (`ablations.engines.chat`)."""
+at all, because every model is prompted with that of its donor (`ablations.engines.chat`)."""
 
 
 def differences(one: Path, other: Path) -> list[str]:

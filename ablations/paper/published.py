@@ -1,4 +1,4 @@
-"""What the paper (arXiv 2410.01335) printed: Tables 1, 2 and 6, Figures 4 to 9. Knows no run.
+"""What the paper (arXiv 2410.01335) printed: Tables 1, 2 and 6, Figures 4 to 9.
 
 They are other models, items and engines than ours.
 """

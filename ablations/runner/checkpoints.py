@@ -58,7 +58,7 @@ def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
     """Merge a recipe into `folder`.
 
     mergekit keeps the adapters that it has merged into their bases next to `folder`, and takes them
-    again whatever has become of the adapter since.
+    again even where the adapter has changed since.
 
     Raises:
         LayerSwapError: when it fails, with the end of its output; all of it is in `log` then.

@@ -42,7 +42,7 @@ _Ask = Callable[..., Evaluation]
 
 
 class _Model(NamedTuple):
-    """A model in an engine, ready to answer; `stack` ends what is its alone."""
+    """A model in an engine, ready to answer; `stack` closes what belongs to it alone."""
 
     weights_key: str
     ask: _Ask

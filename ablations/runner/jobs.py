@@ -60,10 +60,10 @@ class Summary:
 
 
 class Board:
-    """Says what workers have written since it looked last."""
+    """Reports what workers have written since its last look."""
 
     def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
-        """Look for the first time; say nothing of what is finished."""
+        """Look for the first time; report nothing that is finished already."""
         self._job, self._shows = job, shows
         self._works = {key: work for works in job.models().values() for key, work in works.items()}
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
@@ -78,7 +78,7 @@ class Board:
         return not self._left
 
     def look(self) -> None:
-        """Say what has ended since, and show the cells that have."""
+        """Report tasks that have ended since the last look, and show cells that have."""
         ended = {key: self._job.outcome(key) for key in sorted(self._left & self._on_disk())}
         ended = {key: outcome for key, outcome in ended.items() if outcome is not None}
         for key, outcome in ended.items():
@@ -160,7 +160,7 @@ def run_cells(
     shows: Sequence[ShowCell] = (),
     start: Start = in_this_process,
 ) -> Summary:
-    """Ask every task of every cell that has no record yet, and write the records.
+    """Evaluate every task of every cell that has no record yet, and write the records.
 
     What fails is noted with its reason, and the rest goes on. Models that another runner works on
     are waited for.

@@ -19,7 +19,7 @@ from ablations.study.identity import record_key
 from ablations.tasks.contents import TaskContents
 
 MOST_CUT = 0.5
-"""Share of cut prompts from which the scores of a task are not those of the task."""
+"""Share of cut prompts from which on a score is not that of the task."""
 
 
 def evaluation_problems(run: Run) -> tuple[str, ...]:

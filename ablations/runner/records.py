@@ -128,7 +128,7 @@ class Failure(Frozen):
     """Why a task of a model failed the last time it was tried."""
 
     key: str
-    """Of the record that there would be."""
+    """Key of the record that the task would have had."""
 
     task: str
     label: str
@@ -137,7 +137,7 @@ class Failure(Frozen):
     """The traceback, where the error is not one that explains itself."""
 
     call: str = ""
-    """Of `Job`."""
+    """Name of the call in which it failed; see `Job`."""
 
 
 class RunFile(Frozen):
@@ -157,7 +157,7 @@ class RunFile(Frozen):
     num_layers: int | None
     protocol: str
     notes: tuple[str, ...] = ()
-    """Of the plan: scaled layer counts, cells that share weights."""
+    """Notes of the plan: scaled layer counts, cells that share weights."""
 
     created: str
     """UTC, ISO 8601."""

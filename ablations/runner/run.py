@@ -85,7 +85,7 @@ class RunOptions:
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
     model: str | None = None
-    """What the only cell is called while it runs, whose folder keeps the tasks of earlier calls;
+    """Name shown for the only cell while it runs, in a folder that has tasks of earlier calls, too;
     None goes by its name in a report."""
 
     show_scores: bool = False

@@ -96,7 +96,7 @@ def observed_values(
     """Return name -> value of an item, for what can be observed of it.
 
     `language` has code and script that its answers are judged by; None judges none. `outcomes` is
-    empty where nobody noted how its requests went.
+    empty where it is not known how its requests went.
     """
     values = {}
     texts = [response for response in responses if isinstance(response, str)]

@@ -30,7 +30,7 @@ _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_
 """Metrics that are no share."""
 
 _Derived = tuple[float | None, Interval | None, float | None]
-"""Score, interval and standard error; None where there is no way to them."""
+"""Score, interval and standard error; None where they cannot be computed."""
 
 
 def read_samples(

@@ -1,4 +1,4 @@
-"""Scores of several samples of every item: mean, deviation, and an interval of two levels."""
+"""Scores of several samples of every item: mean, deviation, interval over items and samples."""
 
 from __future__ import annotations
 

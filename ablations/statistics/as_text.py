@@ -1,4 +1,4 @@
-"""Numbers as text: percent, points, intervals, p values. Knows no table and no score."""
+"""Numbers as text: percent, points, intervals, p values."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def estimate(
     is in the sum of every axis, so it is subtracted until it is counted once; the variance is never
     less than the largest V_axis. Without the subtraction this is the variance of the pigeonhole
     bootstrap (Owen 2007, arXiv 0712.1111). The degrees of freedom are Satterthwaite's (1946): of
-    this variance where one axis varies beside the items, as in a two-way random design; with more
+    this variance where one axis varies besides the items, as in a two-way random design; with more
     axes of the sum of all V_axis, because so many subtractions leave too few. The coverage is
     measured in tests/benchmarks/bench_coverage.py.
 

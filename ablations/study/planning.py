@@ -105,7 +105,7 @@ def plan_study(
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
         is_finished: says of a record's key whether the record is there. The data that the others
-            need is read once, so that what is missing is said now; None reads no data.
+            need is read once, so that an error comes now; None reads no data.
 
     Raises:
         InputError: listing every problem.

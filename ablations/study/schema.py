@@ -51,7 +51,7 @@ EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
 
 MAX_SETTINGS = 10_000
-"""Of a study; a grid of more is a slip of the pen."""
+"""Most settings of a study; a larger grid is a slip of the pen."""
 
 ROLES = ("base", "task", "language")
 """Model names of a recipe that stand for the experts of a cell."""

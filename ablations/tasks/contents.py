@@ -1,4 +1,4 @@
-"""What a task is made of: its YAML with what that includes, functions beside it, and its data.
+"""What a task is made of: its YAML with what that includes, functions next to it, and its data.
 
 Comments, the order of keys and the place of files do not count, nor do the other files of the
 folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`).
@@ -105,7 +105,7 @@ def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return the content of a task's file with the data next to it named by its whole path.
 
     lm-eval reads relative `data_files` from the working directory. Here a file that is not there,
-    but beside the task's YAML in `folder`, is that one.
+    but next to the task's YAML in `folder`, is that one.
     """
     source, options = config.get("dataset_path"), config.get("dataset_kwargs")
     # One of datasets' own readers, such as json or csv, not a data set of the hub.

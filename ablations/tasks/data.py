@@ -137,7 +137,7 @@ def load_belebele(
 def load_mmlu(
     *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
 ) -> dict[str, Dataset]:
-    """Return one split, ``items``: those of ``dev`` and ``test``, told apart by column `split`."""
+    """Return one split, ``items``: those of ``dev`` and ``test``, by column `split`."""
     ((language, config),) = configs.items()
     items = [
         {**row, "split": split}

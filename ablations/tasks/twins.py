@@ -1,4 +1,4 @@
-"""Tasks of pairs: an item is two problems, told apart by what a rule that does not read cannot see.
+"""Tasks of pairs: an item is two problems that only a model that reads can tell apart.
 
 lm-eval loads this through the task files of `layerswap smol build`.
 """

@@ -1,6 +1,6 @@
 """Whether checkpoints can be merged, and why not; what a user should know before they are.
 
-Every way to merge asks here, so a pair that one of them takes is one that the others take.
+Every command that merges uses these checks, so all of them accept the same models.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
     """Return whether input and output embeddings are one tensor in a checkpoint.
 
-    Where its config does not say it: unless it and all the others store an output embedding.
+    If its config does not say: true unless it and all the others store an output embedding.
     """
     if checkpoint.config.tie_word_embeddings is not None:
         return checkpoint.config.tie_word_embeddings

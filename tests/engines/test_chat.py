@@ -65,7 +65,7 @@ def test_templates_are_found_by_name(talker, model):
             {"apply_chat_template": "tool"},
             r"no chat template 'tool'; did you mean 'tools'\?",
         ),
-        ({"apply_chat_template": True}, r"random: its tokenizer has no chat template; ask with"),
+        ({"apply_chat_template": True}, r"random: its tokenizer has no chat template; leave out"),
         ({"think_end_token": "</thnk>"}, r"'</thnk>' is not in the vocabulary of its tokenizer"),
     ],
 )

@@ -18,7 +18,7 @@ import yaml
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import status_line
-from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import ADAPTERS, Lora, TrainConfig
@@ -177,7 +177,7 @@ def _finish(
         kept = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen)
     record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
-    with told_if_unwritable(out, ". Make room and run the same command again"):
+    with write_errors(out, ". Make room and run the same command again"):
         expert = _write_expert(config, base, chosen, out.resolve())
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
         write_text(out / HELD_OUT, "".join(lines))

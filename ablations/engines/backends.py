@@ -7,7 +7,7 @@ import importlib.util
 import logging
 from pathlib import Path
 
-from ablations.engines import vllm_cpu, vllm_engine
+from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.scoring.records import Backend
 from layerswap_method.errors import InputError
@@ -67,7 +67,7 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
 def describe_backend(backend: Backend) -> str:
     """Return the backend in words, with its version and what would change it."""
     if backend == "vllm":
-        return f"vLLM {vllm_cpu.installed_version()}"
+        return f"vLLM {vllm_engine.installed_version()}"
     reason = "as requested" if vllm_engine.is_installed() else "vLLM is not installed"
     return f"HF transformers {importlib.metadata.version('transformers')} ({reason})"
 
@@ -78,7 +78,7 @@ def backend_versions(backend: Backend) -> dict[str, str]:
     if importlib.util.find_spec("py3langid") is not None:
         versions["py3langid"] = importlib.metadata.version("py3langid")
     if backend == "vllm":
-        versions["vllm"] = vllm_cpu.installed_version() or "unknown"
+        versions["vllm"] = vllm_engine.installed_version() or "unknown"
     return versions
 
 

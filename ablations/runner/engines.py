@@ -75,7 +75,7 @@ class StudyEngine:
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return record key -> why it is not to be trusted."""
-        from ablations.engines.in_place import SwapFailed
+        from ablations.engines.live import SwapFailed
 
         streamed, self._streamed = self._streamed, {}
         if self._live is not None and streamed:
@@ -166,14 +166,14 @@ class StudyEngine:
         return self._model
 
     def _open(self, work: Work, stack: ExitStack) -> tuple[_Ask, dict[str, Any]]:
-        from ablations.engines.in_place import SwapFailed
+        from ablations.engines.live import SwapFailed
         from layerswap_method.methods.read import recipe_by_files
 
-        merge, seed = work.cell.merge, work.request.seed
+        merge = work.cell.merge
         single = self.single(merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
-            ask = self._cold(single.folder, seed, stack, single.adapter)
+            ask = self._cold(single.folder, stack, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
         recipe, folder, why = recipe_by_files(merge), None, dict[str, Any]()
         if recipe is None or self._materialize:
@@ -190,7 +190,7 @@ class StudyEngine:
         if folder is None:
             folder = stack.enter_context(checkpoint_of(self, work))
         how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return self._cold(folder, seed, stack), how
+        return self._cold(folder, stack), how
 
     def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.
@@ -198,8 +198,7 @@ class StudyEngine:
         Raises:
             SwapFailed: when its weights cannot be put there.
         """
-        from ablations.engines.in_place import SwapFailed
-        from ablations.engines.live import open_live
+        from ablations.engines.live import LiveEvaluator, SwapFailed
         from layerswap_method.methods.read import merge_of_one
         from layerswap_method.recipe.references import Model
 
@@ -217,25 +216,24 @@ class StudyEngine:
             how = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
         if self._live is None:
             tell(Step(f"loading the libraries of {plan.backend}"))
-            self._live = open_live(plan.base.folder, plan.backend, plan.options)
+            self._live = LiveEvaluator(plan.base.folder, plan.backend, plan.options)
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), how
 
-    def _cold(self, folder: Path, seed: int, stack: ExitStack, adapter: Path | None = None) -> _Ask:
+    def _cold(self, folder: Path, stack: ExitStack, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
         from ablations.engines.backends import resolve_backend
-        from ablations.engines.lm_eval_backend import loaded, run_tasks
+        from ablations.engines.lm_eval_backend import run_tasks, start_model
         from ablations.train.fusion import is_fusion
         from ablations.train.model import with_adapter
 
         backend = resolve_backend(self.plan.backend, beside=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
-        options = self.plan.options
-        engine = stack.enter_context(loaded(folder, backend, options, seed, by_peft))
+        lm = start_model(folder, backend, self.plan.options, by_peft)
+        stack.callback(lm.close)
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
-            with_adapter(engine.model, adapter)
-        name = str(adapter or folder)
-        return functools.partial(run_tasks, engine, model=name, backend=backend, folder=folder)
+            with_adapter(lm.model, adapter)
+        return functools.partial(run_tasks, lm, folder=folder, backend=backend)
 
 
 def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
@@ -278,5 +276,4 @@ def recalled(engine: StudyEngine, work: Work, answers: AnswerFile) -> Evaluation
     if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
         return None  # what a merge measures stands in its records
     folder = recipe.merge(engine.experts).donor if single is None else single.folder
-    backend = engine.plan.backend
-    return recall(answers, work.request, model=str(folder), backend=backend, folder=folder)
+    return recall(work.request, folder, engine.plan.backend, answers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.backends import resolve_backend
-from ablations.engines.live import open_live
+from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
 from ablations.scoring.records import Evaluation, EvaluationRequest
@@ -60,7 +60,7 @@ def select_checkpoint(
     Raises:
         SwapFailed: for a model that the engine cannot be given.
     """
-    engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
+    engine = LiveEvaluator(base, select.backend, EngineOptions(batch_size=select.batch_size))
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
         return engine.evaluate(merge_of_one(Model(name, folder, adapter)), request)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
-from ablations.engines.lm_eval_backend import loaded, run_tasks
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
 from ablations.scoring.observed import Outcome
@@ -141,21 +142,21 @@ def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
         """Return the evaluation and how many answers of it are new."""
         new.clear()
         changed, answers = request.model_copy(update=change), AnswerFile(path)
-        found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+        found = run_tasks(lm, changed, model, backend, answers)
         return found, len(new)
 
     def recalled(**change):
         changed, answers = request.model_copy(update=change), AnswerFile(path)
-        return recall(answers, changed, model="m", backend=backend, folder=model)
+        return recall(changed, model, backend, answers)
 
-    with loaded(str(model), backend, options) as lm:
-        whole = run_tasks(lm, request, model="m", backend=backend)
+    with closing(start_model(model, backend, options)) as lm:
+        whole = run_tasks(lm, request, model, backend)
         monkeypatch.setattr(AnswerFile, "keep", counting)
         with pytest.raises(_Killed):
             sent()
         assert lm.answers is None
     most[0] = -1
-    with loaded(str(model), backend, options) as lm:  # as after a kill: another engine
+    with closing(start_model(model, backend, options)) as lm:  # as after a kill: another engine
         assert path.read_text().count("\n") >= 3
         first, count = sent(limit=4)
         assert first.answers_before + count == sum(len(s.responses) for s in first.samples)
@@ -186,10 +187,10 @@ def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, mod
     tasks, drawn = tmp_path / "tasks", Protocol(gen_kwargs=GenKwargs(temperature=1.0))
     write_task(tasks, "same", write_rows(tasks, [{"prompt": "w1 w2", "answer": "w3"}] * 3))
     request = EvaluationRequest(tasks=("same",), include_path=tasks)
-    with loaded(str(model), backend, OPTIONS) as lm:
+    with closing(start_model(model, backend, OPTIONS)) as lm:
         for protocol, lines in ((Protocol(), 1), (drawn, 3)):
             path = tmp_path / f"{lines}.jsonl"
             changed, answers = request.model_copy(update={"protocol": protocol}), AnswerFile(path)
-            found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+            found = run_tasks(lm, changed, model, backend, answers)
             assert path.read_text().count("\n") == lines
             assert [sample.doc_id for sample in found.samples] == [0, 1, 2]

@@ -101,10 +101,9 @@ def test_scores_without_these_options_keep_their_keys():
 def _by_lm_eval(model, tasks, out, engine, *options):
     """Return the prompts that lm-eval's own command line sends."""
     more = {"hf": "", "vllm": ",enforce_eager=True,max_model_len=512"}[engine]
-    start = "import sys; from ablations.engines import vllm_cpu; vllm_cpu.answer_to_vllm(); "
     run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     command = [
-        *(sys.executable, "-c", start + run, "run", "--model", engine, "--limit", "4"),
+        *(sys.executable, "-c", run, "run", "--model", engine, "--limit", "4"),
         *("--model_args", f"pretrained={model},dtype=float32{more}", "--include_path", str(tasks)),
         *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
         *("--log_samples", *options),

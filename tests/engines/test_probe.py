@@ -3,9 +3,8 @@
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.engines.in_place import HfEngine, SwapFailed
-from ablations.engines.live import open_live
-from ablations.engines.probe import Baseline, ProbeAnswers
+from ablations.engines.hf_model import HfModel
+from ablations.engines.live import Baseline, LiveEvaluator, ProbeAnswers, SwapFailed
 from tests.engines.backends import VLLM
 from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, make_world
@@ -44,14 +43,15 @@ def world(tmp_path_factory):
 
 @pytest.mark.slow
 def test_a_load_that_gives_garbage_is_noticed_at_the_start(world, monkeypatch):
-    load = HfEngine.load
+    load = HfModel.load
 
     def transposing(engine, mixes):
         load(engine, mixes)
-        engine._tensors[WRONG].data.copy_(engine._tensors[WRONG].data.T.clone())
+        weight = engine.model.get_parameter(WRONG).data
+        weight.copy_(weight.T.clone())
 
-    monkeypatch.setattr(HfEngine, "load", transposing)
-    live = open_live(world.base, "hf", OPTIONS)
+    monkeypatch.setattr(HfModel, "load", transposing)
+    live = LiveEvaluator(world.base, "hf", OPTIONS)
     with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}.* nats"):
         live.swap(merge_of(world.cells["swap"]))
     assert live._lm is None
@@ -62,26 +62,26 @@ def test_a_load_that_gives_garbage_is_noticed_at_the_start(world, monkeypatch):
 
 @pytest.mark.slow
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
-    monkeypatch.setattr(HfEngine, "load", lambda engine, mixes: None)
+    monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*changes nothing"):
-        open_live(world.base, "hf", OPTIONS).start()
+        LiveEvaluator(world.base, "hf", OPTIONS).start()
 
 
 @pytest.mark.slow
 def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
-    live = open_live(world.base, "hf", OPTIONS)
+    live = LiveEvaluator(world.base, "hf", OPTIONS)
     live.check()  # nothing runs, and nothing is wrong
     assert live._lm is None
     for _ in range(2):
         live.swap(merge_of(world.cells["swap"]))
         live.check()
     live.swap(merge_of(world.cells["swap"]))
-    load = HfEngine.load
+    load = HfModel.load
 
     def forgetful(engine, mixes):
         load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
 
-    monkeypatch.setattr(HfEngine, "load", forgetful)
+    monkeypatch.setattr(HfModel, "load", forgetful)
     with pytest.raises(SwapFailed, match=BACK):
         live.check()
     monkeypatch.undo()
@@ -99,7 +99,7 @@ def test_vllm_is_checked_alike(world, backend, monkeypatch):
             yield name, tensor.T.contiguous() if name in wrong else tensor
 
     monkeypatch.setattr(vllm_engine, "_tensors", transposing)
-    live = open_live(world.base, backend, OPTIONS)
+    live = LiveEvaluator(world.base, backend, OPTIONS)
     live.swap(merge_of(world.cells["swap"]))
     live.check()
     live.swap(merge_of(world.cells["swap"]))
@@ -107,4 +107,4 @@ def test_vllm_is_checked_alike(world, backend, monkeypatch):
     with pytest.raises(SwapFailed, match=f"{BACK}, vllm says other things"):
         live.check()
     with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}, vllm says other things"):
-        open_live(world.base, backend, OPTIONS).start()
+        LiveEvaluator(world.base, backend, OPTIONS).start()

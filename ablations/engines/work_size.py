@@ -15,8 +15,7 @@ from typing import Any
 
 from ablations.engines.answering import asked_limit, within
 from ablations.engines.quiet import quietly
-from ablations.engines.task_faults import task_errors
-from ablations.engines.task_loading import load_tasks, raise_problems
+from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
 from ablations.scoring.records import EvaluationRequest

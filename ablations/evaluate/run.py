@@ -25,8 +25,7 @@ from ablations.runner.records import Run, load_run
 from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, check_folder, run_file
 from ablations.scoring.records import Backend, Evaluation
-from ablations.study.experts import ExpertsFile
-from ablations.study.files import StudyFile, with_settings
+from ablations.study.files import ExpertsFile, StudyFile, with_settings
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint

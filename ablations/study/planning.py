@@ -6,10 +6,9 @@ All problems of the files come in one error, then all of the models that they na
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -23,13 +22,17 @@ from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
-from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import Backend
 from ablations.study import checks
 from ablations.study.cells import Cell, expand, request_of, selected
 from ablations.study.documents import describe_scaling
-from ablations.study.experts import ExpertsFile, read_experts_file, with_experts_file
-from ablations.study.files import StudyFile, own_folder
+from ablations.study.files import (
+    ExpertsFile,
+    StudyFile,
+    own_folder,
+    read_experts_file,
+    with_experts_file,
+)
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
@@ -124,7 +127,7 @@ def plan_study(
         if here:
             check_devices(chosen, study.evaluate.options)
     with _collected(problems):
-        skipped = _skipped_tasks(study, isolation)
+        requests = _requests(study, isolation)
     experts = _find_experts(study, places, folders, problems, download=not dry)
     InputError.raise_any(where, problems)
 
@@ -140,18 +143,17 @@ def plan_study(
         unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
-        check_protocol(protocol_of(study.evaluate), checks.template_folders(cells, experts))
+        check_protocol(study.evaluate, checks.template_folders(cells, experts))
     InputError.raise_any(where, problems)
     selected(cells, only)
 
-    cells = _with_requests(cells, study, isolation)
+    cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
-    assert cells[0].request is not None
-    protocol = protocol_key(cells[0].request, chosen, study.evaluate.options)
+    protocol = protocol_key(requests[None]["request"], chosen, study.evaluate.options)
     cells = identified(cells, experts.values(), contents, protocol, versions)
     if is_finished is not None:
         missing = {
@@ -171,7 +173,7 @@ def plan_study(
     notes = (
         describe_scaling(study, num_layers),
         *checks.plan_notes(study, experts, cells),
-        *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
+        *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
     )
     return StudyPlan(
         study=study,
@@ -278,31 +280,21 @@ def _with_dtype(study: Study, base: Expert) -> Study:
     return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
-def _skipped_tasks(study: Study, isolation: Isolation | None) -> dict[str, str]:
-    """Return the tasks of the study that are skipped, and why.
+def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dict[str, Any]]:
+    """Return language -> fields of its cells: request, groups and tags taken apart, and skipped.
 
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
-    request = request_of(study.evaluate, None, isolation)
-    if request is None or not request.include_path.is_dir():  # said already
-        return {}
-    choice = check_tasks(request)
-    if not choice.asked:
-        reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
-        raise InputError(f"every task of the study is skipped: {reasons}")
-    return choice.skipped
-
-
-def _with_requests(cells: Iterable[Cell], study: Study, isolation: Isolation | None) -> list[Cell]:
-    """Return the cells with their requests, groups and tags taken apart: a record is of a task."""
-
-    @functools.cache
-    def changes(language: str | None) -> dict[str, Any]:
+    fields: dict[str | None, dict[str, Any]] = {}
+    for language in (None, *study.experts.languages().values()):
         request = request_of(study.evaluate, language, isolation)
-        assert request is not None
+        if request is None or not request.include_path.is_dir():  # a problem of the study
+            continue
         choice = check_tasks(request)
-        tasks = {"tasks": choice.asked}
-        return {"request": request.model_copy(update=tasks), "skipped": choice.skipped}
-
-    return [cell.model_copy(update=changes(cell.language)) for cell in cells]
+        if language is None and not choice.asked:
+            reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
+            raise InputError(f"every task of the study is skipped: {reasons}")
+        request = request.model_copy(update={"tasks": choice.asked})
+        fields[language] = {"request": request, "skipped": choice.skipped}
+    return fields

@@ -11,6 +11,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
+from ablations.sandbox import Isolation
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
@@ -21,10 +22,10 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def selection_request(select: Select, code_isolation: str | None = None) -> EvaluationRequest:
+def selection_request(select: Select, isolation: Isolation | None = None) -> EvaluationRequest:
     """Return what every checkpoint is evaluated on; check what can be checked before training.
 
-    `code_isolation` is the sandbox of programs that models write; None leaves such tasks out.
+    `isolation` is the sandbox of programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
@@ -36,8 +37,7 @@ def selection_request(select: Select, code_isolation: str | None = None) -> Eval
         include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
-        allow_code_execution=code_isolation is not None,
-        code_isolation=code_isolation or "bwrap",
+        isolation=isolation,
     )
     resolve_backend(select.backend)
     check_tasks(request)

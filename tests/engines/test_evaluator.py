@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from ablations.engines.donor import differences
 from ablations.engines.live import LiveEvaluator, SwapFailed
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_faults import TaskFault
+from ablations.engines.task_loading import TaskFault
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import read_mix

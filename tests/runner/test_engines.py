@@ -15,8 +15,7 @@ from safetensors.torch import load_file, save_file
 from ablations.engines.hf_model import HfModel
 from ablations.models.find import Expert
 from ablations.runner import records
-from ablations.runner.checkpoints import run_mergekit
-from ablations.runner.engines import StudyEngine
+from ablations.runner.engines import StudyEngine, run_mergekit
 from ablations.runner.run import RunOptions, run_study
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError

@@ -8,7 +8,7 @@ import yaml
 
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
-from ablations.study.experts import find_experts_file
+from ablations.study.files import find_experts_file
 from tests.standins.studies import study_document, write_yaml
 from tests.study.conftest import count_models
 

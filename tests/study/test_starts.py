@@ -11,7 +11,7 @@ from ablations.cli import main
 from ablations.engines.task_loading import load_tasks
 from ablations.runner.records import load_run
 from ablations.scoring.records import EvaluationRequest
-from ablations.study.experts import ExpertsFile
+from ablations.study.files import ExpertsFile
 from ablations.study.schema import Study
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks

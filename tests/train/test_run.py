@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ablations.scoring.records import EvaluationRequest
-from ablations.study.experts import read_experts_file
+from ablations.study.files import read_experts_file
 from ablations.train import select
 from ablations.train import trainer as training
 from ablations.train.config import Select

@@ -80,8 +80,3 @@ def backend_versions(backend: Backend) -> dict[str, str]:
     if backend == "vllm":
         versions["vllm"] = vllm_engine.installed_version() or "unknown"
     return versions
-
-
-def engine_facts(backend: Backend) -> dict[str, bool]:
-    """Return what of an engine is not in its options, as provenance."""
-    return {"batch_invariant": vllm_engine.is_batch_invariant()} if backend == "vllm" else {}

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from layerswap_method.tensors import TensorMix
 
-_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
 128 on CPU leaves up to 127 tokens of the examples to be read anew for every item."""
@@ -82,11 +81,6 @@ def check_workers(options: EngineOptions) -> None:
         )
 
 
-def is_batch_invariant() -> bool:
-    """Return whether vLLM computes an answer alike whatever else is in its batch."""
-    return os.environ.get(_BATCH_INVARIANT, "0") not in ("", "0")
-
-
 def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
     import torch
 
@@ -115,7 +109,7 @@ def prepare(options: EngineOptions) -> None:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
     elif _supports_batch_invariance():
         # Else two equal models need not answer alike.
-        os.environ.setdefault(_BATCH_INVARIANT, "1")
+        os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
     try:
         import vllm  # noqa: F401
     except ImportError as error:

@@ -16,12 +16,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import backend_versions, engine_facts
+from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
@@ -48,17 +48,6 @@ _Ask = Callable[..., Evaluation]
 """Takes a request and a file of ``answers``; asks a model what is not in the file."""
 
 
-class _Model(NamedTuple):
-    """A model in an engine, ready to answer; `stack` ends what is its alone."""
-
-    weights_key: str
-    ask: _Ask
-    how: Mapping[str, Any]
-    """How its weights got there, as provenance."""
-
-    stack: ExitStack
-
-
 class StudyEngine:
     """Evaluates the tasks of a study; starts its engine at the first one that needs it.
 
@@ -69,7 +58,11 @@ class StudyEngine:
         """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
-        self._model: _Model | None = None
+        self._key: str | None = None
+        """Of the model that is ready to answer; `_stack` ends what is its alone."""
+        self._ask: _Ask
+        self._how: Mapping[str, Any]
+        self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}
         """Record key -> answers that the live engine gave since it was last known to be right."""
@@ -102,27 +95,39 @@ class StudyEngine:
             ModelFailed: where experts have changed, or a merge fails.
             LayerSwapError: where the evaluation fails.
         """
-        merge = work.cell.merge
         try:
-            self._check_unchanged(merge)
+            self._check_unchanged(work)
             answers = answer_file(self, work)
-            if (evaluation := recalled(self, work, answers)) is not None:
+            if (evaluation := self._recall(work, answers)) is not None:
                 how = {"weights": "not loaded: every answer was stored"}
                 return evaluation, self._provenance(work, answers, evaluation, how)
-            model = self._opened(work)
+            if self._key != work.cell.weights_key:
+                self._close_model()
+                self._ask, self._how = self._open(work)
+                self._key = work.cell.weights_key
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
-        if str(model.how["weights"]).endswith("streamed"):
+        if str(self._how["weights"]).endswith("streamed"):
             self._streamed[work.key] = answers
         try:
-            evaluation = model.ask(work.request, answers=answers)
+            evaluation = self._ask(work.request, answers=answers)
         except BaseException:
             self._close_model()
             raise
-        self._check_unchanged(merge)
-        facts = {**model.how, **engine_facts(self.plan.backend)}
-        return evaluation, self._provenance(work, answers, evaluation, facts)
+        self._check_unchanged(work)
+        return evaluation, self._provenance(work, answers, evaluation, self._how)
+
+    def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
+        """Return the scores of a task whose answers are all stored, else None."""
+        from ablations.engines.recall import recall
+        from layerswap_method.methods.read import recipe_by_files
+
+        single, recipe = self.single(work.cell.merge), recipe_by_files(work.cell.merge)
+        if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
+            return None  # what a merge measures stands in its records
+        folder = recipe.merge(self.experts).donor if single is None else single.folder
+        return recall(work.request, folder, self.plan.backend, answers)
 
     def _provenance(
         self, work: Work, answers: AnswerFile, evaluation: Evaluation, how: Mapping[str, Any]
@@ -133,13 +138,13 @@ class StudyEngine:
         texts = [os.path.relpath(path, self.out) for path in (answers.path, prompts)]
         return {**with_references(how, names), "texts": texts}
 
-    def _check_unchanged(self, merge: Mapping[str, Any]) -> None:
-        """Check that the experts of a recipe are as they were when the study was planned."""
+    def _check_unchanged(self, work: Work) -> None:
+        """Check that the experts of a cell are as they were when the study was planned."""
         from ablations.study.identity import folder_state
 
-        for reference in named_models(merge):
+        for reference in named_models(work.cell.merge):
             expert = self.experts[reference]
-            for folder in filter(None, (expert.folder, expert.adapter)):
+            for folder in expert.folders:
                 if self.plan.states[str(folder)] != folder_state(folder):
                     raise LayerSwapError(
                         f"expert {expert.name!r} has changed or disappeared since the study began "
@@ -159,20 +164,10 @@ class StudyEngine:
             self._live.close()
 
     def _close_model(self) -> None:
-        model, self._model = self._model, None
-        if model is not None:
-            model.stack.close()
+        self._key = None
+        self._stack.close()
 
-    def _opened(self, work: Work) -> _Model:
-        weights_key = work.cell.weights_key
-        if self._model is None or self._model.weights_key != weights_key:
-            self._close_model()
-            with ExitStack() as stack:
-                ask, how = self._open(work, stack)
-                self._model = _Model(weights_key, ask, how, stack.pop_all())
-        return self._model
-
-    def _open(self, work: Work, stack: ExitStack) -> tuple[_Ask, dict[str, Any]]:
+    def _open(self, work: Work) -> tuple[_Ask, dict[str, Any]]:
         from ablations.engines.live import SwapFailed
         from layerswap_method.methods.read import recipe_by_files
 
@@ -180,11 +175,11 @@ class StudyEngine:
         single = self.single(merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
-            ask = self._cold(single.folder, stack, single.adapter)
+            ask = self._cold(single.folder, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
         recipe, folder, why = recipe_by_files(merge), None, dict[str, Any]()
         if recipe is None or self._materialize:
-            folder = stack.enter_context(checkpoint_of(self, work))
+            folder = self._stack.enter_context(checkpoint_of(self, work))
         if not self._materialize:
             try:
                 return self._swapped(recipe, folder)
@@ -195,9 +190,9 @@ class StudyEngine:
                 )
                 self._close_live()
         if folder is None:
-            folder = stack.enter_context(checkpoint_of(self, work))
+            folder = self._stack.enter_context(checkpoint_of(self, work))
         how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return self._cold(folder, stack), how
+        return self._cold(folder), how
 
     def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.
@@ -227,7 +222,7 @@ class StudyEngine:
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), how
 
-    def _cold(self, folder: Path, stack: ExitStack, adapter: Path | None = None) -> _Ask:
+    def _cold(self, folder: Path, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
         from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import run_tasks, start_model
@@ -237,7 +232,7 @@ class StudyEngine:
         backend = resolve_backend(self.plan.backend, beside=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
         lm = start_model(folder, backend, self.plan.options, by_peft)
-        stack.callback(lm.close)
+        self._stack.callback(lm.close)
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
             with_adapter(lm.model, adapter)
         return functools.partial(run_tasks, lm, folder=folder, backend=backend)
@@ -271,19 +266,6 @@ def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
         if not path.is_file():
             write_text(path, text)
     return path
-
-
-def recalled(engine: StudyEngine, work: Work, answers: AnswerFile) -> Evaluation | None:
-    """Return the scores of a task whose answers are all stored, else None."""
-    from ablations.engines.recall import recall
-    from layerswap_method.methods.read import recipe_by_files
-
-    merge = work.cell.merge
-    single, recipe = engine.single(merge), recipe_by_files(merge)
-    if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
-        return None  # what a merge measures stands in its records
-    folder = recipe.merge(engine.experts).donor if single is None else single.folder
-    return recall(work.request, folder, engine.plan.backend, answers)
 
 
 @contextmanager

@@ -9,21 +9,31 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ablations.engines import vllm_engine
 from ablations.engines.donor import differences
+from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import read_mix
+from tests.engines.backends import VLLM
 from tests.standins.merging import merge_of, merge_of_folder
-from tests.standins.worlds import make_world
+from tests.standins.worlds import OPTIONS, make_world
 from tests.standins.zoo import make_model
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
 ]
+
+
+WRONG = "model.layers.1.self_attn.o_proj.weight"
+"""A square tensor of a module that nothing is fused into."""
+
+BACK = "with the base's weights back in place"
+OVER_ITSELF = "with every tensor of the base loaded over itself"
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +187,50 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
 def test_no_checkpoint(tmp_path):
     with pytest.raises(InputError, match="no readable config"):
         LiveEvaluator(tmp_path / "absent", "hf")
+
+
+def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
+    monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
+    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*changes nothing"):
+        LiveEvaluator(world.base, "hf", OPTIONS).start()
+
+
+def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
+    live = LiveEvaluator(world.base, "hf", OPTIONS)
+    live.check()  # nothing runs, and nothing is wrong
+    assert live._lm is None
+    for _ in range(2):
+        live.swap(merge_of(world.cells["swap"]))
+        live.check()
+    live.swap(merge_of(world.cells["swap"]))
+    load = HfModel.load
+
+    def forgetful(engine, mixes):
+        load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
+
+    monkeypatch.setattr(HfModel, "load", forgetful)
+    with pytest.raises(SwapFailed, match=BACK):
+        live.check()
+    monkeypatch.undo()
+    with pytest.raises(SwapFailed, match=BACK):
+        live.swap(merge_of_folder(world.base))
+
+
+@pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
+def test_vllm_is_checked_alike(world, backend, monkeypatch):
+    read, wrong = vllm_engine._tensors, []
+
+    def transposing(mixes):
+        for name, tensor in read(mixes):
+            yield name, tensor.T.contiguous() if name in wrong else tensor
+
+    monkeypatch.setattr(vllm_engine, "_tensors", transposing)
+    live = LiveEvaluator(world.base, backend, OPTIONS)
+    live.swap(merge_of(world.cells["swap"]))
+    live.check()
+    live.swap(merge_of(world.cells["swap"]))
+    wrong.append(WRONG)
+    with pytest.raises(SwapFailed, match=f"{BACK}, vllm says other things"):
+        live.check()
+    with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}, vllm says other things"):
+        LiveEvaluator(world.base, backend, OPTIONS).start()

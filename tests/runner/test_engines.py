@@ -1,6 +1,5 @@
 """Models into engines: adapters, experts that change, engines that go wrong, tasks that go on."""
 
-import json
 import logging
 import os
 import signal
@@ -9,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.engines.hf_model import HfModel
@@ -22,6 +20,7 @@ from layerswap_method.errors import LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.tuned import train_adapter
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -30,18 +29,7 @@ ignore_dtype = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
 def write_adapter(folder, base):
     """Write a LoRA adapter of the query projections; a large change, so that answers differ."""
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    tensors = {}
-    for layer in range(4):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(4, 32, generator=generator)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 4, generator=generator)
-    save_file(tensors, str(folder / "adapter_model.safetensors"))
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base)}
-    config |= {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
+    return train_adapter(base, folder, scale=1.0, target_modules=["q_proj"], r=4, lora_alpha=8)
 
 
 @pytest.mark.slow
@@ -97,14 +85,15 @@ def test_an_expert_is_watched_whatever_its_folder_is_called(tmp_path, models, na
     expert = Expert("math", folder)
     plan = plan_of(Expert("base", models / "base"), expert)
     engine = StudyEngine(plan, tmp_path, tmp_path / "answers")
-    engine._check_unchanged(passthrough(expert))
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
+    work = work_of(request, passthrough(expert))
+    engine._check_unchanged(work)
     if fate == "gone":
         folder.rename(tmp_path / "hidden")
     else:
         write_expert(folder, 1)
-    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
     with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
-        engine.evaluate(work_of(request, passthrough(expert)))
+        engine.evaluate(work)
 
 
 @pytest.mark.slow

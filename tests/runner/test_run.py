@@ -166,14 +166,6 @@ def test_the_folder_of_another_study_is_refused(tmp_path, experts):
         run(tmp_path, experts, "run")
 
 
-def test_only_chooses_cells(tmp_path, experts):
-    study = str(write_yaml(tmp_path / "small.yml", study_document()))
-    options = RunOptions(experts=experts, backend="hf", only=("kind=recipe", "bottom_layers=1"))
-    text = dry_run(study, options)
-    assert "2 cells (" in text
-    assert "cost: 2 evaluations for 2 cells" in text
-
-
 @pytest.mark.slow
 def test_lines_have_the_names_of_the_report(tmp_path, experts, capsys):
     """The study counts layers of 32; lines name those of the model, and files the study's."""

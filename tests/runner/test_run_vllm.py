@@ -11,8 +11,7 @@ from tests.standins.talkers import WORDS
 pytestmark = [*VLLM, pytest.mark.slow]
 
 
-def test_two_backends_agree_on_every_cell(tmp_path, monkeypatch):
-    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
+def test_two_backends_agree_on_every_cell(tmp_path):
     names = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
     for seed, name in enumerate(names):
         write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
@@ -32,9 +31,6 @@ def test_two_backends_agree_on_every_cell(tmp_path, monkeypatch):
         cells = records.load_run(out).cells
         assert {cell.backend for cell in cells} == {backend}
         assert not any("fallback" in cell.provenance for cell in cells)
-        # vLLM does not support it on a processor, so it is not switched on.
-        invariant = [cell.provenance.get("batch_invariant") for cell in cells]
-        assert invariant == [False if backend == "vllm" else None] * len(cells)
         found[backend] = {
             cell.label: [words_of(str(s.answers[0])) for s in cell.tasks[0].samples()]
             for cell in cells

@@ -94,44 +94,11 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts)
     assert text.startswith("words: its file, its data or how it is scored has changed since. Run")
 
 
-def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path, experts):
-    def new(**changes):
-        """Return label and task of what a study asks beyond those before."""
-        pools = {"task": ["math"], "language": {"sw": ["swahili"]}}
-        tasks = {"tasks": ["words"], "languages": {"sw": ["words_sw"]}}
-        whole = {"experts": pools, "evaluate": tasks, "baseline": ["base"], "vary": None, **changes}
-        study = write_yaml(tmp_path / "study.yml", study_document(**whole))
-        engine = evaluated(tmp_path / "run", study, experts)
-        cells = load_run(tmp_path / "run").head.cells
-        names = {key: (c.label, task) for c in cells for task, key in c.records.items()}
-        return {names[key] for key in engine.seen}
-
-    first = {("base", "words"), ("base", "words_sw"), ("recipe", "words"), ("recipe", "words_sw")}
-    assert new() == first
-    assert new() == set()
-    assert new(baseline=["base", "soup"]) == {("soup", "words"), ("soup", "words_sw")}
-    more = {"tasks": ["words", "words_te"], "languages": {"sw": ["words_sw"]}}
-    assert new(evaluate=more) == {("base", "words_te"), ("recipe", "words_te")}
-    languages = {"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}}
-    telugu = "math+telugu"
-    assert new(experts=POOLS, evaluate=languages) == {(telugu, "words"), (telugu, "words_te")}
-
-
-def test_the_same_experts_elsewhere_are_the_same_and_other_experts_are_new(
-    tmp_path, models, experts
-):
+def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):
     study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
     other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
     folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
     assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
-    whole = len(evaluated(tmp_path / "run", study, experts).seen)
-    copied = shutil.copytree(models / "swahili", tmp_path / "copied")
-    for place, new in ((copied, 0), (models / "telugu", 3)):
-        setting = yaml.safe_load(experts.read_text())
-        setting["experts"]["swahili"] = str(place)
-        moved = write_yaml(tmp_path / "moved.yml", setting)
-        assert len(evaluated(tmp_path / "run", study, moved).seen) == new
-    assert whole == 5
 
 
 def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, experts, monkeypatch):

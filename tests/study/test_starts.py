@@ -13,7 +13,6 @@ from ablations.runner.records import load_run
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.files import ExpertsFile
 from ablations.study.schema import Study
-from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
 from tools import study_page
 from tools.study_page import PAGE
@@ -90,17 +89,6 @@ def test_the_examples_of_the_page_work(pocket):
         EvaluationRequest(tasks=("story_sw",), include_path=pocket / "own" / "tasks")
     )
     assert task.doc_to_text(task.eval_docs[0]) == "w1\nJibu:"
-
-
-@pytest.mark.slow
-def test_own_tasks_and_a_benchmark_run_in_one_study(pocket):
-    document = yaml.safe_load(examples()[0])
-    document["evaluate"] |= {"benchmarks": ["belebele"], "data_dir": str(DATA), "limit": 1}
-    document |= {"baseline": [], "vary": [{"bottom_layers": 1, "top_layers": 1}]}
-    (pocket / "study.yml").write_text(yaml.safe_dump(document))
-    assert "1 cell evaluated, 0 failed" in ok("run", "study.yml", "--backend", "hf")
-    (cell,) = load_run(pocket / "runs" / "my_study").cells
-    assert {score.task for score in cell.scores} == {*TASKS[:2], "layerswap_belebele_sw"}
 
 
 def test_init_keeps_what_is_there(pocket):

@@ -6,12 +6,8 @@ import pytest
 import yaml
 
 from ablations import sandbox
-from ablations.engines import vllm_engine
-from ablations.engines.backends import check_devices
-from ablations.engines.options import EngineOptions
 from ablations.study.files import ExpertsFile
 from ablations.tasks.catalog import SHIPPED_TASKS
-from layerswap_method.errors import InputError
 from tests.standins import talkers, tasks
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_yaml
@@ -157,9 +153,6 @@ def talk(folder, base="plain", dry=False, **evaluate):
             {"base": "chat", "apply_chat_template": "tools"},
             "has no chat template 'tools'; it has default",
         ),
-        ({"think_end_token": "</t>"}, "think_end_token '</t>' is not in the vocabulary"),
-        ({"repeats": 3}, "repeats is 3 and the temperature is 0"),
-        ({"gen_kwargs": {"temprature": 1}}, "did you mean 'temperature'"),
         ({"tasks": ["gsm9k"]}, "unknown task 'gsm9k'; did you mean 'gsm"),
         # Tasks of lm-eval's own are known; the data of this one is on the hub.
         ({"tasks": ["gsm8k"]}, "task gsm8k: its data is not on this machine"),
@@ -190,39 +183,3 @@ def test_the_protocol_is_part_of_every_request_and_key(plan, talking):
     assert list(both.cells[0].records) == ["words_generate", "gsm8k"]
     alone = plan(file, **talk(talking, dry=True, tasks=["gsm8k"], include_path=None)[1])
     assert alone.cells[0].records["gsm8k"] == both.cells[0].records["gsm8k"]
-
-
-@pytest.mark.skipif(vllm_engine.is_installed(), reason="vLLM is installed")
-def test_a_backend_that_is_not_installed_says_how(problem):
-    assert "pip install 'layerswap[vllm]'" in problem(how={"backend": "vllm"})
-
-
-def test_more_gpus_than_there_are_is_an_error(monkeypatch):
-    large = EngineOptions(tensor_parallel_size=64, pipeline_parallel_size=4)
-    with pytest.raises(InputError, match="write device_map: auto to spread"):
-        check_devices("hf", large)
-    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
-    with pytest.raises(InputError, match=r"64 x 4 = 256, and there are \d+ GPUs here"):
-        check_devices("vllm", large)
-    check_devices("vllm", EngineOptions())
-    spread = EngineOptions(device_map="auto")
-    check_devices("hf", spread)
-    with pytest.raises(InputError, match="device_map is transformers'; with --backend vllm write"):
-        check_devices("vllm", spread)
-    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
-    with pytest.raises(InputError, match="CPU build runs no pipeline stages"):
-        check_devices("vllm", EngineOptions(pipeline_parallel_size=2))
-
-
-def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
-    plain = vllm_engine.engine_arguments(EngineOptions(), "bfloat16")
-    assert plain["max_num_seqs"] is None
-    assert (plain["tensor_parallel_size"], plain["pipeline_parallel_size"]) == (1, 1)
-    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
-    given = {
-        **{"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "max_num_seqs": 512},
-        **{"max_model_len": 40960, "gpu_memory_utilization": 0.8, "enforce_eager": True},
-    }
-    found = vllm_engine.engine_arguments(EngineOptions(**given), None)
-    assert {name: found[name] for name in given} == given
-    assert vllm_engine.engine_arguments(EngineOptions(), None)["enforce_eager"] is False

@@ -8,6 +8,7 @@ after.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
-from ablations.engines.donor import differences
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
@@ -39,6 +40,20 @@ _ANSWER_TOKENS = 16
 NATS_PER_TOKEN = 0.01
 """How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
 weight that is not where it belongs costs whole nats."""
+
+
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt"),
+)
+_IDLE = frozenset(
+    {
+        *("transformers_version", "_name_or_path", "_from_model_config", "_commit_hash"),
+        *("dtype", "torch_dtype", "use_cache", "output_attentions", "output_hidden_states"),
+    }
+)
+"""Keys that change no answer. The dtype is compared by itself; the chat template is not compared
+at all, because every model is asked with that of its own donor (`ablations.engines.chat`)."""
 
 
 class ProbeAnswers(NamedTuple):
@@ -272,3 +287,70 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     finally:
         lm.think_end_token = think_end
     return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return what differs between two checkpoints besides their tensors, file by file.
+
+    An engine keeps the config, generation settings and tokenizer that it was started with. They are
+    compared by what transformers reads: two versions of it write the same in different words.
+    """
+    if one.resolve() == other.resolve():
+        return []
+    readers = {"config.json": _config, "generation_config.json": _generation}
+    if _digests(one) != _digests(other):
+        readers["tokenizer"] = _tokenizer
+    differing = []
+    for name, read in readers.items():
+        ours, theirs = read(one), read(other)
+        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        if keys:
+            differing.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
+    return differing
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    return _active(AutoConfig.from_pretrained(folder).to_dict())
+
+
+def _generation(folder: Path) -> dict[str, Any]:
+    """Return the generation settings; where there is no file, engines take them from the config."""
+    from transformers import AutoConfig, GenerationConfig
+
+    if (folder / "generation_config.json").is_file():
+        settings = GenerationConfig.from_pretrained(folder)
+    else:
+        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder))
+    return _active(settings.to_dict())
+
+
+def _active(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _active(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in _IDLE and value is not None
+    }
+
+
+def _tokenizer(folder: Path) -> dict[str, Any]:
+    """Return what decides how text becomes tokens, and which of them are special."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    facts = {
+        "class": type(tokenizer).__name__,
+        "special tokens": {key: str(each) for key, each in tokenizer.special_tokens_map.items()},
+        "model_max_length": tokenizer.model_max_length,
+    }
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return facts | _digests(folder)
+    stages = json.loads(backend.to_str())
+    return facts | {key: stages[key] for key in stages if key not in ("padding", "truncation")}
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    paths = (folder / name for name in _TOKENIZER_FILES)
+    return {path.name: hash_file(path) for path in paths if path.is_file()}

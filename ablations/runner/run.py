@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.engines.options import BackendChoice
+from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
@@ -145,22 +146,20 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
-    keys = {key for cell in plan.cells for key in cell.records.values()}
-    finished = {key for key in keys if records.find_record(out, key) is not None}
-    chosen = selected(plan.cells, options.only)
-    missing = {
-        task: request
-        for cell in chosen
-        for task, request in cell.requests.items()
-        if cell.records[task] not in finished
-    }
+    finished = _finished(plan, out)
+    missing = plan.missing(options.only, finished)
     return describe_plan(
         plan,
+        selected(plan.cells, options.only),
         materialize=options.materialize,
-        selected={cell.label for cell in chosen},
         finished=finished,
         sizes=_sizes(missing, plan, read_tasks=options.read_tasks),
     )
+
+
+def _finished(plan: StudyPlan, out: Path) -> set[str]:
+    keys = {key for cell in plan.cells for key in cell.records.values()}
+    return {key for key in keys if records.find_record(out, key) is not None}
 
 
 def _sizes(
@@ -196,6 +195,8 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     check_folder(out, file.study.name)
     send = None if options.track is None else tracker(options.track)
     plan = _plan(file, options, out)
+    # So what is missing of the data is said before anything runs.
+    check_data(plan.missing(options.only, _finished(plan, out)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -254,8 +255,6 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         here=options.executor == "local" and not dry,
         only=options.only,
         isolation=options.isolation,
-        # A dry run reads the data where it counts the tokens.
-        is_finished=None if dry else lambda key: records.find_record(out, key) is not None,
     )
 
 

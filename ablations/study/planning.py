@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -17,12 +17,12 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_loading import check_data, check_tasks
+from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
-from ablations.scoring.records import Backend
+from ablations.scoring.records import Backend, EvaluationRequest
 from ablations.study import checks
 from ablations.study.cells import Cell, expand, request_of, selected
 from ablations.study.documents import describe_scaling
@@ -72,6 +72,17 @@ class StudyPlan:
     notes: tuple[str, ...]
     """What a reader of the scores should know."""
 
+    def missing(
+        self, only: Sequence[str], finished: Collection[str]
+    ) -> dict[str, EvaluationRequest]:
+        """Return task -> a request of it, where a cell that `only` leaves has no `finished` key."""
+        return {
+            task: request
+            for cell in selected(self.cells, only)
+            for task, request in cell.requests.items()
+            if cell.records[task] not in finished
+        }
+
     @property
     def base(self) -> Expert:
         """The shared parent, on which an engine starts."""
@@ -93,7 +104,6 @@ def plan_study(
     here: bool = False,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
-    is_finished: Callable[[str], bool] | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -107,12 +117,9 @@ def plan_study(
         here: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
-        is_finished: says of a record's key whether the record is there. The data that the others
-            need is read once, so that what is missing is said now; None reads no data.
 
     Raises:
         InputError: listing every problem.
-        LayerSwapError: for data on a hub that cannot be reached.
     """
     where, problems = str(file.path), list[str]()
     study, places, folder = _with_experts(file, experts_file)
@@ -155,14 +162,6 @@ def plan_study(
     fingerprints.save()
     protocol = protocol_key(requests[None]["request"], chosen, study.evaluate.options)
     cells = identified(cells, experts.values(), contents, protocol, versions)
-    if is_finished is not None:
-        missing = {
-            task: request
-            for cell in selected(cells, only)
-            for task, request in cell.requests.items()
-            if not is_finished(cell.records[task])
-        }
-        check_data(missing.values())
     if not checkpoints:
         with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
             checkpoints = [read_checkpoint(base.name, base.folder)]

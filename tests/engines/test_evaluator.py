@@ -10,9 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.engines import vllm_engine
-from ablations.engines.donor import differences
 from ablations.engines.hf_model import HfModel
-from ablations.engines.live import LiveEvaluator, SwapFailed
+from ablations.engines.live import LiveEvaluator, SwapFailed, differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.records import EvaluationRequest

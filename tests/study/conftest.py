@@ -3,6 +3,7 @@ import shutil
 
 import pytest
 
+from ablations.engines.task_loading import check_data
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import LayerSwapError
@@ -59,10 +60,22 @@ def other_generation(own):
 def plan(tmp_path, experts):
     """Return a function that plans a study: a small one, but for the keys that it is given."""
 
-    def call(given=experts, settings=None, /, *, path=tmp_path / "study.yml", how=(), **changes):
+    def call(
+        given=experts,
+        settings=None,
+        /,
+        *,
+        path=tmp_path / "study.yml",
+        how=(),
+        reads=False,
+        **changes,
+    ):
         document = study_document(**changes)
         write_yaml(path, {key: value for key, value in document.items() if value is not None})
-        return plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
+        found = plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
+        if reads:
+            check_data(found.missing((), ()).values())
+        return found
 
     return call
 

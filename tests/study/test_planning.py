@@ -134,15 +134,6 @@ def test_other_weights_change_the_keys_of_what_is_made_of_them(plan, own):
     assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
 
 
-def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
-    found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
-    assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
-    assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
-    text = describe_plan(found, materialize=False)
-    assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text
-    assert "█··█" in text
-
-
 def test_any_parameter_of_another_method_can_be_varied(plan, problem):
     models = [each | {"parameters": {"density": 0.2, "weight": 1.0}} for each in MODELS]
     ties = {"merge_method": "ties", "models": models, "base_model": "base"}
@@ -158,17 +149,17 @@ def test_any_parameter_of_another_method_can_be_varied(plan, problem):
 
 def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
-    text = describe_plan(found, materialize=False)
+    text = describe_plan(found, found.cells, materialize=False)
     assert "cost: 6 evaluations for 6 cells" in text
     assert "models to load: 6" in text
     assert "checkpoints written to disk: 1 (" in text
     done = set(found.cells[0].records.values())
-    text = describe_plan(found, materialize=True, finished=done)
+    text = describe_plan(found, found.cells, materialize=True, finished=done)
     assert "cost: 5 evaluations for 6 cells" in text
     assert "models to load: 5" in text
     assert "checkpoints written to disk: 5 (" in text
-    ties = {cell.label for cell in found.cells if cell.kind == "ties"}
-    text = describe_plan(found, materialize=False, selected=ties)
+    ties = [cell for cell in found.cells if cell.kind == "ties"]
+    text = describe_plan(found, ties, materialize=False)
     assert "\n1 cell (layers" in text
     assert "cost: 1 evaluation for 1 cell, on hf" in text
 
@@ -178,7 +169,7 @@ def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
     write_expert(own.parent / "base", 0, dtype=torch.float16)
     found = plan(own, baseline=["base", "task_expert", "ties"])
     assert found.options.dtype == found.study.evaluate.options.dtype == "float16"
-    text = describe_plan(found, materialize=False)
+    text = describe_plan(found, found.cells, materialize=False)
     assert "on hf in float16" in text
     assert "models to load: 7" in text
     size = 4 * found.num_weights / 1000  # written in the recipe's float32
@@ -349,12 +340,3 @@ def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_
     told = problem(tmp_path / "gone.yml", evaluate={"tasks": ["of_the_experts_file"]})
     assert "gone.yml: cannot be read" in told
     assert "of_the_experts_file" not in told
-
-
-def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(plan, tmp_path):
-    keys = [cell.records["words"] for cell in plan().cells]
-    write_yaml(tmp_path / "swap.yml", RECIPE)
-    assert [cell.records["words"] for cell in plan(recipe="swap.yml").cells] == keys
-    write_yaml(tmp_path / "swap.yml", {**RECIPE, "dtype": "bfloat16"})
-    # The unmerged models are what they were.
-    assert keys_of(plan(recipe="swap.yml")) & set(keys) == set(keys[:2])

@@ -27,13 +27,13 @@ def shipped(experts):
 def small(evaluate, *, dry=False, isolation=None, **options):
     """Return the changes of a small study in two languages; without `dry` its data is read."""
     settings = {"limit": 2, "data_dir": str(DATA), **evaluate, **options}
-    how = {"dry": dry, "isolation": isolation, "is_finished": None if dry else lambda _: False}
     return {
         "experts": POOLS,
         "baseline": ["base"],
         "vary": None,
         "evaluate": {name: value for name, value in settings.items() if value is not None},
-        "how": how,
+        "how": {"dry": dry, "isolation": isolation},
+        "reads": not dry,
     }
 
 
@@ -140,7 +140,8 @@ def talk(folder, base="plain", dry=False, **evaluate):
     changes = {
         **{"recipe": None, "vary": None, "baseline": ["base", "task_expert"]},
         **{"experts": {"base": base, "task": "chat"}, "evaluate": asked},
-        "how": {"dry": dry, "is_finished": None if dry else lambda _: False},
+        "how": {"dry": dry},
+        "reads": not dry,
     }
     return ExpertsFile.model_validate({"experts": places}), changes
 

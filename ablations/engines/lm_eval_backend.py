@@ -90,14 +90,14 @@ def run_tasks(
     tasks, skipped = load_tasks(request)
     tell(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
-    set_protocol(lm, request.protocol, folder)
+    set_protocol(lm, request, folder)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
         lm.answers = answers  # one that is no `Answering` stores none
-        for repeat in range(request.protocol.repeats if tasks else 0):
+        for repeat in range(request.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
                 break
@@ -129,7 +129,7 @@ def _simple_evaluate(
     """Return lm-eval's result of one repeat; the examples in the prompts are those of all."""
     from lm_eval import simple_evaluate
 
-    protocol, seed = request.protocol, request.seed
+    seed = request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
     with quietly(), code_isolation(request.isolation):
@@ -141,10 +141,10 @@ def _simple_evaluate(
             limit=request.limit,
             log_samples=True,
             bootstrap_iters=0,
-            system_instruction=protocol.system_instruction,
-            apply_chat_template=protocol.is_chat,
-            fewshot_as_multiturn=protocol.is_multiturn,
-            gen_kwargs=protocol.gen_kwargs.as_lm_eval() or None,
+            system_instruction=request.system_instruction,
+            apply_chat_template=request.is_chat,
+            fewshot_as_multiturn=request.is_multiturn,
+            gen_kwargs=request.gen_kwargs.as_lm_eval() or None,
             random_seed=seed,
             numpy_random_seed=seed,
             torch_random_seed=seed,

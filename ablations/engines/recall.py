@@ -29,7 +29,7 @@ def recall(
     See `run_tasks`; `folder` has the model's tokenizer, for chat templates.
     """
     try:
-        lm = _StoredModel(folder, request.protocol.is_chat)
+        lm = _StoredModel(folder, request.is_chat)
         return run_tasks(lm, request, folder, backend, answers)
     except _Unanswered:
         return None

@@ -104,7 +104,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             "(loglikelihood_rolling), which has no answers to keep; use plain lm-eval"
         )
     given = [task.task_name for task in tasks if not generates(task)]
-    if request.protocol.enable_thinking and given:
+    if request.enable_thinking and given:
         raise InputError(
             f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
             "thinks; leave such tasks out, or ask them without enable_thinking"
@@ -198,15 +198,15 @@ def task_manager(request: EvaluationRequest) -> Any:
         InputError: for a folder that is not there, or unknown tasks.
     """
     tell(Step("reading the task files"))
-    if not request.include_path.is_dir():
-        raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
+    if not request.task_folder.is_dir():
+        raise InputError(f"{request.task_folder}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
     files = (path for folder in request.folders for path in folder.rglob("*"))
     states = frozenset((path, path.stat().st_mtime_ns) for path in files if path.is_file())
     manager, own = _manager(request.folders, request.data_dir, states)
     if not own:
-        raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
+        raise InputError(f"{request.task_folder}: has no lm-eval task file (*.yaml)")
     if any(task not in own for task in request.tasks):
         _check_names(request, own)
         # What the folders have goes before what lm-eval has under the same name.
@@ -266,7 +266,7 @@ def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
         listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
         problems[-1] = with_valid(problems[-1], listed)
-        raise InputError.from_problems(str(request.include_path), problems)
+        raise InputError.from_problems(str(request.task_folder), problems)
 
 
 def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterator[str]:

@@ -87,7 +87,7 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, _COUNTED))
     counted = len({each.doc_id for each in task.instances})
-    given = request.protocol.gen_kwargs
+    given = request.gen_kwargs
     lengths, limits = [], []
     for prompt, second in (each.args for each in task.instances):
         is_generated = not isinstance(second, str)
@@ -101,7 +101,7 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
         limits = [limit and within(limit, context, longest) for limit in limits]
         pairs = zip(lengths, limits, strict=True)
         lengths = [min(length, context - limit) for length, limit in pairs]
-    items *= request.protocol.repeats if any(limits) else 1
+    items *= request.repeats if any(limits) else 1
     return TaskSize(items, sum(lengths) * items // counted, sum(limits) * items // counted)
 
 

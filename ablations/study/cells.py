@@ -8,14 +8,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ablations.models.find import Expert
 from ablations.sandbox import Isolation
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.records import EvaluationRequest, EvaluationSettings
 from ablations.study.documents import (
     baseline_document,
     with_experts,
@@ -23,7 +22,6 @@ from ablations.study.documents import (
     with_values,
 )
 from ablations.study.schema import BASELINE_ROLES, Evaluate, Kind, Pools, Study, Value
-from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -199,22 +197,11 @@ def request_of(
     tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
     if not tasks:
         return None
-    return EvaluationRequest(
-        tasks=tuple(tasks),
-        include_path=task_folder(evaluate),
-        data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
-        isolation=isolation,
-        limit=evaluate.limit,
-        seed=evaluate.seed,
-        level=evaluate.level,
-        protocol=evaluate,
-    )
-
-
-def task_folder(evaluate: Evaluate) -> Path:
-    """Return the folder of the task files: the shipped ones where neither file names another."""
-    path = evaluate.include_path
-    return SHIPPED_TASKS if path is None else Path(path).absolute()
+    settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
+    # Workers may have another working directory.
+    places = {"include_path": evaluate.task_folder, "data_dir": evaluate.data_dir}
+    places = {name: path and path.absolute() for name, path in places.items()}
+    return EvaluationRequest(**{**settings, **places, "tasks": tuple(tasks)}, isolation=isolation)
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

@@ -69,7 +69,7 @@ class ExpertsFile(Described):
     experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
     """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
 
-    include_path: StrictStr | None = None
+    include_path: Path | None = None
     """Folder with lm-eval task files, in place of the study's."""
 
     tasks: tuple[StrictStr, ...] | dict[StrictStr, StrictStr] = ()
@@ -153,7 +153,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
             found.append(f"--set {problem}" if problem.startswith(set_here) else problem)
     InputError.raise_any(str(path), found)
     folder, evaluate = own_folder(path), study.evaluate
-    places = {name: near(getattr(evaluate, name), folder) for name in ("include_path", "data_dir")}
+    given = {name: getattr(evaluate, name) for name in ("include_path", "data_dir")}
+    places = {name: place and resolve_from(place, folder) for name, place in given.items()}
     study = study.model_copy(update={"evaluate": evaluate.model_copy(update=places)})
     return StudyFile(path, study, tuple(settings))
 
@@ -174,12 +175,12 @@ def read_experts_file(path: Path) -> ExpertsFile:
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
         for name, entry in file.experts.items()
     }
-    include_path = near(file.include_path, folder)
+    include_path = file.include_path and resolve_from(file.include_path, folder)
     return file.model_copy(update={"include_path": include_path, "experts": experts})
 
 
 def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
-    record = Path(near(entry.path.rpartition("+")[2], folder) or "") / RECORD
+    record = resolve_from(entry.path.rpartition("+")[2], folder) / RECORD
     try:
         facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
     except OSError:
@@ -227,11 +228,6 @@ def own_folder(file: Path) -> Path | None:
     None for shipped files, whose paths start at the working directory.
     """
     return None if file.resolve().parent.is_relative_to(STUDIES) else file.parent
-
-
-def near(path: str | None, folder: Path | None) -> str | None:
-    """Return a path of a file in `folder` as the working directory means it."""
-    return None if path is None else str(resolve_from(path, folder))
 
 
 def _read_recipe(text: str, folder: Path) -> dict[str, Any]:

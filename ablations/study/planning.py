@@ -288,7 +288,7 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
     fields: dict[str | None, dict[str, Any]] = {}
     for language in (None, *study.experts.languages().values()):
         request = request_of(study.evaluate, language, isolation)
-        if request is None or not request.include_path.is_dir():  # a problem of the study
+        if request is None or not request.task_folder.is_dir():  # a problem of the study
             continue
         choice = check_tasks(request)
         if language is None and not choice.asked:

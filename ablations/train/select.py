@@ -13,7 +13,6 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
 from ablations.sandbox import Isolation
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.methods.read import merge_of_one
@@ -34,7 +33,7 @@ def selection_request(select: Select, isolation: Isolation | None = None) -> Eva
     names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
     request = EvaluationRequest(
         tasks=tuple(dict.fromkeys(names)),
-        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
+        include_path=None if select.include_path is None else Path(select.include_path),
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
         isolation=isolation,

@@ -14,7 +14,7 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
 from ablations.scoring.observed import Outcome
-from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
 from tests.standins.tasks import write_rows, write_task
@@ -167,30 +167,30 @@ def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
         assert before + count == sum(len(s.responses) for s in whole.samples)
         assert content(rest) == content(whole) == content(recalled())
         assert recalled().answers_before == before + count
-        assert recalled(protocol=Protocol(system_instruction="Be brief.")) is None
+        assert recalled(system_instruction="Be brief.") is None
         again, count = sent(level=0.5)
         assert count == 0
         assert again.samples == whole.samples
         assert again.scores != whole.scores
-        drawn = {"protocol": Protocol(gen_kwargs=GenKwargs(temperature=1.0), repeats=2)}
+        drawn = {"gen_kwargs": GenKwargs(temperature=1.0), "repeats": 2}
         once, count = sent(**drawn)
         assert count == 2 * len(whole.samples_of("words_generate"))
         assert content(sent(**drawn)[0]) == content(once)
         assert sent(**drawn, seed=1)[1] == count
         assert recalled(**drawn, seed=2) is None
-        assert sent(protocol=Protocol(gen_kwargs=GenKwargs(max_gen_toks=2)))[1] > 0
+        assert sent(gen_kwargs=GenKwargs(max_gen_toks=2))[1] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, model, tmp_path):
-    tasks, drawn = tmp_path / "tasks", Protocol(gen_kwargs=GenKwargs(temperature=1.0))
+    tasks, drawn = tmp_path / "tasks", GenKwargs(temperature=1.0)
     write_task(tasks, "same", write_rows(tasks, [{"prompt": "w1 w2", "answer": "w3"}] * 3))
     request = EvaluationRequest(tasks=("same",), include_path=tasks)
     with closing(start_model(model, backend, OPTIONS)) as lm:
-        for protocol, lines in ((Protocol(), 1), (drawn, 3)):
+        for kwargs, lines in ((GenKwargs(), 1), (drawn, 3)):
             path = tmp_path / f"{lines}.jsonl"
-            changed, answers = request.model_copy(update={"protocol": protocol}), AnswerFile(path)
+            changed, answers = request.model_copy(update={"gen_kwargs": kwargs}), AnswerFile(path)
             found = run_tasks(lm, changed, model, backend, answers)
             assert path.read_text().count("\n") == lines
             assert [sample.doc_id for sample in found.samples] == [0, 1, 2]

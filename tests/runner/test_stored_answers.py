@@ -8,7 +8,7 @@ from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
 from ablations.runner import engines
 from ablations.runner.engines import StudyEngine, answer_file
-from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
 from tests.runner.fakes import plan_of, work_of
 
@@ -31,7 +31,7 @@ def place(tmp_path, models):
     return place
 
 
-WARM = Protocol(gen_kwargs=GenKwargs(temperature=1.0))
+WARM = {"gen_kwargs": GenKwargs(temperature=1.0)}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ WARM = Protocol(gen_kwargs=GenKwargs(temperature=1.0))
         ({"options": {"device_map": "auto"}}, True),
         ({"backend": "vllm"}, True),
         ({"work": work_of(REQUEST, name="y")}, True),
-        ({"work": work_of(REQUEST.model_copy(update={"protocol": WARM}))}, True),
+        ({"work": work_of(REQUEST.model_copy(update=WARM))}, True),
         ({"options": {"kv_cache_gib": 9, "max_num_seqs": 3}}, False),
         (
             {"work": work_of(REQUEST.model_copy(update={"limit": 3, "seed": 5, "level": 0.5}))},

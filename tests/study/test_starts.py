@@ -108,7 +108,7 @@ def test_init_keeps_what_is_there(pocket):
 def test_the_page_says_what_the_schema_says():
     assert CliRunner().invoke(study_page.main, ["--check"]).exit_code == 0
     text = PAGE.read_text()
-    for model in (Study, *Study.model_fields["evaluate"].annotation.__mro__[:2], ExpertsFile):
+    for model in (Study, *Study.model_fields["evaluate"].annotation.__mro__[:3], ExpertsFile):
         for name, field in model.model_fields.items():
             assert field.description, f"{model.__name__}.{name} has no text"
             assert f"| `{name}` |" in text

@@ -46,7 +46,7 @@ def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
     assert set(asked["base"].tasks) == {
         task for label in ("math+swahili", "math+telugu") for task in asked[label].tasks
     }
-    assert {request.include_path for request in asked.values()} == {SHIPPED_TASKS}
+    assert {request.task_folder for request in asked.values()} == {SHIPPED_TASKS}
     assert {request.data_dir for request in asked.values()} == {DATA}
     evaluate = {"tasks": ["layerswap_mgsm_en"], "languages": {"sw": ["layerswap_mgsm_sw"]}}
     found = plan(shipped, **small(evaluate))
@@ -169,7 +169,7 @@ def test_the_protocol_is_part_of_every_request_and_key(plan, talking):
     plain = plan(file, **changes)
     asked = {"gen_kwargs": {"temperature": 0.6}, "repeats": 2, "system_instruction": "w1"}
     other = plan(file, **talk(talking, **asked)[1])
-    assert {cell.request.protocol.repeats for cell in other.cells} == {2}
+    assert {cell.request.repeats for cell in other.cells} == {2}
     keys = [
         {key for cell in each.cells for key in cell.records.values()} for each in (plain, other)
     ]

@@ -13,15 +13,14 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ablations.models.find import Expert
-from ablations.sandbox import Isolation
-from ablations.scoring.records import EvaluationRequest, EvaluationSettings
+from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
     baseline_document,
     with_experts,
     with_scaled_counts,
     with_values,
 )
-from ablations.study.schema import BASELINE_ROLES, Evaluate, Kind, Pools, Study, Value
+from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Study, Value
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -183,25 +182,6 @@ def _with_merge(
         check_form(merge)
     language = codes.get(name) if name is not None else None
     return cell.model_copy(update={"language": language, "merge": merge, "plan": plan})
-
-
-def request_of(
-    evaluate: Evaluate, language: str | None, isolation: Isolation | None
-) -> EvaluationRequest | None:
-    """Return the request of a cell of a language; None where no task is named.
-
-    A model without a language gets the tasks of all. `isolation` is what holds generated programs;
-    without it the tasks that run them are skipped.
-    """
-    lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
-    tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
-    if not tasks:
-        return None
-    settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
-    # Workers may have another working directory.
-    places = {"include_path": evaluate.task_folder, "data_dir": evaluate.data_dir}
-    places = {name: path and path.absolute() for name, path in places.items()}
-    return EvaluationRequest(**{**settings, **places, "tasks": tuple(tasks)}, isolation=isolation)
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

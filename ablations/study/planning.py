@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,9 +23,9 @@ from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
-from ablations.scoring.records import Backend, EvaluationRequest
+from ablations.scoring.records import Backend, EvaluationRequest, EvaluationSettings
 from ablations.study import checks
-from ablations.study.cells import Cell, expand, request_of, selected
+from ablations.study.cells import Cell, expand, selected
 from ablations.study.documents import describe_scaling
 from ablations.study.files import (
     ExpertsFile,
@@ -285,11 +286,18 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
-    fields: dict[str | None, dict[str, Any]] = {}
+    evaluate, fields = study.evaluate, dict[str | None, dict[str, Any]]()
+    settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
+    # Workers may have another working directory.
+    places = {"include_path": evaluate.task_folder, "data_dir": evaluate.data_dir}
+    settings |= {name: path and path.absolute() for name, path in places.items()}
     for language in (None, *study.experts.languages().values()):
-        request = request_of(study.evaluate, language, isolation)
-        if request is None or not request.task_folder.is_dir():  # a problem of the study
+        # A model without a language gets the tasks of all.
+        lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
+        settings["tasks"] = tuple(dict.fromkeys(itertools.chain(evaluate.tasks, *lists)))
+        if not settings["tasks"] or not evaluate.task_folder.is_dir():  # a problem of the study
             continue
+        request = EvaluationRequest(**settings, isolation=isolation)
         choice = check_tasks(request)
         if language is None and not choice.asked:
             reasons = ", ".join(dict.fromkeys(choice.skipped.values()))

@@ -115,7 +115,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
 
     def run(name, **options):
         places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
-        return run_study(str(study), RunOptions(experts, backend="hf", **places, **options)).summary
+        return run_study(str(study), RunOptions(experts, backend="hf", **places, **options))
 
     def how(name):
         found = [cell.provenance for cell in records.load_run(tmp_path / name).cells]
@@ -140,7 +140,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     assert not caplog.records
 
     broken = True  # from the first load on
-    assert not run("broken").failed
+    assert not run("broken").summary.failed
     for each in how("broken"):
         assert each["weights"] == "checkpoint"
         assert "every tensor of the base loaded over itself" in each["fallback"]
@@ -156,13 +156,15 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
 
     monkeypatch.setattr(HfModel, "load", worsening)
     broken = False
-    failed = run("later").failed
+    result = run("later")
+    failed = result.summary.failed
     assert len(failed) == 4
+    assert "Run the same command again to retry the cells that failed." in result.report()
     for error in failed.values():
         assert "with the base's weights back in place" in error
         assert error.endswith("run it again with --materialize")
     assert not records.load_run(tmp_path / "later").cells
-    assert not run("later", materialize=True).failed
+    assert not run("later", materialize=True).summary.failed
     assert scores_by_label(tmp_path / "later") == wanted
 
 

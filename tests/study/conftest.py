@@ -1,4 +1,3 @@
-import json
 import shutil
 
 import pytest
@@ -46,14 +45,6 @@ def own(models, tmp_path):
         shutil.copytree(models / name, tmp_path / name)
     names = ("base", "math", "swahili")
     return write_experts(tmp_path / "own.yml", tmp_path, names, models / "tasks")
-
-
-@pytest.fixture
-def other_generation(own):
-    """Experts whose math one has another generation config than the base."""
-    config = own.parent / "math" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
-    return own
 
 
 @pytest.fixture

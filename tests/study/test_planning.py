@@ -101,7 +101,8 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(plan, tmp_path, models, e
 
     first = keys(models / "tasks")
     assert keys(folder) == first
-    (folder / "README.md").write_text("Words.")
+    for name in ("README.md", "functions.py"):
+        (folder / name).write_text("Words.")
     file = folder / "words.yaml"
     file.write_text(f"# A comment.\n{file.read_text()}")
     assert keys(folder) == first

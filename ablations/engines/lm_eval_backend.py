@@ -11,7 +11,7 @@ from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import backend_versions, resolve_backend
+from ablations.engines.backends import backend_versions
 from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
@@ -46,7 +46,6 @@ def start_model(
     from safetensors import SafetensorError
 
     model = str(model)
-    resolve_backend(backend, beside=adapter)
     tell(Step(f"starting {backend} on {model}"))
     try:
         with quietly():

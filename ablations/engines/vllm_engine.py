@@ -53,34 +53,6 @@ def is_cpu_build() -> bool:
     return (installed_version() or "").endswith("cpu")
 
 
-def check_workers(options: EngineOptions) -> None:
-    """Check that there are as many GPUs as a model takes; on the CPU build, as many cores.
-
-    Raises:
-        InputError: where there are fewer, and for pipeline stages on the CPU build, whose second
-            stage fails in its first step (0.32.0).
-    """
-    if options.gpus == 1:
-        return
-    if not is_cpu_build():
-        import torch
-
-        devices, what = torch.cuda.device_count(), "GPUs"
-    elif options.pipeline_parallel_size == 1:
-        devices, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
-    else:
-        raise InputError(
-            "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
-            "raise tensor_parallel_size"
-        )
-    if options.gpus > devices:
-        sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
-        raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
-            f"are {devices} {what} here; lower one of them"
-        )
-
-
 def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
     import torch
 
@@ -94,12 +66,8 @@ def prepare(options: EngineOptions) -> None:
     What the user has set in the environment is left alone.
 
     Raises:
-        InputError: when vLLM is not installed, or installed and not importable, or wants more GPUs
-            than there are.
+        InputError: when vLLM is installed and cannot be imported.
     """
-    if not is_installed():
-        raise InputError(f"vLLM is not installed. {HOW_TO_INSTALL}")
-    check_workers(options)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if is_cpu_build():

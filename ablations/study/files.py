@@ -1,4 +1,8 @@
-"""Read study files, with what the command line sets in them; every fault of form at once."""
+"""Study files, with what the command line sets in them, and experts files: read and joined.
+
+Every fault of form comes at once. A relative path is taken from the folder of its file if it is
+there, and from the working directory otherwise.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +164,11 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
 
 
 def read_experts_file(path: Path) -> ExpertsFile:
-    """Return the experts file at `path`; raises `InputError` with every problem of it."""
+    """Return the experts file at `path`, which may be the mapping below ``experts:`` alone.
+
+    Raises:
+        InputError: with every problem of it.
+    """
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
@@ -193,7 +201,8 @@ def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]
 def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
     """Return the study with the settings of the experts file.
 
-    `settings` are the keys that the command line has set; they go before both.
+    What the command line sets (`settings` are those keys) counts first, then the study, then the
+    experts file. Only tasks and their folder are the other way round: they belong to the models.
     """
 
     def is_set(key: str) -> bool:

@@ -19,7 +19,7 @@ from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
-from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import study_document, write_expert, write_study, write_yaml
 from tests.standins.tuned import train_adapter
 from tests.waiting import wait_until
 
@@ -171,17 +171,21 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
-    for seed, name in enumerate(("base", "math", "swahili")):
-        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
-    tasks = write_tasks(tmp_path / "tasks", ["words"], items=240)
-    document = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
-    experts = write_yaml(tmp_path / "experts.yml", document | {"include_path": str(tasks)})
     options = {"batch_size": 2, "kv_cache_gib": 1, "max_num_seqs": 2}
     evaluate = {"tasks": ["words"], "options": options}
     changes = {"baseline": ["base"], "vary": {"bottom_layers": [1]}, "evaluate": evaluate}
-    study = str(write_yaml(tmp_path / "small.yml", study_document(**changes)))
+    study, experts = write_study(tmp_path, items=240, **changes)
     code = "from ablations.cli import main; main()"
-    words = ["run", study, "--experts", str(experts), "--backend", backend, "--only", "kind=base"]
+    words = [
+        "run",
+        str(study),
+        "--experts",
+        str(experts),
+        "--backend",
+        backend,
+        "--only",
+        "kind=base",
+    ]
     given = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
     killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
 

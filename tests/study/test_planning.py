@@ -70,10 +70,12 @@ def test_pairs_are_crossed_and_languages_asked(plan):
 def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, experts):
     first, same = plan(), {"tasks": ["words"], "options": {"batch_size": 8}}
     keys = keys_of(first)
-    for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}):
+    drawn = {"gen_kwargs": {"temperature": 0.6}, "repeats": 2}
+    for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}, drawn):
         changed = plan(evaluate=same | changes)
         assert changed.protocol != first.protocol
         assert not keys & keys_of(changed)
+    assert {cell.request.repeats for cell in changed.cells} == {2}
     memory = {"options": {"batch_size": 8, "gpu_memory_utilization": 0.3}}
     for changes in ({}, {"tasks": ["words", "words_sw"]}, memory):
         assert keys <= keys_of(plan(evaluate=same | changes))

@@ -6,9 +6,7 @@ import pytest
 import yaml
 
 from ablations import sandbox
-from ablations.study.files import ExpertsFile
 from ablations.tasks.catalog import SHIPPED_TASKS
-from tests.standins import talkers, tasks
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_yaml
 
@@ -122,65 +120,30 @@ def test_what_benchmarks_cannot_be_is_said(problem, shipped):
     assert "needs experts.language by language" in problem(shipped, **listed)
 
 
-@pytest.fixture(scope="module")
-def talking(tmp_path_factory):
-    """Two models and their tasks; one of them has a chat template."""
-    folder = tmp_path_factory.mktemp("talking")
-    for seed, name in enumerate(("plain", "chat")):
-        talkers.write_model(folder / name, seed)
-    (folder / "chat" / "chat_template.jinja").write_text(TEMPLATE)
-    tasks.write_tasks(folder / "tasks")
-    return folder
-
-
-def talk(folder, base="plain", dry=False, **evaluate):
-    """Return an experts file, and the changes of a study without a merge."""
-    asked = {"tasks": ["words_generate"], "include_path": str(folder / "tasks"), **evaluate}
-    places = {"plain": str(folder / "plain"), "chat": str(folder / "chat")}
-    changes = {
-        **{"recipe": None, "vary": None, "baseline": ["base", "task_expert"]},
-        **{"experts": {"base": base, "task": "chat"}, "evaluate": asked},
-        "how": {"dry": dry},
-        "reads": not dry,
-    }
-    return ExpertsFile.model_validate({"experts": places}), changes
-
-
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"apply_chat_template": True}, "plain: its tokenizer has no chat template"),
-        (
-            {"base": "chat", "apply_chat_template": "tools"},
-            "has no chat template 'tools'; it has default",
-        ),
+        ({"apply_chat_template": True}, "base: its tokenizer has no chat template"),
         ({"tasks": ["gsm9k"]}, "unknown task 'gsm9k'; did you mean 'gsm"),
         # Tasks of lm-eval's own are known; the data of this one is on the hub.
         ({"tasks": ["gsm8k"]}, "task gsm8k: its data is not on this machine"),
     ],
 )
-def test_faults_are_said_before_a_model_is_loaded(problem, talking, asked, message):
-    file, changes = talk(talking, **asked)
-    assert message in problem(file, **changes)
+def test_faults_are_said_before_a_model_is_loaded(problem, asked, message):
+    assert message in problem(evaluate={"tasks": ["words"], **asked}, reads=True)
 
 
-def test_the_protocol_is_part_of_every_request_and_key(plan, talking):
-    file, changes = talk(talking)
-    plain = plan(file, **changes)
-    asked = {"gen_kwargs": {"temperature": 0.6}, "repeats": 2, "system_instruction": "w1"}
-    other = plan(file, **talk(talking, **asked)[1])
-    assert {cell.request.repeats for cell in other.cells} == {2}
-    keys = [
-        {key for cell in each.cells for key in cell.records.values()} for each in (plain, other)
-    ]
-    assert not keys[0] & keys[1]
-    assert plain.protocol != other.protocol
-    note = "with a chat template, and there is one in chat: "
-    assert any(note in each for each in plain.notes)
-    templated = talk(talking, base="chat", apply_chat_template=True)
-    assert not any(note in each for each in plan(*templated[:1], **templated[1]).notes)
-    # lm-eval's own tasks are known by name, whatever the folder.
-    both = plan(file, **talk(talking, dry=True, tasks=["words_generate", "gsm8k"])[1])
-    assert list(both.cells[0].records) == ["words_generate", "gsm8k"]
-    alone = plan(file, **talk(talking, dry=True, tasks=["gsm8k"], include_path=None)[1])
-    assert alone.cells[0].records["gsm8k"] == both.cells[0].records["gsm8k"]
+def test_lm_evals_own_tasks_are_the_same_whatever_the_folder(plan, shipped):
+    both = plan(evaluate={"tasks": ["words", "gsm8k"]}).cells[0].records
+    assert list(both) == ["words", "gsm8k"]
+    assert plan(shipped, evaluate={"tasks": ["gsm8k"]}).cells[0].records["gsm8k"] == both["gsm8k"]
+
+
+def test_models_with_a_chat_template_are_noted_where_no_prompt_has_it(plan, own):
+    for name in ("math", "base", "swahili"):
+        (own.parent / name / "chat_template.jinja").write_text(TEMPLATE)
+        notes = [note for note in plan(own).notes if "written with a chat template" in note]
+        assert len(notes) == 1
+        assert "there is one in math" in notes[0]
+    chat = {"tasks": ["words"], "apply_chat_template": True}
+    assert not any("chat template" in note for note in plan(own, evaluate=chat).notes)

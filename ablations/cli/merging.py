@@ -69,7 +69,7 @@ def merge(
 
 
 def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
-    from ablations.runner.checkpoints import mergekit_yaml
+    from ablations.runner.engines import mergekit_yaml
 
     for name in ("verify", "resume"):
         if options[name]:

@@ -118,7 +118,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     experts.yml unless you name another. It works as it is on the experts of layerswap pocket
     build; its comments say what to change for your own experts.
     """
-    from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+    from ablations.machine.whole_files import check_place, write_errors, write_text
 
     path = file or Path(f"{kind}.yml")
     if path.is_dir():
@@ -127,6 +127,6 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     if path.exists() and not force:
         raise InputError(f"{path}: exists; add --force to replace it, or give another name")
     text = (STARTS / f"{kind}.yml").read_text(encoding="utf-8")
-    with told_if_unwritable(path):
+    with write_errors(path):
         write_text(path, text.replace(f"{kind}.yml", path.name))
     click.echo(f"{path} is written. Edit it, then run: {_NEXT[kind].format(path)}")

@@ -46,7 +46,7 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     isolation = pop_isolation(options)
     short = [f"{name}={value}" for name, value in options.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    train_expert(read_config(config, (*settings, *short)), out, code_isolation=isolation)
+    train_expert(read_config(config, (*settings, *short)), out, isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
 

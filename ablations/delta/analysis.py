@@ -19,8 +19,8 @@ from ablations.machine.names import slug
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import (
     check_place,
-    told_if_unwritable,
     write_bytes,
+    write_errors,
     write_text,
 )
 from ablations.models.find import find_model
@@ -68,7 +68,7 @@ def delta(
             f"{reference!r}, or give --reference alone"
         )
     tell(Step("drawing figures"))
-    with told_if_unwritable(out):
+    with write_errors(out):
         for profile in profiles:
             place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
             table = profile.tensors.to_csv(index=False, float_format="%.9g", lineterminator="\n")

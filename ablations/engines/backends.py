@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import logging
+import os
 from pathlib import Path
 
-from ablations.engines import vllm_cpu, vllm_engine
+from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.scoring.records import Backend
 from layerswap_method.errors import InputError
@@ -45,29 +46,47 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
 
 
 def check_devices(backend: Backend, options: EngineOptions) -> None:
-    """Check that this machine has the GPUs that the options need. Loads no model.
+    """Check that this machine has the GPUs that a model takes; on vLLM's CPU build, the cores.
 
     Raises:
-        InputError: where it has fewer, or the backend spreads a model in another way.
+        InputError: where it has fewer, for options that are the other backend's, and for pipeline
+            stages on the CPU build, whose second stage fails in its first step (0.32.0).
     """
     if backend == "vllm" and options.device_map is not None:
         raise InputError(
             "device_map is transformers'; with --backend vllm write tensor_parallel_size: N to "
             "spread a model over N GPUs"
         )
-    if backend == "vllm":
-        vllm_engine.check_workers(options)
-    elif options.gpus > 1:
+    if options.gpus == 1:
+        return
+    if backend == "hf":
         raise InputError(
             "tensor_parallel_size and pipeline_parallel_size are vLLM's; with --backend hf write "
             "device_map: auto to spread a model over several GPUs"
+        )
+    if not vllm_engine.is_cpu_build():
+        import torch
+
+        devices, what = torch.cuda.device_count(), "GPUs"
+    elif options.pipeline_parallel_size == 1:
+        devices, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
+    else:
+        raise InputError(
+            "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
+            "raise tensor_parallel_size"
+        )
+    if options.gpus > devices:
+        sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
+        raise InputError(
+            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
+            f"are {devices} {what} here; lower one of them"
         )
 
 
 def describe_backend(backend: Backend) -> str:
     """Return the backend in words, with its version and what would change it."""
     if backend == "vllm":
-        return f"vLLM {vllm_cpu.installed_version()}"
+        return f"vLLM {vllm_engine.installed_version()}"
     reason = "as requested" if vllm_engine.is_installed() else "vLLM is not installed"
     return f"HF transformers {importlib.metadata.version('transformers')} ({reason})"
 
@@ -78,10 +97,5 @@ def backend_versions(backend: Backend) -> dict[str, str]:
     if importlib.util.find_spec("py3langid") is not None:
         versions["py3langid"] = importlib.metadata.version("py3langid")
     if backend == "vllm":
-        versions["vllm"] = vllm_cpu.installed_version() or "unknown"
+        versions["vllm"] = vllm_engine.installed_version() or "unknown"
     return versions
-
-
-def engine_facts(backend: Backend) -> dict[str, bool]:
-    """Return facts of an engine that are not in its options, as provenance."""
-    return {"batch_invariant": vllm_engine.is_batch_invariant()} if backend == "vllm" else {}

@@ -14,10 +14,10 @@ What lm-eval does otherwise with HF than with vLLM:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lm_eval.models.huggingface import HFLM
@@ -30,6 +30,10 @@ from lm_eval.models.utils import (
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
+from layerswap_method.errors import LayerSwapError
+
+if TYPE_CHECKING:
+    from layerswap_method.tensors import TensorMix
 
 _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
@@ -50,6 +54,54 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Check that every tensor has a parameter of its name, and no parameter is left over.
+
+        Raises:
+            LayerSwapError: where one has not, or is not on a GPU.
+        """
+        tensors = self.model.state_dict(keep_vars=True)
+        away = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
+        if away is not None:
+            raise LayerSwapError(
+                f"parts of the model did not fit the GPUs and are elsewhere ({away}), so "
+                "its tensors cannot be replaced in place"
+            )
+        names = list(names)
+        known = {tensors[name].data_ptr() for name in names if name in tensors}
+        odd = [name for name in names if name not in tensors]
+        odd += [name for name, tensor in tensors.items() if tensor.data_ptr() not in known]
+        if odd:
+            raise LayerSwapError(
+                "transformers holds this model under other names than its checkpoint "
+                f"({', '.join(odd[:3])}), so its tensors cannot be replaced in place"
+            )
+
+    def load(self, mixes: Mapping[str, TensorMix]) -> None:
+        """Copy tensors over the parameters of the same names, block by block, in their dtype.
+
+        Raises:
+            LayerSwapError: for another shape, or where a file is not as it was.
+        """
+        from layerswap_method.tensors import MixReader
+
+        tensors = self.model.state_dict(keep_vars=True)
+        with torch.no_grad():
+            for name, mix in mixes.items():
+                reader, parameter = MixReader(mix), tensors[name]
+                if reader.shape != parameter.shape:
+                    raise LayerSwapError(
+                        f"{name}: {list(reader.shape)} does not fit the engine's "
+                        f"{list(parameter.shape)}"
+                    )
+                reader.copy_to(parameter)
+
+    def reset_cache(self) -> None:
+        """Do nothing: lm-eval keeps no cache between two runs on a transformers model."""
+
+    def close(self) -> None:
+        """Do nothing: the model goes with this object."""
 
     def _generate(self, questions: Sequence[Question]) -> None:
         """Generate in the batches that lm-eval makes: by options, the longest prompts first."""

@@ -1,28 +1,27 @@
 """An evaluator whose engine stays; each model is loaded into it whole.
 
 What must hold so that the scores are those of a cold engine on the checkpoint that `mergekit-yaml`
-writes is checked here. How tensors get in: `ablations.engines.in_place`.
+writes is checked here. Loading weights into a running vLLM has given garbage without an error for
+some architectures (vLLM issues 29341, 32718 and 52479), so the engine answers a probe before and
+after.
 """
 
 from __future__ import annotations
 
+import json
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
-from ablations.engines.donor import differences
-from ablations.engines.in_place import HfEngine, SwapFailed, VllmEngine
-from ablations.engines.lm_eval_backend import run_tasks
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.probe import Baseline, ProbeAnswers, ask_probe
-from ablations.engines.task_loading import check_tasks
+from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
-from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
+from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.document import Merge
@@ -35,21 +34,62 @@ _CORRUPTION = -1024
 """By what the final norm is multiplied to see whether loading changes anything. A model that is
 sure of its tokens then denies them, and one that prefers none prefers some."""
 
+_PROBE_TOKENS = 48
+_ANSWER_TOKENS = 16
 
-def open_live(
-    base_folder: Path, backend: BackendChoice = "auto", options: EngineOptions | None = None
-) -> LiveEvaluator:
-    """Return an evaluator with one engine for every model of one architecture.
+NATS_PER_TOKEN = 0.01
+"""How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
+weight that is not where it belongs costs whole nats."""
 
-    The engine starts at the first model, or with `LiveEvaluator.start`, from the checkpoint in
-    `base_folder`, which gives config and tokenizer.
 
-    Raises:
-        InputError: for a folder that holds no checkpoint, or a backend that is not installed.
-    """
-    engine = VllmEngine() if resolve_backend(backend) == "vllm" else HfEngine()
-    base = merge_of_one(Model(str(base_folder), Path(base_folder)))
-    return LiveEvaluator(engine, base, options or EngineOptions())
+_TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
+    *("added_tokens.json", "vocab.json", "merges.txt"),
+)
+_IDLE = frozenset(
+    {
+        *("transformers_version", "_name_or_path", "_from_model_config", "_commit_hash"),
+        *("dtype", "torch_dtype", "use_cache", "output_attentions", "output_hidden_states"),
+    }
+)
+"""Keys that change no answer. The dtype is compared by itself; the chat template is not compared
+at all, because every model is prompted with that of its donor (`ablations.engines.chat`)."""
+
+
+class ProbeAnswers(NamedTuple):
+    """What a model answers."""
+
+    log_likelihood: float
+    """Mean of a token of the probe's second half, in nats."""
+
+    text: str
+    """The greedy answer to its first half."""
+
+
+class Baseline(NamedTuple):
+    """Two answers of an engine to the probe with the weights that it was started with."""
+
+    first: ProbeAnswers
+    second: ProbeAnswers
+
+    def mismatch(self, now: ProbeAnswers) -> str | None:
+        """Return how `now` differs by more than rounding, None where it does not.
+
+        An engine that does not repeat itself with untouched weights is compared as far as it does:
+        twice the distance of its two log-likelihoods is allowed; texts that differ do not count.
+        """
+        before, after = self.first.log_likelihood, now.log_likelihood
+        allowed = NATS_PER_TOKEN + 2 * abs(before - self.second.log_likelihood)
+        # Written so that NaN differs from every number, and from itself it does not.
+        if not (abs(after - before) <= allowed or (after != after and before != before)):
+            return f"a log-likelihood of {before:.4f} nats a token became {after:.4f}"
+        if self.first.text == self.second.text != now.text:
+            return f"the greedy answer {self.first.text!r} became {now.text!r}"
+        return None
+
+
+class SwapFailed(LayerSwapError):
+    """A model could not be put into a live engine; a checkpoint on disk may do."""
 
 
 class LiveEvaluator:
@@ -60,55 +100,55 @@ class LiveEvaluator:
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
     The engine proves itself: at its start the base is loaded over itself, and a probe must be
-    answered as before (`ablations.engines.probe`). `check` puts the base back and repeats it.
+    answered as before (`ask_probe`). `check` puts the base back and repeats it.
     """
 
-    def __init__(self, engine: HfEngine | VllmEngine, base: Merge, options: EngineOptions) -> None:
-        """Take an engine that is not started, and what it will be started with."""
-        self._engine = engine
-        self._base = base
-        self._options = options
+    def __init__(
+        self,
+        base_folder: Path,
+        backend: BackendChoice = "auto",
+        options: EngineOptions | None = None,
+    ) -> None:
+        """Name the checkpoint that gives config and tokenizer; the engine starts at the first use.
+
+        Raises:
+            InputError: for a folder that holds no checkpoint, or a backend that is not installed.
+        """
+        self.backend = resolve_backend(backend)
+        self._base = merge_of_one(Model(str(base_folder), Path(base_folder)))
+        self._options = options or EngineOptions()
         self._lm: Any = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
         """Why no model can be put into it any more."""
 
-    @property
-    def backend(self) -> Backend:
-        """The engine that runs the models."""
-        return self._engine.backend
-
-    def start(self) -> float:
-        """Start the engine if it does not run; return the seconds that took.
+    def start(self) -> None:
+        """Start the engine if it does not run.
 
         Raises:
             InputError: when the base cannot be loaded.
             SwapFailed: when no model can be put into an engine of this architecture, or the base
                 loaded over itself is no longer the base.
         """
-        started = time.perf_counter()
         if self._disabled is not None:
             raise SwapFailed(self._disabled)
         if self._lm is None:
-            self._lm = self._engine.start(self._base.donor, self._options)
+            self._lm = start_model(self._base.donor, self.backend, self._options)
             with self._ended_by_errors(self._base, for_good=True):
-                self._engine.check(tuple(self._base.tensors))
+                self._lm.check_names(self._base.tensors)
                 self._prove()
-        return time.perf_counter() - started
 
-    def swap(self, model: Merge) -> dict[str, float]:
-        """Load `model` into the engine; return the seconds of ``start`` and ``load``.
+    def swap(self, model: Merge) -> None:
+        """Make the engine's model `model`.
 
         Raises:
             SwapFailed: when that did not work, or would not give the scores of a cold engine. The
                 engine is then as good as new at the next call: restarted if it has to be.
         """
         self._check_fit(model)
-        start_s = self.start()
-        started = time.perf_counter()
+        self.start()
         with self._ended_by_errors(model):
             self._load(model.tensors)
-        return {"start": start_s, "load": time.perf_counter() - started}
 
     def check(self) -> None:
         """Put the base back and repeat the probe; do nothing where no engine runs.
@@ -128,16 +168,12 @@ class LiveEvaluator:
         """Return scores and records of `model`; for `answers` see `run_tasks`.
 
         Raises:
-            InputError: for unknown tasks, before anything is loaded.
+            InputError: for unknown tasks, or a task whose data cannot be read.
             SwapFailed: when the model could not be put into the engine.
         """
-        check_tasks(request)
         self.swap(model)
-        name, backend, folder = str(model.donor), self.backend, model.donor
         try:
-            return run_tasks(
-                self._lm, request, model=name, backend=backend, folder=folder, answers=answers
-            )
+            return run_tasks(self._lm, request, model.donor, self.backend, answers)
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:
@@ -148,7 +184,7 @@ class LiveEvaluator:
         """End the engine; a later call would start it again."""
         lm, self._lm, self._loaded = self._lm, None, None
         if lm is not None:
-            self._engine.stop()
+            lm.close()
 
     def _prove(self) -> None:
         """Load the base over itself and check that the model answers the probe as before.
@@ -178,7 +214,7 @@ class LiveEvaluator:
             )
 
     def _ask_probe(self) -> ProbeAnswers:
-        self._engine.reset_cache()
+        self._lm.reset_cache()
         return ask_probe(self._lm)
 
     def _load(self, tensors: Mapping[str, TensorMix]) -> None:
@@ -187,9 +223,9 @@ class LiveEvaluator:
             return
         tell(Step("loading the weights"))
         self._loaded = None
-        self._engine.load(tensors)
+        self._lm.load(tensors)
         self._loaded = tensors
-        self._engine.reset_cache()
+        self._lm.reset_cache()
 
     @contextmanager
     def _ended_by_errors(self, model: Merge, *, for_good: bool = False) -> Iterator[None]:
@@ -228,3 +264,93 @@ def _final_norm(base: Merge) -> str | None:
     """Return the weight of the norm after the last layer, None where no name says so."""
     outside = (name for name in base.tensors if not re.search(r"\.\d+\.", name))
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
+
+
+def ask_probe(lm: Any) -> ProbeAnswers:
+    """Return what lm-eval's model object answers to the probe: tokens from all its vocabulary."""
+    from lm_eval.api.instance import Instance
+
+    special = set(lm.tokenizer.all_special_ids)
+    known = [token for token in range(len(lm.tokenizer)) if token not in special]
+    tokens = [known[place * len(known) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
+    half = _PROBE_TOKENS // 2
+    first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
+    pair = (first, f" {second.lstrip()}")
+    options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
+    scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
+    generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
+    # What is left of the task before would cut the thinking out of this answer.
+    think_end, lm.think_end_token = lm.think_end_token, None
+    try:
+        ((log_likelihood, _),) = lm.loglikelihood([scored])
+        (text,) = lm.generate_until([generated])
+    finally:
+        lm.think_end_token = think_end
+    return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """Return what differs between two checkpoints besides their tensors, file by file.
+
+    An engine keeps the config, generation settings and tokenizer that it was started with. They are
+    compared by what transformers reads: two versions of it write the same in different words.
+    """
+    if one.resolve() == other.resolve():
+        return []
+    readers = {"config.json": _config, "generation_config.json": _generation}
+    if _digests(one) != _digests(other):
+        readers["tokenizer"] = _tokenizer
+    differing = []
+    for name, read in readers.items():
+        ours, theirs = read(one), read(other)
+        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        if keys:
+            differing.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
+    return differing
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    return _active(AutoConfig.from_pretrained(folder).to_dict())
+
+
+def _generation(folder: Path) -> dict[str, Any]:
+    """Return the generation settings; where there is no file, engines take them from the config."""
+    from transformers import AutoConfig, GenerationConfig
+
+    if (folder / "generation_config.json").is_file():
+        settings = GenerationConfig.from_pretrained(folder)
+    else:
+        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder))
+    return _active(settings.to_dict())
+
+
+def _active(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        key: _active(value) if isinstance(value, Mapping) else value
+        for key, value in settings.items()
+        if key not in _IDLE and value is not None
+    }
+
+
+def _tokenizer(folder: Path) -> dict[str, Any]:
+    """Return what decides how text becomes tokens, and which of them are special."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    facts = {
+        "class": type(tokenizer).__name__,
+        "special tokens": {key: str(each) for key, each in tokenizer.special_tokens_map.items()},
+        "model_max_length": tokenizer.model_max_length,
+    }
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return facts | _digests(folder)
+    stages = json.loads(backend.to_str())
+    return facts | {key: stages[key] for key in stages if key not in ("padding", "truncation")}
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    paths = (folder / name for name in _TOKENIZER_FILES)
+    return {path.name: hash_file(path) for path in paths if path.is_file()}

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, nullcontext
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import backend_versions, resolve_backend
+from ablations.engines.backends import backend_versions
 from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
@@ -29,43 +28,15 @@ from layerswap_method.errors import InputError, LayerSwapError
 logger = logging.getLogger(__name__)
 
 
-@contextmanager
-def loaded(
-    model: str | Path,
-    backend: Backend,
-    options: EngineOptions,
-    seed: int = 0,
-    adapter: Path | None = None,
-) -> Iterator[Any]:
-    """Give lm-eval's model object of a checkpoint; end its engine afterwards.
-
-    Raises:
-        InputError: as `start_model`.
-    """
-    lm = start_model(str(model), backend, options, seed, adapter=adapter)
-    try:
-        yield lm
-    finally:
-        if backend == "vllm":
-            vllm_engine.shut_down(lm.model)
-
-
 def start_model(
-    model: str,
-    backend: Backend,
-    options: EngineOptions,
-    seed: int = 0,
-    engine_arguments: Mapping[str, Any] | None = None,
-    adapter: Path | None = None,
+    model: str | Path, backend: Backend, options: EngineOptions, adapter: Path | None = None
 ) -> Any:
-    """Return lm-eval's model object of a checkpoint: loaded, its engine started.
+    """Return lm-eval's model object of a checkpoint: loaded, its engine started; `close` ends it.
 
     Args:
         model: a folder, or the hub id of a model in the local cache.
         backend: the engine.
         options: how the model is run.
-        seed: of vLLM.
-        engine_arguments: more arguments for vLLM.
         adapter: an adapter of peft's that runs next to the weights; HF only.
 
     Raises:
@@ -74,7 +45,7 @@ def start_model(
     """
     from safetensors import SafetensorError
 
-    resolve_backend(backend, beside=adapter)
+    model = str(model)
     tell(Step(f"starting {backend} on {model}"))
     try:
         with quietly():
@@ -86,7 +57,7 @@ def start_model(
             vllm_engine.prepare(options)
             from ablations.engines.vllm_model import VllmModel
 
-            return VllmModel(model, options, seed, engine_arguments or {})
+            return VllmModel(model, options)
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
@@ -99,10 +70,8 @@ def start_model(
 def run_tasks(
     lm: Any,
     request: EvaluationRequest,
-    *,
-    model: str,
+    folder: Path | None,
     backend: Backend,
-    folder: Path | None = None,
     answers: AnswerFile | None = None,
 ) -> Evaluation:
     """Run the tasks on a loaded lm-eval model object and return scores and records.
@@ -110,9 +79,8 @@ def run_tasks(
     Args:
         lm: an ``lm_eval.api.model.LM``.
         request: tasks and settings.
-        model: name of the model in the result.
+        folder: of the model, whose chat template is applied; None for that of `lm`.
         backend: name of the engine in the result.
-        folder: of the model whose chat template is applied; None for that of `lm`.
         answers: where answers are stored as they arrive; what is in it is not sent again.
 
     Raises:
@@ -121,14 +89,14 @@ def run_tasks(
     tasks, skipped = load_tasks(request)
     tell(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
-    set_protocol(lm, request.protocol, folder)
+    set_protocol(lm, request, folder)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
         lm.answers = answers  # one that is no `Answering` stores none
-        for repeat in range(request.protocol.repeats if tasks else 0):
+        for repeat in range(request.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
                 break
@@ -140,7 +108,7 @@ def run_tasks(
             if repeat == 0:
                 raw, notes = found, tuple(notes_on(lm.outcomes))
     return Evaluation(
-        model=model,
+        model=str(folder or ""),
         backend=backend,
         scores=mean_scores(scores, samples, request.level) if scores else (),
         samples=tuple(sample for each in samples for sample in each),
@@ -150,7 +118,7 @@ def run_tasks(
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
-        notes=(*notes, *task_notes(raw["configs"], request.code_isolation)),
+        notes=(*notes, *task_notes(raw["configs"], request.isolation)),
     )
 
 
@@ -160,22 +128,22 @@ def _simple_evaluate(
     """Return lm-eval's result of one repeat; the examples in the prompts are those of all."""
     from lm_eval import simple_evaluate
 
-    protocol, seed = request.protocol, request.seed
+    seed = request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
-    with quietly(), code_isolation(request.code_isolation):
+    with quietly(), code_isolation(request.isolation):
         raw = simple_evaluate(
             model=lm,
             tasks=tasks,
             task_manager=task_manager(request),
-            confirm_run_unsafe_code=request.allow_code_execution,
+            confirm_run_unsafe_code=request.isolation is not None,
             limit=request.limit,
             log_samples=True,
             bootstrap_iters=0,
-            system_instruction=protocol.system_instruction,
-            apply_chat_template=protocol.is_chat,
-            fewshot_as_multiturn=protocol.is_multiturn,
-            gen_kwargs=protocol.gen_kwargs.as_lm_eval() or None,
+            system_instruction=request.system_instruction,
+            apply_chat_template=request.is_chat,
+            fewshot_as_multiturn=request.is_multiturn,
+            gen_kwargs=request.gen_kwargs.as_lm_eval() or None,
             random_seed=seed,
             numpy_random_seed=seed,
             torch_random_seed=seed,

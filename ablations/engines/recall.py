@@ -22,28 +22,15 @@ class _Unanswered(Exception):
 
 
 def recall(
-    answers: AnswerFile,
-    request: EvaluationRequest,
-    *,
-    model: str,
-    backend: Backend,
-    folder: Path,
+    request: EvaluationRequest, folder: Path, backend: Backend, answers: AnswerFile
 ) -> Evaluation | None:
     """Return the evaluation of a model whose answers are stored, None where one is missing.
 
-    Args:
-        answers: of the model.
-        request: tasks and settings.
-        model: name of the model in the result.
-        backend: name of the engine in the result.
-        folder: with the model's tokenizer, for chat templates.
-
-    Raises:
-        InputError: for unknown tasks, or a task whose data cannot be read.
+    See `run_tasks`; `folder` has the model's tokenizer, for chat templates.
     """
-    lm = _StoredModel(folder, request.protocol.is_chat)
     try:
-        return run_tasks(lm, request, model=model, backend=backend, folder=folder, answers=answers)
+        lm = _StoredModel(folder, request.is_chat)
+        return run_tasks(lm, request, folder, backend, answers)
     except _Unanswered:
         return None
 

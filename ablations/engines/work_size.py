@@ -15,8 +15,7 @@ from typing import Any
 
 from ablations.engines.answering import asked_limit, within
 from ablations.engines.quiet import quietly
-from ablations.engines.task_faults import task_errors
-from ablations.engines.task_loading import load_tasks, raise_problems
+from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, tell
 from ablations.models.context import context_of
 from ablations.scoring.records import EvaluationRequest
@@ -88,7 +87,7 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, _COUNTED))
     counted = len({each.doc_id for each in task.instances})
-    given = request.protocol.gen_kwargs
+    given = request.gen_kwargs
     lengths, limits = [], []
     for prompt, second in (each.args for each in task.instances):
         is_generated = not isinstance(second, str)
@@ -102,7 +101,7 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
         limits = [limit and within(limit, context, longest) for limit in limits]
         pairs = zip(lengths, limits, strict=True)
         lengths = [min(length, context - limit) for length, limit in pairs]
-    items *= request.protocol.repeats if any(limits) else 1
+    items *= request.repeats if any(limits) else 1
     return TaskSize(items, sum(lengths) * items // counted, sum(limits) * items // counted)
 
 

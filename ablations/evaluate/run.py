@@ -23,10 +23,9 @@ from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import SCORES_FILE
-from ablations.runner.run import RunOptions, check_folder, run_file
+from ablations.runner.run import RunOptions, run_file
 from ablations.scoring.records import Backend, Evaluation
-from ablations.study.experts import ExpertsFile
-from ablations.study.files import StudyFile, with_settings
+from ablations.study.files import ExpertsFile, StudyFile, with_settings
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -107,7 +106,6 @@ def evaluate_model(
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
     out = options.out or default_folder(model, backend, block)
-    check_folder(out, _NAME)
     names = [task.name for task in chosen if options.isolation or not task.executes_code]
     skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in names}
     names += [name for name in block.tasks if name not in suite]

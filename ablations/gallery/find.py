@@ -11,7 +11,7 @@ from typing import Any
 import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.gallery.schema import FILE, schema_text
-from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.machine.whole_files import write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -147,7 +147,7 @@ def copy_recipe(name: str, out: Path) -> list[Path]:
         raise InputError(f"{target}: is there already; name another file")
     text, line = source.read_text(encoding="utf-8"), f"^{re.escape(SCHEMA_LINE)}.*$"
     schema = target.with_name(FILE)
-    with told_if_unwritable(target):
+    with write_errors(target):
         write_text(target, re.sub(line, f"{SCHEMA_LINE}{FILE}", text, flags=re.MULTILINE))
         write_text(schema, schema_text())
     return [target, schema]

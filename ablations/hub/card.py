@@ -18,7 +18,7 @@ from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
 from ablations.gallery.plan import describe, supply_of
 from ablations.hub.scores import cell_of, check_same_model, model_index, score_section
-from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.machine.whole_files import write_errors, write_text
 from ablations.runner.records import load_run
 from layerswap_method.errors import InputError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
@@ -93,7 +93,7 @@ def write_card(
         data.eval_results = model_index(scored)
         sections += ["## Evaluation", score_section(scored, run)]
     sections += ["## Licence", _licence_text(license, licences)]
-    with told_if_unwritable(model):
+    with write_errors(model):
         content = _with_section(str(card.text), "\n\n".join(sections))
         write_text(model / CARD, f"---\n{data.to_yaml()}\n---\n{content}")
     return model / CARD

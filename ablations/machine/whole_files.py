@@ -69,7 +69,7 @@ def check_place(path: Path) -> None:
 
 
 @contextmanager
-def told_if_unwritable(path: Path, advice: str = "") -> Iterator[None]:
+def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     """Turn an error of writing in the body, such as a full disk, into one message about `path`.
 
     Raises:

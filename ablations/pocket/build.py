@@ -22,7 +22,7 @@ from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import status_line
 from ablations.machine.stages import Stage
-from ablations.machine.whole_files import told_if_unwritable
+from ablations.machine.whole_files import write_errors
 from ablations.pocket.pretraining import (
     ModelShape,
     Pretraining,
@@ -181,7 +181,7 @@ def build_pocket(
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
         for stage in missing:
             try:
-                with told_if_unwritable(stage.folder), status_line(), _on_one_thread():
+                with write_errors(stage.folder), status_line(), _on_one_thread():
                     stage.write(stages[stage])
             except LayerSwapError as error:
                 raise LayerSwapError(

@@ -15,7 +15,6 @@ from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import read_observations
 from ablations.scoring.observed import LANGUAGE_FIDELITY
-from ablations.scoring.protocol import protocol_of
 from ablations.study.contrasts import Contrast
 from ablations.study.labels import Model, cell_names, models_of
 from ablations.study.schema import PrimaryBlock, ReportBlock
@@ -164,7 +163,7 @@ def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,
         "--max-model-len": str(evaluate.options.max_model_len or "the model's"),
-        "the protocol": str(protocol_of(evaluate).asked() or "the tasks' own"),
+        "the protocol": str(evaluate.asked() or "the tasks' own"),
     }
     for task in tasks:
         facts[f"the version of {task}"] = records[task].task_versions.get(task, "") or "none"

@@ -16,8 +16,8 @@ from ablations.drawing.canvas import HINT, can_draw
 from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import (
     check_place,
-    told_if_unwritable,
     write_bytes,
+    write_errors,
 )
 from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
@@ -275,7 +275,7 @@ def _csv(frame: pd.DataFrame) -> bytes:
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     """Write all files to a temporary folder, then move them to their places."""
     check_place(out / "report.html")
-    with told_if_unwritable(out):
+    with write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report.", dir=out) as fresh:
             for name, content in files.items():

@@ -10,24 +10,29 @@ import functools
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import yaml
 
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import backend_versions, engine_facts
+from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
 from ablations.models.context import context_of
 from ablations.models.find import Expert
-from ablations.runner.checkpoints import checkpoint_of, measured_of, read_measured
 from ablations.runner.worker import ModelFailed, Work
 from ablations.scoring.records import Evaluation, Sample
 from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoint.lora import is_lora
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
@@ -37,19 +42,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_TAIL_LINES = 15
+
 _Ask = Callable[..., Evaluation]
 """Takes a request and a file of ``answers``; asks a model what is not in the file."""
-
-
-class _Model(NamedTuple):
-    """A model in an engine, ready to answer; `stack` closes what belongs to it alone."""
-
-    weights_key: str
-    ask: _Ask
-    how: Mapping[str, Any]
-    """How its weights got there, as provenance."""
-
-    stack: ExitStack
 
 
 class StudyEngine:
@@ -62,7 +58,11 @@ class StudyEngine:
         """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
-        self._model: _Model | None = None
+        self._key: str | None = None
+        """Of the model that is ready to answer; `_stack` ends what is its alone."""
+        self._ask: _Ask
+        self._how: Mapping[str, Any]
+        self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}
         """Record key -> answers that the live engine gave since it was last known to be right."""
@@ -75,7 +75,7 @@ class StudyEngine:
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return record key -> why it is not to be trusted."""
-        from ablations.engines.in_place import SwapFailed
+        from ablations.engines.live import SwapFailed
 
         streamed, self._streamed = self._streamed, {}
         if self._live is not None and streamed:
@@ -95,27 +95,39 @@ class StudyEngine:
             ModelFailed: where experts have changed, or a merge fails.
             LayerSwapError: where the evaluation fails.
         """
-        merge = work.cell.merge
         try:
-            self._check_unchanged(merge)
+            self._check_unchanged(work)
             answers = answer_file(self, work)
-            if (evaluation := recalled(self, work, answers)) is not None:
+            if (evaluation := self._recall(work, answers)) is not None:
                 how = {"weights": "not loaded: every answer was stored"}
                 return evaluation, self._provenance(work, answers, evaluation, how)
-            model = self._opened(work)
+            if self._key != work.cell.weights_key:
+                self._close_model()
+                self._ask, self._how = self._open(work)
+                self._key = work.cell.weights_key
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
-        if str(model.how["weights"]).endswith("streamed"):
+        if str(self._how["weights"]).endswith("streamed"):
             self._streamed[work.key] = answers
         try:
-            evaluation = model.ask(work.request, answers=answers)
+            evaluation = self._ask(work.request, answers=answers)
         except BaseException:
             self._close_model()
             raise
-        self._check_unchanged(merge)
-        facts = {**model.how, **engine_facts(self.plan.backend)}
-        return evaluation, self._provenance(work, answers, evaluation, facts)
+        self._check_unchanged(work)
+        return evaluation, self._provenance(work, answers, evaluation, self._how)
+
+    def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
+        """Return the scores of a task whose answers are all stored, else None."""
+        from ablations.engines.recall import recall
+        from layerswap_method.methods.read import recipe_by_files
+
+        single, recipe = self.single(work.cell.merge), recipe_by_files(work.cell.merge)
+        if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
+            return None  # what a merge measures stands in its records
+        folder = recipe.merge(self.experts).donor if single is None else single.folder
+        return recall(work.request, folder, self.plan.backend, answers)
 
     def _provenance(
         self, work: Work, answers: AnswerFile, evaluation: Evaluation, how: Mapping[str, Any]
@@ -126,13 +138,13 @@ class StudyEngine:
         texts = [os.path.relpath(path, self.out) for path in (answers.path, prompts)]
         return {**with_references(how, names), "texts": texts}
 
-    def _check_unchanged(self, merge: Mapping[str, Any]) -> None:
-        """Check that the experts of a recipe are as they were when the study was planned."""
+    def _check_unchanged(self, work: Work) -> None:
+        """Check that the experts of a cell are as they were when the study was planned."""
         from ablations.study.identity import folder_state
 
-        for reference in named_models(merge):
+        for reference in named_models(work.cell.merge):
             expert = self.experts[reference]
-            for folder in filter(None, (expert.folder, expert.adapter)):
+            for folder in expert.folders:
                 if self.plan.states[str(folder)] != folder_state(folder):
                     raise LayerSwapError(
                         f"expert {expert.name!r} has changed or disappeared since the study began "
@@ -152,32 +164,22 @@ class StudyEngine:
             self._live.close()
 
     def _close_model(self) -> None:
-        model, self._model = self._model, None
-        if model is not None:
-            model.stack.close()
+        self._key = None
+        self._stack.close()
 
-    def _opened(self, work: Work) -> _Model:
-        weights_key = work.cell.weights_key
-        if self._model is None or self._model.weights_key != weights_key:
-            self._close_model()
-            with ExitStack() as stack:
-                ask, how = self._open(work, stack)
-                self._model = _Model(weights_key, ask, how, stack.pop_all())
-        return self._model
-
-    def _open(self, work: Work, stack: ExitStack) -> tuple[_Ask, dict[str, Any]]:
-        from ablations.engines.in_place import SwapFailed
+    def _open(self, work: Work) -> tuple[_Ask, dict[str, Any]]:
+        from ablations.engines.live import SwapFailed
         from layerswap_method.methods.read import recipe_by_files
 
-        merge, seed = work.cell.merge, work.request.seed
+        merge = work.cell.merge
         single = self.single(merge)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
-            ask = self._cold(single.folder, seed, stack, single.adapter)
+            ask = self._cold(single.folder, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
         recipe, folder, why = recipe_by_files(merge), None, dict[str, Any]()
         if recipe is None or self._materialize:
-            folder = stack.enter_context(checkpoint_of(self, work))
+            folder = self._stack.enter_context(checkpoint_of(self, work))
         if not self._materialize:
             try:
                 return self._swapped(recipe, folder)
@@ -188,9 +190,9 @@ class StudyEngine:
                 )
                 self._close_live()
         if folder is None:
-            folder = stack.enter_context(checkpoint_of(self, work))
+            folder = self._stack.enter_context(checkpoint_of(self, work))
         how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return self._cold(folder, seed, stack), how
+        return self._cold(folder), how
 
     def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.
@@ -198,8 +200,7 @@ class StudyEngine:
         Raises:
             SwapFailed: when its weights cannot be put there.
         """
-        from ablations.engines.in_place import SwapFailed
-        from ablations.engines.live import open_live
+        from ablations.engines.live import LiveEvaluator, SwapFailed
         from layerswap_method.methods.read import merge_of_one
         from layerswap_method.recipe.references import Model
 
@@ -217,25 +218,24 @@ class StudyEngine:
             how = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
         if self._live is None:
             tell(Step(f"loading the libraries of {plan.backend}"))
-            self._live = open_live(plan.base.folder, plan.backend, plan.options)
+            self._live = LiveEvaluator(plan.base.folder, plan.backend, plan.options)
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), how
 
-    def _cold(self, folder: Path, seed: int, stack: ExitStack, adapter: Path | None = None) -> _Ask:
+    def _cold(self, folder: Path, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
         from ablations.engines.backends import resolve_backend
-        from ablations.engines.lm_eval_backend import loaded, run_tasks
+        from ablations.engines.lm_eval_backend import run_tasks, start_model
         from ablations.train.fusion import is_fusion
         from ablations.train.model import with_adapter
 
         backend = resolve_backend(self.plan.backend, beside=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
-        options = self.plan.options
-        engine = stack.enter_context(loaded(folder, backend, options, seed, by_peft))
+        lm = start_model(folder, backend, self.plan.options, by_peft)
+        self._stack.callback(lm.close)
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
-            with_adapter(engine.model, adapter)
-        name = str(adapter or folder)
-        return functools.partial(run_tasks, engine, model=name, backend=backend, folder=folder)
+            with_adapter(lm.model, adapter)
+        return functools.partial(run_tasks, lm, folder=folder, backend=backend)
 
 
 def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
@@ -244,7 +244,7 @@ def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
     key = fingerprint_of(
         backend=plan.backend,
         options=plan.options.of_backend(plan.backend).identity(),
-        protocol=work.request.protocol.asked(),
+        protocol=work.request.asked(),
         context=plan.options.max_model_len or context_of(str(plan.base.folder)),
         versions=backend_versions(plan.backend),
     )
@@ -268,15 +268,68 @@ def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
     return path
 
 
-def recalled(engine: StudyEngine, work: Work, answers: AnswerFile) -> Evaluation | None:
-    """Return the scores of a task whose answers are all stored, else None."""
-    from ablations.engines.recall import recall
-    from layerswap_method.methods.read import recipe_by_files
+@contextmanager
+def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
+    """Yield the folder of the work's checkpoint; what was merged vanishes after."""
+    single = engine.single(work.cell.merge)
+    if single is not None and single.adapter is None:
+        yield single.folder
+        return
+    tell(Step("merging to disk"))
+    place = engine.out / ".work" / work.cell.weights_key
+    shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
+    try:
+        write_text(place / "recipe.yml", yaml.safe_dump(work.cell.merge, sort_keys=False))
+        run_mergekit(place / "recipe.yml", place / "model", log=place.with_suffix(".log"))
+        yield place / "model"
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
-    merge = work.cell.merge
-    single, recipe = engine.single(merge), recipe_by_files(merge)
-    if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
-        return None  # what a merge measures stands in its records
-    folder = recipe.merge(engine.experts).donor if single is None else single.folder
-    backend = engine.plan.backend
-    return recall(answers, work.request, model=str(folder), backend=backend, folder=folder)
+
+def mergekit_yaml() -> list[str]:
+    """Return the command of `mergekit-yaml` of this Python environment."""
+    program = Path(sys.executable).parent / "mergekit-yaml"
+    module = [sys.executable, "-m", "mergekit.scripts.run_yaml"]
+    return [str(program)] if program.is_file() else module
+
+
+def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
+    """Merge a recipe into `folder`.
+
+    mergekit keeps the adapters that it has merged into their bases next to `folder`, and takes them
+    again even where the adapter has changed since.
+
+    Raises:
+        LayerSwapError: when it fails, with the end of its output; all of it is in `log` then.
+    """
+    adapters = ["--lora-merge-cache", str(folder.with_name("adapters"))]
+    done = subprocess.run(
+        [*mergekit_yaml(), str(recipe), str(folder), *adapters],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        write_text(log, done.stdout)
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise LayerSwapError(
+            f"mergekit-yaml failed with exit code {done.returncode}; all of its output is in {log}."
+            f" It ended with:\n{tail}"
+        )
+
+
+def read_measured(merged: Path) -> dict[str, Any]:
+    """Return what a merge of ours measured of the experts' changes, as provenance."""
+    for name in (PLAN_FILE, REVERT_PLAN_FILE):
+        if (merged / name).is_file():
+            return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
+    return {}
+
+
+def measured_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the record of a merge says of the experts' changes, as provenance."""
+    if record.get("merge_method") == "delta_revert":
+        return {"measured": {key: record[key] for key in ("base_model", "threshold", "kept")}}
+    deltas = record.get("deltas")
+    return {} if deltas is None else {"measured": deltas}

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.3
 _WIDTH = 100
+_LOST = "neither scores nor an error could be written (is the disk full?)"
 
 ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
 """Shows a cell that has ended now, with the evaluations that it has, by task."""
@@ -65,7 +66,7 @@ class Board:
     def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
         """Look for the first time; report nothing that is finished already."""
         self._job, self._shows = job, shows
-        self._works = {key: work for works in job.models().values() for key, work in works.items()}
+        self._works = job.works()
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
         for file in (records.record_file(job.out, key) for key in self._left):
             if file.is_file():
@@ -79,13 +80,15 @@ class Board:
 
     def look(self) -> None:
         """Report tasks that have ended since the last look, and show cells that have."""
-        ended = {key: self._job.outcome(key) for key in sorted(self._left & self._on_disk())}
-        ended = {key: outcome for key, outcome in ended.items() if outcome is not None}
+        folders = (self._job.out / name for name in ("records", "failures"))
+        written = {path.stem for folder in folders for path in folder.glob("*")}
+        outcomes = {key: self._job.outcome(key) for key in sorted(self._left & written)}
+        ended = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
         for key, outcome in ended.items():
             what = f"  {self._works[key].cell.label}: {self._works[key].task}"
             if isinstance(outcome, TaskRecord):
                 logger.info("%s evaluated in %.1f s", what, outcome.timing_s["total"])
-            elif outcome is not None:
+            else:
                 logger.warning("%s failed: %s", what, outcome.error)
         if not ended:
             return
@@ -98,16 +101,14 @@ class Board:
 
     def summary(self) -> Summary:
         """Return the outcome of every cell, read from the run folder."""
-        outcomes = {key: self._job.outcome(key) for key in self._works}
         summary = Summary()
+        lost = Failure(key="", task="", label="", error=_LOST)
+        outcomes = {key: self._job.outcome(key) or lost for key in self._works}
         for cell in self._job.cells:
             failed: dict[str, list[str]] = {}
             for task, key in cell.records.items():
-                error = "neither scores nor an error could be written (is the disk full?)"
-                outcome = outcomes[key]
-                if not isinstance(outcome, TaskRecord):
-                    error = error if outcome is None else outcome.error
-                    failed.setdefault(error, []).append(task)
+                if isinstance(outcome := outcomes[key], Failure):
+                    failed.setdefault(outcome.error, []).append(task)
             if failed:
                 summary.failed[cell.label] = "; ".join(
                     f"{', '.join(tasks)}: {error}" if len(cell.records) > 1 else error
@@ -119,14 +120,8 @@ class Board:
                 summary.before.append(cell.label)
         return summary
 
-    def _is_new(self, outcome: TaskRecord | Failure | None) -> bool:
-        call = outcome.provenance.get("call") if isinstance(outcome, TaskRecord) else None
-        return call == self._job.call
-
-    def _on_disk(self) -> set[str]:
-        """Return the keys of all that has a record or a failure; opens no file."""
-        folders = (self._job.out / name for name in ("records", "failures"))
-        return {path.stem for each in folders if each.is_dir() for path in each.iterdir()}
+    def _is_new(self, outcome: TaskRecord | Failure) -> bool:
+        return isinstance(outcome, TaskRecord) and outcome.provenance.get("call") == self._job.call
 
     def _show(self, cell: Cell) -> None:
         """Show a cell, if this call has evaluated something of it."""
@@ -185,7 +180,7 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
         LayerSwapError: where processes end again and again before they have begun.
     """
     workers = {place: _start(job, place, gpus) for place in range(jobs)}
-    spare = len(job.models()) + jobs
+    spare = len({cell.weights_key for cell in job.cells}) + jobs
     try:
         while workers:
             sentinels = [process.sentinel for process in workers.values()]
@@ -214,8 +209,10 @@ def _start(job: Job, place: int, gpus: int) -> SpawnProcess:
     # The worker inherits the mask; a Ctrl-C that comes now is met by this process just after.
     resource_tracker.ensure_running()  # when it starts it unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    process.start()
-    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return process
 
 

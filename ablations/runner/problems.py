@@ -7,14 +7,11 @@ fault. Reports say so before any score.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from ablations.engines.task_loading import lm_eval_file
 from ablations.runner.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
-from ablations.scoring.records import EvaluationRequest
 from ablations.statistics.as_text import percent
-from ablations.study.cells import task_folder
 from ablations.study.identity import record_key
 from ablations.tasks.contents import TaskContents
 
@@ -38,13 +35,11 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
 def _changed(run: Run) -> Iterator[str]:
     """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
     evaluate = run.study.evaluate
-    folder, cells = task_folder(evaluate), {k: c for c in run.cells for k in c.records.items()}
-    if run.is_copy or not cells or not folder.is_dir():
+    cells = {k: c for c in run.cells for k in c.records.items()}
+    if run.is_copy or not cells or not evaluate.task_folder.is_dir():
         return
-    data_dir = None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute()
-    names = tuple(dict.fromkeys(task for task, _ in cells))
-    request = EvaluationRequest(tasks=names, include_path=folder, data_dir=data_dir)
-    contents = TaskContents(request.folders, data_dir, elsewhere=lm_eval_file)
+    evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
+    contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
     changed = dict.fromkeys(
         task
         for (task, key), cell in cells.items()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.engines.options import BackendChoice
+from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, tell
 from ablations.runner import records
@@ -33,8 +34,14 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.study.cells import selected
 from ablations.study.describe import counted, describe_plan
 from ablations.study.documents import with_references
-from ablations.study.experts import ExpertsFile, find_experts_file
-from ablations.study.files import StudyFile, find_study, folder_words, read_study
+from ablations.study.files import (
+    ExpertsFile,
+    StudyFile,
+    find_experts_file,
+    find_study,
+    folder_words,
+    read_study,
+)
 from ablations.study.labels import cell_names
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
@@ -139,22 +146,20 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
-    keys = {key for cell in plan.cells for key in cell.records.values()}
-    finished = {key for key in keys if records.find_record(out, key) is not None}
-    chosen = selected(plan.cells, options.only)
-    missing = {
-        task: request
-        for cell in chosen
-        for task, request in cell.requests.items()
-        if cell.records[task] not in finished
-    }
+    finished = _finished(plan, out)
+    missing = plan.missing(options.only, finished)
     return describe_plan(
         plan,
+        selected(plan.cells, options.only),
         materialize=options.materialize,
-        selected={cell.label for cell in chosen},
         finished=finished,
         sizes=_sizes(missing, plan, read_tasks=options.read_tasks),
     )
+
+
+def _finished(plan: StudyPlan, out: Path) -> set[str]:
+    keys = {key for cell in plan.cells for key in cell.records.values()}
+    return {key for key in keys if records.find_record(out, key) is not None}
 
 
 def _sizes(
@@ -162,9 +167,9 @@ def _sizes(
 ) -> dict[str, TaskSize | str]:
     """Return task -> its size. Loading a task runs what its file says: a dry run asks first."""
     foreign = {
-        task: f"tasks of {request.include_path} are programs, which --read-tasks loads"
+        task: f"tasks of {request.task_folder} are programs, which --read-tasks loads"
         for task, request in missing.items()
-        if not read_tasks and request.include_path != SHIPPED_TASKS
+        if not read_tasks and request.task_folder != SHIPPED_TASKS
     }
     own = [request for task, request in missing.items() if task not in foreign]
     return {**foreign, **measure_tasks(own, plan.base.folder, plan.options.max_model_len)}
@@ -190,6 +195,8 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     check_folder(out, file.study.name)
     send = None if options.track is None else tracker(options.track)
     plan = _plan(file, options, out)
+    # So what is missing of the data is said before anything runs.
+    check_data(plan.missing(options.only, _finished(plan, out)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
@@ -248,8 +255,6 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         here=options.executor == "local" and not dry,
         only=options.only,
         isolation=options.isolation,
-        # A dry run reads the data where it counts the tokens.
-        is_finished=None if dry else lambda key: records.find_record(out, key) is not None,
     )
 
 

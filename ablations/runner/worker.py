@@ -10,7 +10,7 @@ import datetime
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,13 +72,13 @@ class Job:
     protocol: str = ""
     """Of the records."""
 
-    def models(self) -> dict[str, dict[str, Work]]:
-        """Return weights key -> record key -> work: cells of equal weights are one model."""
-        models: dict[str, dict[str, Work]] = {}
+    def works(self) -> dict[str, Work]:
+        """Return record key -> work; cells of equal weights have the same keys."""
+        works: dict[str, Work] = {}
         for cell in self.cells:
             for task, key in cell.records.items():
-                models.setdefault(cell.weights_key, {}).setdefault(key, Work(cell, task))
-        return models
+                works.setdefault(key, Work(cell, task))
+        return works
 
     def outcome(self, key: str) -> TaskRecord | Failure | None:
         """Return a record, or why this call has none; None while neither is there."""
@@ -104,12 +104,13 @@ def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
 class _Worker:
     def __init__(self, job: Job, engine: StudyEngine, look: Callable[[], object]):
         self._job, self._engine, self._look = job, engine, look
-        self._models = job.models()
+        self._works = job.works()
         self._locks = job.out / LOCKS
         self._waits_for = set[str]()
 
     def run(self) -> None:
-        waiting = sorted(self._models, key=lambda key: bool(owner(self._locks, key)))
+        models = dict.fromkeys(work.cell.weights_key for work in self._works.values())
+        waiting = sorted(models, key=lambda key: bool(owner(self._locks, key)))
         while waiting:
             # Each time from the first: one that was held may be free now.
             ended = next((key for key in waiting if self._try(key)), None)
@@ -117,25 +118,24 @@ class _Worker:
                 time.sleep(_WAIT_S)
             else:
                 waiting.remove(ended)
-        every = {key: work for works in self._models.values() for key, work in works.items()}
         for key, error in self._engine.check().items():
-            self._fail([every[key]], error)
+            self._fail([self._works[key]], error)
 
-    def _try(self, key: str) -> bool:
+    def _try(self, model: str) -> bool:
         """Do what is missing of a model; return False where another worker holds it."""
-        works = self._models[key]
+        works = [work for work in self._works.values() if work.cell.weights_key == model]
         if not self._missing(works):
             return True
         try:
-            claim = try_claim(self._locks, key, self._job.call)
+            claim = try_claim(self._locks, model, self._job.call)
         except OSError as error:
-            self._fail(works.values(), f"it cannot be claimed: {error}")
+            self._fail(works, f"it cannot be claimed: {error}")
             return True
         if claim is None:
-            if key not in self._waits_for:
-                self._waits_for.add(key)
-                label = next(iter(works.values())).cell.label
-                logger.info("  %s: %s works on it", label, holder(self._locks, key))
+            if model not in self._waits_for:
+                self._waits_for.add(model)
+                who = holder(self._locks, model)
+                logger.info("  %s: %s works on it", works[0].cell.label, who)
             return False
         try:
             self._do(works, claim)
@@ -143,12 +143,12 @@ class _Worker:
             claim.release()
         return True
 
-    def _missing(self, works: Mapping[str, Work]) -> list[Work]:
-        return [work for key, work in works.items() if self._job.outcome(key) is None]
+    def _missing(self, works: Iterable[Work]) -> list[Work]:
+        return [work for work in works if self._job.outcome(work.key) is None]
 
-    def _do(self, works: Mapping[str, Work], claim: Claim) -> None:
-        for key in works:  # half written by a worker that was killed: nobody else is writing it
-            for path in self._job.out.glob(f"*/.{key}.*"):
+    def _do(self, works: Sequence[Work], claim: Claim) -> None:
+        for work in works:  # half written by a worker that was killed: nobody else is writing it
+            for path in self._job.out.glob(f"*/.{work.key}.*"):
                 path.unlink(missing_ok=True)
         left = self._missing(works)
         who, _, call = claim.abandoned.partition("\n")

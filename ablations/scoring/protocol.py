@@ -155,8 +155,3 @@ class Protocol(Described):
             settings["repeats"] = self.repeats
         stated = {name: getattr(self, name) for name in names}
         return settings | {name: value for name, value in stated.items() if value is not None}
-
-
-def protocol_of(source: Any) -> Protocol:
-    """Return the protocol that the fields of a larger block say."""
-    return Protocol(**{name: getattr(source, name) for name in Protocol.model_fields})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, StrictStr
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
@@ -95,39 +95,47 @@ class Sample(Frozen):
     """0-based number of the sample of this item."""
 
 
-class EvaluationRequest(Frozen):
-    """What to evaluate and how: everything but the model and the engine."""
+class EvaluationSettings(Protocol):
+    """Tasks, and how they are evaluated: everything but the model, the engine and the sandbox."""
 
-    tasks: tuple[str, ...] = Field(min_length=1)
-    """lm-eval's names of tasks, groups or tags."""
+    tasks: tuple[StrictStr, ...] = ()
+    """Names of lm-eval tasks, groups or tags for every model."""
 
-    include_path: Path = SHIPPED_TASKS
-    """Folder with the task YAML files; the shipped tasks and lm-eval's own are known besides."""
+    include_path: Path | None = None
+    """Folder with your own lm-eval task files, which are programs: read them before you run them.
+    That of the experts file wins. The benchmarks are known as well."""
 
     data_dir: Path | None = None
-    """Folder with the tasks' data, for tasks that can read files in place of the hub."""
-
-    allow_code_execution: bool = False
-    """Whether tasks that execute generated code are evaluated; else they are skipped."""
-
-    code_isolation: Isolation = "bwrap"
-    """What holds generated code: bwrap, or nothing where the container is the sandbox."""
+    """Folder with the data of the benchmarks, in place of the hub."""
 
     limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; None for all."""
+    """Items per task, from the first; null for all. Without it, what the experts file says, or
+    all."""
 
     seed: Seed = 0
-    """Seeds few-shot sampling, the bootstrap, and, with repeat and item, sampled answers."""
+    """Seed of the choice of few-shot examples, of the bootstrap and of sampled answers."""
 
     level: float = Field(default=0.95, gt=0, lt=1)
-    protocol: Protocol = Protocol()
+    """Confidence level of the intervals."""
+
+    @property
+    def task_folder(self) -> Path:
+        """The folder of the task files: the shipped ones where no other is named."""
+        return SHIPPED_TASKS if self.include_path is None else self.include_path.absolute()
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """Return the folders that the tasks are looked for in; the first one wins."""
         asks_shipped = any(task.startswith(PREFIX) for task in self.tasks)
-        others = [SHIPPED_TASKS] if asks_shipped and self.include_path != SHIPPED_TASKS else []
-        return (self.include_path, *others)
+        others = [SHIPPED_TASKS] if asks_shipped and self.task_folder != SHIPPED_TASKS else []
+        return (self.task_folder, *others)
+
+
+class EvaluationRequest(EvaluationSettings):
+    """What a model is asked."""
+
+    isolation: Isolation | None = None
+    """What holds generated programs; None skips the tasks that run them."""
 
 
 class Evaluation(Frozen):

@@ -8,14 +8,11 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ablations.models.find import Expert
-from ablations.sandbox import Isolation
-from ablations.scoring.protocol import protocol_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.documents import (
     baseline_document,
@@ -23,8 +20,7 @@ from ablations.study.documents import (
     with_scaled_counts,
     with_values,
 )
-from ablations.study.schema import BASELINE_ROLES, Evaluate, Kind, Pools, Study, Value
-from ablations.tasks.catalog import SHIPPED_TASKS
+from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Study, Value
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -186,38 +182,6 @@ def _with_merge(
         check_form(merge)
     language = codes.get(name) if name is not None else None
     return cell.model_copy(update={"language": language, "merge": merge, "plan": plan})
-
-
-def request_of(
-    evaluate: Evaluate, language: str | None, isolation: Isolation | None
-) -> EvaluationRequest | None:
-    """Return the request of a cell of a language; None where no task is named.
-
-    A model without a language gets the tasks of all. `isolation` is what holds generated programs;
-    without it the tasks that run them are skipped.
-    """
-    lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
-    tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
-    if not tasks:
-        return None
-    held = {} if isolation is None else {"code_isolation": isolation}
-    return EvaluationRequest(
-        tasks=tuple(tasks),
-        include_path=task_folder(evaluate),
-        data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
-        allow_code_execution=isolation is not None,
-        limit=evaluate.limit,
-        seed=evaluate.seed,
-        level=evaluate.level,
-        protocol=protocol_of(evaluate),
-        **held,
-    )
-
-
-def task_folder(evaluate: Evaluate) -> Path:
-    """Return the folder of the task files: the shipped ones where neither file names another."""
-    path = evaluate.include_path
-    return SHIPPED_TASKS if path is None else Path(path).absolute()
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ablations.engines.chat import has_template, has_tokenizer
 from ablations.models.find import Expert, build_hint
-from ablations.study.cells import Cell, task_folder
+from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
@@ -76,13 +76,12 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
     yield from _fact_problems(study)
     yield from _primary_problems(study)
     place = next((each for each in places if each is not None), None)
-    folder = task_folder(evaluate)
-    if not is_folder(folder):
-        given = evaluate.include_path or str(folder)
+    if not is_folder(evaluate.task_folder):
+        given = str(evaluate.include_path)
         hint = build_hint(given)
         yield f"evaluate.include_path: {no_such_folder(given, folder=place)}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
-        yield f"evaluate.data_dir: {no_such_folder(evaluate.data_dir, folder=place)}"
+        yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), folder=place)}"
 
 
 def _fact_problems(study: Study) -> Iterator[str]:

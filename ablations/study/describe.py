@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
@@ -22,9 +22,9 @@ def counted(count: int, thing: str) -> str:
 
 def describe_plan(
     plan: StudyPlan,
+    cells: Sequence[Cell],
     *,
     materialize: bool,
-    selected: Collection[str] | None = None,
     finished: Collection[str] = (),
     sizes: Mapping[str, TaskSize | str] | None = None,
 ) -> str:
@@ -32,13 +32,12 @@ def describe_plan(
 
     Args:
         plan: the plan.
+        cells: those of it that ``--only`` leaves.
         materialize: whether every merge is written to disk.
-        selected: labels of the cells that ``--only`` leaves; None for all.
         finished: keys of the records that are there.
         sizes: task -> its size, or why that is not known.
     """
     study = plan.study
-    cells = [cell for cell in plan.cells if selected is None or cell.label in selected]
     keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
     done = {cell.label for cell in cells if set(cell.records.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)

@@ -1,22 +1,30 @@
-"""Read study files, with what the command line sets in them; every fault of form at once."""
+"""Study files, with what the command line sets in them, and experts files: read and joined.
+
+Every fault of form comes at once. A relative path is taken from the folder of its file if it is
+there, and from the working directory otherwise.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import re
-from collections.abc import Mapping
+from collections import ChainMap
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, StrictStr, ValidationError, model_validator
 
-from ablations.engines.options import MEMORY_OPTIONS
+from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.study.documents import with_references
-from ablations.study.schema import ROLES, Study
-from layerswap_method.errors import InputError, nearest
+from ablations.study.schema import ROLES, Number, Study
+from ablations.train.folder import RECORD
+from layerswap_method.errors import InputError, describe_error, nearest
+from layerswap_method.frozen import Described
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there, named_models, resolve_from
@@ -42,9 +50,56 @@ class StudyFile:
     """Keys that the command line has set; they count before the experts file's."""
 
 
+class ExpertEntry(Described):
+    """One expert of an experts file: its place as text, or a block with these keys."""
+
+    path: StrictStr = Field(min_length=1)
+    """A folder, a hub id (``org/model`` or ``org/model@revision``), or base+adapter of either."""
+
+    facts: dict[StrictStr, Number] = Field(default_factory=dict)
+    """Numbers of the expert, such as ``{learning_rate: 1.0e-5}``; see `facts` of `report`. What
+    `layerswap train` measured (`relative_norm`, `drift`) is read from the expert's folder; facts
+    written here win."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _plain_path(cls, data: Any) -> Any:
+        return data if isinstance(data, dict) else {"path": data}
+
+
+class ExpertsFile(Described):
+    """An experts file: where the experts of a study are on this machine."""
+
+    experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
+    """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
+
+    include_path: Path | None = None
+    """Folder with lm-eval task files, in place of the study's."""
+
+    tasks: tuple[StrictStr, ...] | dict[StrictStr, StrictStr] = ()
+    """Tasks in place of `evaluate.tasks` of the study. As ``{pocket_math_sw: layerswap_mgsm_sw}``
+    it replaces single tasks, in the whole study."""
+
+    limit: int | None = Field(default=None, ge=1)
+    """Items per task, from the first, where the study does not say `evaluate.limit`."""
+
+    options: EngineOptions = EngineOptions()
+    """How the engine runs these models, where the study does not say it in `evaluate.options`. A
+    `dtype` is also that of the merges, where the recipe has none."""
+
+    def facts(self) -> dict[str, dict[str, int | float]]:
+        """Return name -> facts, for experts that have some."""
+        return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
+
+
 def find_study(text: str) -> Path:
     """Return the study file that `text` names: a path, or a shipped one such as ``layer_count``."""
     return find_shipped(text, STUDIES, "study")
+
+
+def find_experts_file(text: str) -> Path:
+    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``."""
+    return find_shipped(text, STUDIES / "experts", "experts")
 
 
 def find_shipped(text: str, folder: Path, what: str) -> Path:
@@ -102,9 +157,78 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
             found.append(f"--set {problem}" if problem.startswith(set_here) else problem)
     InputError.raise_any(str(path), found)
     folder, evaluate = own_folder(path), study.evaluate
-    places = {name: near(getattr(evaluate, name), folder) for name in ("include_path", "data_dir")}
+    given = {name: getattr(evaluate, name) for name in ("include_path", "data_dir")}
+    places = {name: place and resolve_from(place, folder) for name, place in given.items()}
     study = study.model_copy(update={"evaluate": evaluate.model_copy(update=places)})
     return StudyFile(path, study, tuple(settings))
+
+
+def read_experts_file(path: Path) -> ExpertsFile:
+    """Return the experts file at `path`, which may be the mapping below ``experts:`` alone.
+
+    Raises:
+        InputError: with every problem of it.
+    """
+    document = read_yaml(path)
+    if not isinstance(document, dict) or not document:
+        raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
+    if not set(document) & set(ExpertsFile.model_fields):
+        document = {"experts": document}
+    try:
+        file, folder = ExpertsFile.model_validate(document), own_folder(path)
+    except ValidationError as error:
+        found = problems(ExpertsFile, document, error)
+        raise InputError.from_problems(str(path), found) from error
+    experts = {
+        name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
+        for name, entry in file.experts.items()
+    }
+    include_path = file.include_path and resolve_from(file.include_path, folder)
+    return file.model_copy(update={"include_path": include_path, "experts": experts})
+
+
+def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
+    record = resolve_from(entry.path.rpartition("+")[2], folder) / RECORD
+    try:
+        facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})
+    except OSError:
+        return {}
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{record}: cannot be read: {describe_error(error)}") from error
+    return facts
+
+
+def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str] = ()) -> Study:
+    """Return the study with the settings of the experts file.
+
+    What the command line sets (`settings` are those keys) counts first, then the study, then the
+    experts file. Only tasks and their folder are the other way round: they belong to the models.
+    """
+
+    def is_set(key: str) -> bool:
+        return any(f"{key}.".startswith(f"{each}.") for each in settings)
+
+    evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
+    if file.include_path is not None and not is_set("evaluate.include_path"):
+        changes["include_path"] = file.include_path
+    if file.tasks and not is_set("evaluate.tasks"):
+        changes["tasks"] = file.tasks
+        if isinstance(by := file.tasks, dict):
+            changes["tasks"] = _replaced(evaluate.tasks, by)
+            primary = {"tasks": _replaced(report.primary.tasks, by)}
+            own = {"primary": report.primary.model_copy(update=primary)}
+            report = report.model_copy(update={**own, "tasks": _replaced(report.tasks, by)})
+    if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
+        changes["limit"] = file.limit
+    options = (each.options.model_dump(exclude_unset=True) for each in (evaluate, file))
+    changes["options"] = EngineOptions(**ChainMap(*options))
+    facts = {"facts": {**study.experts.facts, **file.facts()}}
+    parts = {"evaluate": evaluate.model_copy(update=changes), "report": report}
+    return study.model_copy(update={**parts, "experts": study.experts.model_copy(update=facts)})
+
+
+def _replaced(tasks: Sequence[str], by: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(by.get(task, task) for task in tasks))
 
 
 def own_folder(file: Path) -> Path | None:
@@ -113,11 +237,6 @@ def own_folder(file: Path) -> Path | None:
     None for shipped files, whose paths start at the working directory.
     """
     return None if file.resolve().parent.is_relative_to(STUDIES) else file.parent
-
-
-def near(path: str | None, folder: Path | None) -> str | None:
-    """Return a path of a file in `folder` as the working directory means it."""
-    return None if path is None else str(resolve_from(path, folder))
 
 
 def _read_recipe(text: str, folder: Path) -> dict[str, Any]:

@@ -130,7 +130,7 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     Options that are left as they were before they existed are no part of it, so that scores of
     before keep their keys.
     """
-    asked = request.protocol.asked()
+    asked = request.asked()
     return fingerprint_of(
         request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
         backend=backend,

@@ -6,10 +6,10 @@ All problems of the files come in one error, then all of the models that they na
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
+import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -18,18 +18,22 @@ import layerswap_method
 from ablations.engines.backends import backend_versions, check_devices, resolve_backend
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_loading import check_data, check_tasks
+from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, tell
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
-from ablations.scoring.protocol import protocol_of
-from ablations.scoring.records import Backend
+from ablations.scoring.records import Backend, EvaluationRequest, EvaluationSettings
 from ablations.study import checks
-from ablations.study.cells import Cell, expand, request_of, selected
+from ablations.study.cells import Cell, expand, selected
 from ablations.study.documents import describe_scaling
-from ablations.study.experts import ExpertsFile, read_experts_file, with_experts_file
-from ablations.study.files import StudyFile, own_folder
+from ablations.study.files import (
+    ExpertsFile,
+    StudyFile,
+    own_folder,
+    read_experts_file,
+    with_experts_file,
+)
 from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
@@ -69,6 +73,17 @@ class StudyPlan:
     notes: tuple[str, ...]
     """What a reader of the scores should know."""
 
+    def missing(
+        self, only: Sequence[str], finished: Collection[str]
+    ) -> dict[str, EvaluationRequest]:
+        """Return task -> a request of it, where a cell that `only` leaves has no `finished` key."""
+        return {
+            task: request
+            for cell in selected(self.cells, only)
+            for task, request in cell.requests.items()
+            if cell.records[task] not in finished
+        }
+
     @property
     def base(self) -> Expert:
         """The shared parent, on which an engine starts."""
@@ -90,7 +105,6 @@ def plan_study(
     here: bool = False,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
-    is_finished: Callable[[str], bool] | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -104,12 +118,9 @@ def plan_study(
         here: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
-        is_finished: says of a record's key whether the record is there. The data that the others
-            need is read once, so that an error comes now; None reads no data.
 
     Raises:
         InputError: listing every problem.
-        LayerSwapError: for data on a hub that cannot be reached.
     """
     where, problems = str(file.path), list[str]()
     study, places, folder = _with_experts(file, experts_file)
@@ -124,7 +135,7 @@ def plan_study(
         if here:
             check_devices(chosen, study.evaluate.options)
     with _collected(problems):
-        skipped = _skipped_tasks(study, isolation)
+        requests = _requests(study, isolation)
     experts = _find_experts(study, places, folders, problems, download=not dry)
     InputError.raise_any(where, problems)
 
@@ -140,27 +151,18 @@ def plan_study(
         unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
-        check_protocol(protocol_of(study.evaluate), checks.template_folders(cells, experts))
+        check_protocol(study.evaluate, checks.template_folders(cells, experts))
     InputError.raise_any(where, problems)
     selected(cells, only)
 
-    cells = _with_requests(cells, study, isolation)
+    cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
     tell(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
-    assert cells[0].request is not None
-    protocol = protocol_key(cells[0].request, chosen, study.evaluate.options)
+    protocol = protocol_key(requests[None]["request"], chosen, study.evaluate.options)
     cells = identified(cells, experts.values(), contents, protocol, versions)
-    if is_finished is not None:
-        missing = {
-            task: request
-            for cell in selected(cells, only)
-            for task, request in cell.requests.items()
-            if not is_finished(cell.records[task])
-        }
-        check_data(missing.values())
     if not checkpoints:
         with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
             checkpoints = [read_checkpoint(base.name, base.folder)]
@@ -171,7 +173,7 @@ def plan_study(
     notes = (
         describe_scaling(study, num_layers),
         *checks.plan_notes(study, experts, cells),
-        *(f"{task}: skipped: {reason}" for task, reason in skipped.items()),
+        *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
     )
     return StudyPlan(
         study=study,
@@ -278,31 +280,28 @@ def _with_dtype(study: Study, base: Expert) -> Study:
     return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
-def _skipped_tasks(study: Study, isolation: Isolation | None) -> dict[str, str]:
-    """Return the tasks of the study that are skipped, and why.
+def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dict[str, Any]]:
+    """Return language -> fields of its cells: request, groups and tags taken apart, and skipped.
 
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
-    request = request_of(study.evaluate, None, isolation)
-    if request is None or not request.include_path.is_dir():  # said already
-        return {}
-    choice = check_tasks(request)
-    if not choice.asked:
-        reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
-        raise InputError(f"every task of the study is skipped: {reasons}")
-    return choice.skipped
-
-
-def _with_requests(cells: Iterable[Cell], study: Study, isolation: Isolation | None) -> list[Cell]:
-    """Return the cells with their requests, groups and tags taken apart: a record is of a task."""
-
-    @functools.cache
-    def changes(language: str | None) -> dict[str, Any]:
-        request = request_of(study.evaluate, language, isolation)
-        assert request is not None
+    evaluate, fields = study.evaluate, dict[str | None, dict[str, Any]]()
+    settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
+    # Workers may have another working directory.
+    places = {"include_path": evaluate.task_folder, "data_dir": evaluate.data_dir}
+    settings |= {name: path and path.absolute() for name, path in places.items()}
+    for language in (None, *study.experts.languages().values()):
+        # A model without a language gets the tasks of all.
+        lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
+        settings["tasks"] = tuple(dict.fromkeys(itertools.chain(evaluate.tasks, *lists)))
+        if not settings["tasks"] or not evaluate.task_folder.is_dir():  # a problem of the study
+            continue
+        request = EvaluationRequest(**settings, isolation=isolation)
         choice = check_tasks(request)
-        tasks = {"tasks": choice.asked}
-        return {"request": request.model_copy(update=tasks), "skipped": choice.skipped}
-
-    return [cell.model_copy(update=changes(cell.language)) for cell in cells]
+        if language is None and not choice.asked:
+            reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
+            raise InputError(f"every task of the study is skipped: {reasons}")
+        request = request.model_copy(update={"tasks": choice.asked})
+        fields[language] = {"request": request, "skipped": choice.skipped}
+    return fields

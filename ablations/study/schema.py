@@ -24,8 +24,7 @@ from pydantic import (
 )
 
 from ablations.engines.options import EngineOptions
-from ablations.scoring.protocol import Protocol
-from ablations.scoring.records import Seed
+from ablations.scoring.records import EvaluationSettings
 from ablations.tasks.floors import Floor
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
@@ -116,11 +115,8 @@ class Pools(Described):
         return (names,) if isinstance(names, str) else names
 
 
-class Evaluate(Protocol):
+class Evaluate(EvaluationSettings):
     """The tasks of every model, and how the engine runs them."""
-
-    tasks: tuple[StrictStr, ...] = ()
-    """Names of lm-eval tasks, groups or tags for every model."""
 
     languages: dict[str, _Names] = Field(default_factory=dict)
     """Tasks for each language code. A model with a language expert gets the tasks of that
@@ -129,23 +125,6 @@ class Evaluate(Protocol):
     benchmarks: tuple[StrictStr, ...] = ()
     """Benchmarks of the paper (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``). Their tasks
     are added to `languages`, for every language code of the language experts."""
-
-    include_path: StrictStr | None = None
-    """Folder with your own lm-eval task files, which are programs: read them before you run them.
-    That of the experts file wins. The benchmarks are known as well."""
-
-    data_dir: StrictStr | None = None
-    """Folder with the data of the benchmarks, in place of the hub."""
-
-    limit: int | None = Field(default=None, ge=1)
-    """Items per task, from the first; null for all. Without it, what the experts file says, or
-    all."""
-
-    seed: Seed = 0
-    """Seed of the choice of few-shot examples and of the bootstrap."""
-
-    level: float = Field(default=0.95, gt=0, lt=1)
-    """Confidence level of the intervals."""
 
     options: EngineOptions = EngineOptions()
     """How the engine runs the models; see below. What is left out is as the experts file says."""

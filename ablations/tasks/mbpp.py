@@ -58,9 +58,9 @@ class RunCode(str):
 
 
 @contextlib.contextmanager
-def code_isolation(isolation: Isolation) -> Iterator[None]:
-    """Have programs held by `isolation` while the body runs (in this thread)."""
-    token = _isolation.set(isolation)
+def code_isolation(isolation: Isolation | None) -> Iterator[None]:
+    """Have programs held by `isolation`, bwrap without one, in the body (of this thread)."""
+    token = _isolation.set(isolation or "bwrap")
     try:
         yield
     finally:

@@ -19,7 +19,7 @@ from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, counted, tell
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.machine.whole_files import check_place, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
@@ -172,7 +172,7 @@ def divergence(
         yield result.tell()
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
-    with told_if_unwritable(out):
+    with write_errors(out):
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
         text = yaml.safe_dump({"experts": entries}, sort_keys=False, allow_unicode=True)
         write_text(out / "experts.yml", text)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.whole_files import check_place, told_if_unwritable, write_text
+from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, first_line
 
 RECORD = "training.json"
@@ -77,7 +77,7 @@ def read_record(root: Path) -> dict[str, Any]:
 
 def write_record(root: Path, record: Mapping[str, Any]) -> None:
     """Write the record of the run in `root`."""
-    with told_if_unwritable(root):
+    with write_errors(root):
         write_text(root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")
 
 

@@ -18,8 +18,9 @@ import yaml
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import status_line
-from ablations.machine.whole_files import told_if_unwritable, write_text
+from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
+from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
 from ablations.train.config import ADAPTERS, Lora, TrainConfig
 from ablations.train.divergence import measure
@@ -58,7 +59,7 @@ _WITHOUT_EFFECT = (
 
 
 def train_expert(
-    config: TrainConfig, out: Path, *, code_isolation: str | None = None
+    config: TrainConfig, out: Path, *, isolation: Isolation | None = None
 ) -> dict[str, Any]:
     """Train an expert and return its `training.json`.
 
@@ -68,7 +69,7 @@ def train_expert(
     Args:
         config: of `read_config`.
         out: folder of the run; the expert is in it when all is done.
-        code_isolation: sandbox of the programs that models write; None leaves such tasks out.
+        isolation: sandbox of the programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for what is wrong with the options, the data, the base or the folder.
@@ -85,7 +86,7 @@ def train_expert(
         lora_config(config)
     request = None
     if config.select is not None:
-        request = selection_request(config.select, code_isolation)
+        request = selection_request(config.select, isolation)
     state = processes()
     with status_line():
         with state.main_process_first():  # which downloads
@@ -177,7 +178,7 @@ def _finish(
         selected = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen)
     record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
-    with told_if_unwritable(out, ". Make room and run the same command again"):
+    with write_errors(out, ". Make room and run the same command again"):
         expert = _write_expert(config, base, chosen, out.resolve())
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
         write_text(out / HELD_OUT, "".join(lines))

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.backends import resolve_backend
-from ablations.engines.live import open_live
+from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
+from ablations.sandbox import Isolation
 from ablations.scoring.records import Evaluation, EvaluationRequest
-from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.methods.read import merge_of_one
@@ -21,10 +21,10 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def selection_request(select: Select, code_isolation: str | None = None) -> EvaluationRequest:
+def selection_request(select: Select, isolation: Isolation | None = None) -> EvaluationRequest:
     """Return what every checkpoint is evaluated on; check what can be checked before training.
 
-    `code_isolation` is the sandbox of programs that models write; None leaves such tasks out.
+    `isolation` is the sandbox of programs that models write; None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, or an engine that is not installed.
@@ -33,11 +33,10 @@ def selection_request(select: Select, code_isolation: str | None = None) -> Eval
     names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
     request = EvaluationRequest(
         tasks=tuple(dict.fromkeys(names)),
-        include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
+        include_path=None if select.include_path is None else Path(select.include_path),
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
-        allow_code_execution=code_isolation is not None,
-        code_isolation=code_isolation or "bwrap",
+        isolation=isolation,
     )
     resolve_backend(select.backend)
     check_tasks(request)
@@ -60,7 +59,7 @@ def select_checkpoint(
     Raises:
         SwapFailed: for a model that the engine cannot be given.
     """
-    engine = open_live(base, select.backend, EngineOptions(batch_size=select.batch_size))
+    engine = LiveEvaluator(base, select.backend, EngineOptions(batch_size=select.batch_size))
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
         return engine.evaluate(merge_of_one(Model(name, folder, adapter)), request)

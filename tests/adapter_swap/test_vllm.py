@@ -1,9 +1,11 @@
 """vLLM serves the swapped adapter on the base: it says what the merged checkpoint says."""
 
+from contextlib import closing
+
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.engines.lm_eval_backend import run_tasks, start_model
+from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
 from tests.standins.by_peft import run
@@ -30,11 +32,11 @@ def served(base, adapter, request):
     # The output embedding would get another logits processor, which loses log-likelihoods.
     modules = [f"{name}_proj" for name in ("q", "k", "v", "gate", "up", "down")]
     lora = {"lora_local_path": str(adapter), "max_lora_rank": 8, "lora_target_modules": modules}
-    lm = start_model(str(base), "vllm", OPTIONS, engine_arguments=lora)
-    try:
-        return run_tasks(lm, request, model="adapter", backend="vllm")
-    finally:
-        vllm_engine.shut_down(lm.model)
+    from ablations.engines.vllm_model import VllmModel
+
+    vllm_engine.prepare(OPTIONS)
+    with closing(VllmModel(str(base), OPTIONS, **lora)) as lm:
+        return run_tasks(lm, request, None, "vllm")
 
 
 def test_vllm_serves_the_swap(tmp_path):

@@ -127,17 +127,17 @@ def fresh_process(work, folder):
     request, options = request_and_options(work)
     lm = start_model(str(folder), "vllm", options)
     spent = timed_generation(lm)
-    evaluation = run_tasks(lm, request, model=str(folder), backend="vllm")
+    evaluation = run_tasks(lm, request, None, "vllm")
     return {"generate_s": spent(), "answer": answer(evaluation)}
 
 
 def serve_live(work):
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
-    from ablations.engines.live import open_live
+    from ablations.engines.live import LiveEvaluator
 
     request, options = request_and_options(work)
     began = time.perf_counter()
-    live = open_live(work / "base", "vllm", options)
+    live = LiveEvaluator(work / "base", "vllm", options)
     live.start()
     spent = timed_generation(live._lm)
     say({"start_s": time.perf_counter() - began})
@@ -145,10 +145,11 @@ def serve_live(work):
         document = json.loads(line)
         started = time.perf_counter()
         stream = merging.merge_of(document)
-        swapped = live.swap(stream)
+        live.swap(stream)
+        swap_s = time.perf_counter() - started
         evaluation = live.evaluate(stream, request)
         wall = time.perf_counter() - started
-        figures = {"wall_s": wall, "generate_s": spent(), "swap_s": swapped["load"]}
+        figures = {"wall_s": wall, "generate_s": spent(), "swap_s": swap_s}
         say({**figures, "answer": answer(evaluation)})
     live.close()
 

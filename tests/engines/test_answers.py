@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
-from ablations.engines.lm_eval_backend import loaded, run_tasks
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
 from ablations.scoring.observed import Outcome
-from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
 from tests.standins.tasks import write_rows, write_task
@@ -141,21 +142,21 @@ def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
         """Return the evaluation and how many answers of it are new."""
         new.clear()
         changed, answers = request.model_copy(update=change), AnswerFile(path)
-        found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+        found = run_tasks(lm, changed, model, backend, answers)
         return found, len(new)
 
     def recalled(**change):
         changed, answers = request.model_copy(update=change), AnswerFile(path)
-        return recall(answers, changed, model="m", backend=backend, folder=model)
+        return recall(changed, model, backend, answers)
 
-    with loaded(str(model), backend, options) as lm:
-        whole = run_tasks(lm, request, model="m", backend=backend)
+    with closing(start_model(model, backend, options)) as lm:
+        whole = run_tasks(lm, request, model, backend)
         monkeypatch.setattr(AnswerFile, "keep", counting)
         with pytest.raises(_Killed):
             sent()
         assert lm.answers is None
     most[0] = -1
-    with loaded(str(model), backend, options) as lm:  # as after a kill: another engine
+    with closing(start_model(model, backend, options)) as lm:  # as after a kill: another engine
         assert path.read_text().count("\n") >= 3
         first, count = sent(limit=4)
         assert first.answers_before + count == sum(len(s.responses) for s in first.samples)
@@ -166,30 +167,30 @@ def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
         assert before + count == sum(len(s.responses) for s in whole.samples)
         assert content(rest) == content(whole) == content(recalled())
         assert recalled().answers_before == before + count
-        assert recalled(protocol=Protocol(system_instruction="Be brief.")) is None
+        assert recalled(system_instruction="Be brief.") is None
         again, count = sent(level=0.5)
         assert count == 0
         assert again.samples == whole.samples
         assert again.scores != whole.scores
-        drawn = {"protocol": Protocol(gen_kwargs=GenKwargs(temperature=1.0), repeats=2)}
+        drawn = {"gen_kwargs": GenKwargs(temperature=1.0), "repeats": 2}
         once, count = sent(**drawn)
         assert count == 2 * len(whole.samples_of("words_generate"))
         assert content(sent(**drawn)[0]) == content(once)
         assert sent(**drawn, seed=1)[1] == count
         assert recalled(**drawn, seed=2) is None
-        assert sent(protocol=Protocol(gen_kwargs=GenKwargs(max_gen_toks=2)))[1] > 0
+        assert sent(gen_kwargs=GenKwargs(max_gen_toks=2))[1] > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, model, tmp_path):
-    tasks, drawn = tmp_path / "tasks", Protocol(gen_kwargs=GenKwargs(temperature=1.0))
+    tasks, drawn = tmp_path / "tasks", GenKwargs(temperature=1.0)
     write_task(tasks, "same", write_rows(tasks, [{"prompt": "w1 w2", "answer": "w3"}] * 3))
     request = EvaluationRequest(tasks=("same",), include_path=tasks)
-    with loaded(str(model), backend, OPTIONS) as lm:
-        for protocol, lines in ((Protocol(), 1), (drawn, 3)):
+    with closing(start_model(model, backend, OPTIONS)) as lm:
+        for kwargs, lines in ((GenKwargs(), 1), (drawn, 3)):
             path = tmp_path / f"{lines}.jsonl"
-            changed, answers = request.model_copy(update={"protocol": protocol}), AnswerFile(path)
-            found = run_tasks(lm, changed, model="m", backend=backend, answers=answers)
+            changed, answers = request.model_copy(update={"gen_kwargs": kwargs}), AnswerFile(path)
+            found = run_tasks(lm, changed, model, backend, answers)
             assert path.read_text().count("\n") == lines
             assert [sample.doc_id for sample in found.samples] == [0, 1, 2]

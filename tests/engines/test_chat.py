@@ -48,7 +48,7 @@ def talker(tmp_path_factory):
 
 def ask(model, folder, protocol, backend="hf", **changes):
     given = {"tasks": ("words_generate",), "limit": 4, **changes}
-    request = EvaluationRequest(include_path=folder, protocol=protocol, **given)
+    request = EvaluationRequest(include_path=folder, **{**dict(protocol), **given})
     return evaluate_cold(model, request, backend, OPTIONS)
 
 
@@ -82,7 +82,7 @@ def test_scores_without_these_options_keep_their_keys():
     assert protocol_key(plain, "hf", small) != protocol_key(plain, "hf", EngineOptions())
     assert protocol_key(plain, "vllm", small) == protocol_key(plain, "vllm", EngineOptions())
     keys = {
-        protocol_key(plain.model_copy(update={"protocol": each}), "hf", EngineOptions())
+        protocol_key(plain.model_copy(update=dict(each)), "hf", EngineOptions())
         for each in (
             Protocol(),
             Protocol(apply_chat_template=True),
@@ -101,10 +101,9 @@ def test_scores_without_these_options_keep_their_keys():
 def _by_lm_eval(model, tasks, out, engine, *options):
     """Return the prompts that lm-eval's own command line sends."""
     more = {"hf": "", "vllm": ",enforce_eager=True,max_model_len=512"}[engine]
-    start = "import sys; from ablations.engines import vllm_cpu; vllm_cpu.answer_to_vllm(); "
     run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     command = [
-        *(sys.executable, "-c", start + run, "run", "--model", engine, "--limit", "4"),
+        *(sys.executable, "-c", run, "run", "--model", engine, "--limit", "4"),
         *("--model_args", f"pretrained={model},dtype=float32{more}", "--include_path", str(tasks)),
         *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
         *("--log_samples", *options),
@@ -220,7 +219,7 @@ def test_repeats_are_drawn_anew_and_alike_for_equal_seeds(talker, tasks, backend
 def test_a_thinking_model_is_not_asked_to_choose(tasks):
     from ablations.engines.task_loading import check_data
 
-    thinking = Protocol(apply_chat_template=True, enable_thinking=True, think_end_token="</think>")
-    request = EvaluationRequest(tasks=("words_choose",), include_path=tasks, protocol=thinking)
+    thinking = {"apply_chat_template": True, "enable_thinking": True, "think_end_token": "</think>"}
+    request = EvaluationRequest(tasks=("words_choose",), include_path=tasks, **thinking)
     with pytest.raises(InputError, match="enable_thinking: words_choose scores given answers"):
         check_data([request])

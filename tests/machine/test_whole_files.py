@@ -15,7 +15,7 @@ from ablations.machine.stages import Stage
 from ablations.machine.whole_files import (
     check_place,
     replaced_folder,
-    told_if_unwritable,
+    write_errors,
     write_text,
 )
 from layerswap_method.errors import InputError, LayerSwapError
@@ -129,7 +129,7 @@ def test_a_place_is_checked_before_the_work(tmp_path):
 def test_a_full_disk_is_one_message(tmp_path):
     with (
         pytest.raises(LayerSwapError, match=r"out: cannot be written: No space left on device"),
-        told_if_unwritable(tmp_path / "out"),
+        write_errors(tmp_path / "out"),
     ):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from ablations.study.experts import find_experts_file, read_experts_file
+from ablations.study.files import find_experts_file, read_experts_file
 from tests.standins.hub_cache import write_hub_cache
 
 HAND_WRITTEN = Path(__file__).parents[1] / "tasks" / "data"

@@ -1,5 +1,5 @@
 """The random experts of the study tests, for whole runs on real engines."""
 
-from tests.study.conftest import experts, models, other_generation, own
+from tests.study.conftest import experts, models
 
-__all__ = ["experts", "models", "other_generation", "own"]
+__all__ = ["experts", "models"]

@@ -1,6 +1,5 @@
 """What one can get wrong beside the study, and in its tasks: one message, nothing written."""
 
-import functools
 import os
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
+from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import measure_tasks
 from ablations.runner import run as runner
 from ablations.scoring.records import EvaluationRequest
@@ -185,13 +185,12 @@ def test_finished_cells_need_no_data(ask, tmp_path, experts):
     ask(*DRY, doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
     cache = tmp_path / "fingerprints.json"
-    plan = functools.partial(plan_study, study, experts, backend="hf", cache=cache)
-    cells = plan(is_finished=lambda _: True).cells
-    (some, *_) = (key for cell in cells for key in cell.records.values())
-    for known in ((lambda _: False), (lambda key: key == some)):
+    plan = plan_study(study, experts, backend="hf", cache=cache)
+    keys = [key for cell in plan.cells for key in cell.records.values()]
+    assert plan.missing((), keys) == {}
+    for known in ((), keys[:1]):
         with pytest.raises(InputError, match="'questoin' is undefined"):
-            plan(is_finished=known)
+            check_data(plan.missing((), known).values())
     # What --only leaves out is not read either.
-    base = next(cell for cell in plan().cells if cell.kind == "base")
-    done = set(base.records.values())
-    assert plan(is_finished=done.__contains__, only=("kind=base",)).cells
+    base = next(cell for cell in plan.cells if cell.kind == "base")
+    assert plan.missing(("kind=base",), base.records.values()) == {}

@@ -1,6 +1,5 @@
 """Models into engines: adapters, experts that change, engines that go wrong, tasks that go on."""
 
-import json
 import logging
 import os
 import signal
@@ -9,20 +8,19 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
-from ablations.engines import vllm_cpu
-from ablations.engines.in_place import HfEngine
+from ablations.engines.hf_model import HfModel
 from ablations.models.find import Expert
 from ablations.runner import records
-from ablations.runner.checkpoints import run_mergekit
-from ablations.runner.engines import StudyEngine
+from ablations.runner.engines import StudyEngine, run_mergekit
 from ablations.runner.run import RunOptions, run_study
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
+from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
-from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import study_document, write_expert, write_study, write_yaml
+from tests.standins.tuned import train_adapter
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -31,18 +29,7 @@ ignore_dtype = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
 def write_adapter(folder, base):
     """Write a LoRA adapter of the query projections; a large change, so that answers differ."""
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(0)
-    tensors = {}
-    for layer in range(4):
-        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
-        tensors[f"{name}.lora_A.weight"] = torch.randn(4, 32, generator=generator)
-        tensors[f"{name}.lora_B.weight"] = torch.randn(32, 4, generator=generator)
-    save_file(tensors, str(folder / "adapter_model.safetensors"))
-    config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": str(base)}
-    config |= {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
+    return train_adapter(base, folder, scale=1.0, target_modules=["q_proj"], r=4, lora_alpha=8)
 
 
 @pytest.mark.slow
@@ -98,14 +85,15 @@ def test_an_expert_is_watched_whatever_its_folder_is_called(tmp_path, models, na
     expert = Expert("math", folder)
     plan = plan_of(Expert("base", models / "base"), expert)
     engine = StudyEngine(plan, tmp_path, tmp_path / "answers")
-    engine._check_unchanged(passthrough(expert))
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
+    work = work_of(request, passthrough(expert))
+    engine._check_unchanged(work)
     if fate == "gone":
         folder.rename(tmp_path / "hidden")
     else:
         write_expert(folder, 1)
-    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks")
     with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
-        engine.evaluate(work_of(request, passthrough(expert)))
+        engine.evaluate(work)
 
 
 @pytest.mark.slow
@@ -123,11 +111,11 @@ NAME = "model.layers.1.self_attn.o_proj.weight"
 @ignore_dtype
 def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, monkeypatch, caplog):
     study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [0, 1]}))
-    load, broken, loads = HfEngine.load, False, 0
+    load, broken, loads = HfModel.load, False, 0
 
     def run(name, **options):
         places = {"out": tmp_path / name, "answers": tmp_path / f"{name}-answers"}
-        return run_study(str(study), RunOptions(experts, backend="hf", **places, **options)).summary
+        return run_study(str(study), RunOptions(experts, backend="hf", **places, **options))
 
     def how(name):
         found = [cell.provenance for cell in records.load_run(tmp_path / name).cells]
@@ -137,10 +125,11 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     def transposing(engine, mixes):
         load(engine, mixes)
         if broken:
-            engine._tensors[NAME].data.copy_(engine._tensors[NAME].data.T.clone())
+            weight = engine.model.get_parameter(NAME).data
+            weight.copy_(weight.T.clone())
 
     caplog.set_level(logging.WARNING)
-    monkeypatch.setattr(HfEngine, "load", transposing)
+    monkeypatch.setattr(HfModel, "load", transposing)
     run("cold", materialize=True)
     wanted = scores_by_label(tmp_path / "cold")
     assert len({samples for _, samples in wanted.values()}) > 2  # the cells do differ
@@ -151,7 +140,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     assert not caplog.records
 
     broken = True  # from the first load on
-    assert not run("broken").failed
+    assert not run("broken").summary.failed
     for each in how("broken"):
         assert each["weights"] == "checkpoint"
         assert "every tensor of the base loaded over itself" in each["fallback"]
@@ -165,44 +154,44 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
         broken = loads > 2
         transposing(engine, mixes)
 
-    monkeypatch.setattr(HfEngine, "load", worsening)
+    monkeypatch.setattr(HfModel, "load", worsening)
     broken = False
-    failed = run("later").failed
+    result = run("later")
+    failed = result.summary.failed
     assert len(failed) == 4
+    assert "Run the same command again to retry the cells that failed." in result.report()
     for error in failed.values():
         assert "with the base's weights back in place" in error
         assert error.endswith("run it again with --materialize")
     assert not records.load_run(tmp_path / "later").cells
-    assert not run("later", materialize=True).failed
+    assert not run("later", materialize=True).summary.failed
     assert scores_by_label(tmp_path / "later") == wanted
 
 
-VLLM = [
-    pytest.mark.vllm,
-    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="vLLM is not installed"),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=VLLM)])
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
-    for seed, name in enumerate(("base", "math", "swahili")):
-        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
-    tasks = write_tasks(tmp_path / "tasks", ["words"], items=240)
-    document = {"experts": {name: str(tmp_path / name) for name in ("base", "math", "swahili")}}
-    experts = write_yaml(tmp_path / "experts.yml", document | {"include_path": str(tasks)})
     options = {"batch_size": 2, "kv_cache_gib": 1, "max_num_seqs": 2}
     evaluate = {"tasks": ["words"], "options": options}
     changes = {"baseline": ["base"], "vary": {"bottom_layers": [1]}, "evaluate": evaluate}
-    study = str(write_yaml(tmp_path / "small.yml", study_document(**changes)))
+    study, experts = write_study(tmp_path, items=240, **changes)
     code = "from ablations.cli import main; main()"
-    words = ["run", study, "--experts", str(experts), "--backend", backend, "--only", "kind=base"]
+    words = [
+        "run",
+        str(study),
+        "--experts",
+        str(experts),
+        "--backend",
+        backend,
+        "--only",
+        "kind=base",
+    ]
     given = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
     killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
 
     def command(out):
         places = ["--out", str(out), "--answers", str(out.with_suffix(".answers"))]
-        return [sys.executable, "-c", code, *words, *places]
+        return [sys.executable, "-c", code, *words, "--only", "kind=base", *places]
 
     def stored():
         found = killed.with_suffix(".answers").glob("*/*.jsonl")

@@ -15,7 +15,7 @@ import pytest
 
 from ablations.runner import records
 from tests.runner.fakes import make_cells, run, scores_by_label, scores_on_disk
-from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.standins.studies import write_study
 from tests.waiting import wait_for_end, wait_until
 
 pytestmark = pytest.mark.slow
@@ -74,18 +74,13 @@ def test_a_study_survives_thirty_kills(tmp_path):
 
 def test_a_real_study_survives_kills(tmp_path):
     kills, backend = int(os.environ.get("KILLS", "1")), os.environ.get("BACKEND", "hf")
-    names = {}
-    for seed, name in enumerate(("base", "math", "swahili")):
-        names[name] = str(write_expert(tmp_path / name, seed, hidden=64))  # vLLM: heads of 32
-    tasks = write_tasks(tmp_path / "tasks", ["words"])
-    experts = write_yaml(tmp_path / "experts.yml", {"experts": names, "include_path": str(tasks)})
     options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
     vary = {  # averaged embeddings, so that no two cells are one model
         **{"bottom_layers": [0, 1, 2], "top_layers": [0, 1], "non_layer": ["average"]},
         "task_weight": list(range(1, 2 + kills)),
     }
-    document = study_document(vary=vary, evaluate={"tasks": ["words"], "options": options})
-    study = write_yaml(tmp_path / "small.yml", document)
+    evaluate = {"tasks": ["words"], "options": options}
+    study, experts = write_study(tmp_path, vary=vary, evaluate=evaluate)
     code = "from ablations.cli import main; main()"
     command = [sys.executable, "-c", code, "run", str(study), "--experts", str(experts)]
     command += ["--backend", backend, "--out"]

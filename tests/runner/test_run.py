@@ -7,13 +7,12 @@ import torch
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.engines.in_place import HfEngine
+from ablations.engines.hf_model import HfModel
 from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_yaml
-from tests.standins.tasks import write_task
 
 STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_layers": [0, 1]}}
 NAMES = ("base", "math", "swahili")
@@ -40,8 +39,8 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     for seed, (name, dtype) in enumerate(dtypes.items()):  # all run in the dtype of the base
         write_expert(tmp_path / name, seed, dtype=dtype)
     experts = write_experts(tmp_path / "mixed.yml", tmp_path, models / "tasks")
-    started, start = [], HfEngine.start
-    monkeypatch.setattr(HfEngine, "start", lambda *given: started.append(1) or start(*given))
+    started, start = [], HfModel.__init__
+    monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))
     live = run(tmp_path, experts, "live")
     assert not live.summary.failed
     assert len(started) == 1
@@ -72,71 +71,6 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
 
 
 @pytest.mark.slow
-def test_an_expert_that_disappears_and_a_task_that_raises(tmp_path, models, monkeypatch):
-    """Half of the cells cannot be done; the others are, and a rerun does exactly the rest."""
-    names = (*NAMES, "telugu")
-    for name in (*names, "tasks"):
-        shutil.copytree(models / name, tmp_path / name)
-    tasks = tmp_path / "tasks"
-    experts = write_experts(tmp_path / "experts.yml", tmp_path, tasks, *names)
-    sound = (tasks / "words_te.yaml").read_bytes()
-    metric = {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}
-    broken = [metric | {"regexes_to_ignore": 5}]  # seen when answers are scored, and not before
-    write_task(tasks, "words_te", tasks / "data.jsonl", metric_list=broken)
-    document = study_document(
-        experts={"task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}},
-        evaluate={"tasks": [], "languages": {"sw": ["words_sw"], "te": ["words_te"]}},
-        vary={"bottom_layers": [1, 2]},
-        baseline=[],
-    )
-    first = run(tmp_path, experts, "run", document)
-    assert len(first.summary.evaluated) == 2
-    failed = [f"math+telugu layer swap b={b} u=1" for b in (1, 2)]
-    assert sorted(first.summary.failed) == failed
-    assert all("TypeError" in error for error in first.summary.failed.values())
-    assert "Run the same command again to retry the cells that failed." in first.report()
-
-    (tasks / "words_te.yaml").write_bytes(sound)
-    original = records.write_record
-
-    def write_then_hide(*args):  # the expert goes after the first cell
-        original(*args)
-        if (tmp_path / "telugu").exists():
-            (tmp_path / "telugu").rename(tmp_path / "hidden")
-
-    monkeypatch.setattr(records, "write_record", write_then_hide)
-    second = run(tmp_path, experts, "run2", document)
-    monkeypatch.undo()
-    assert len(second.summary.evaluated) == 2
-    assert all("disappeared" in error for error in second.summary.failed.values())
-    shutil.copytree(tmp_path / "hidden", tmp_path / "telugu")
-    third = run(tmp_path, experts, "run2", document)
-    assert sorted(third.summary.evaluated) == sorted(second.summary.failed)
-    assert not run(tmp_path, experts, "undisturbed", document).summary.failed
-    assert scores_by_label(tmp_path / "run2") == scores_by_label(tmp_path / "undisturbed")
-
-
-@pytest.mark.slow
-def test_a_model_that_cannot_be_swapped_in_goes_through_a_checkpoint(tmp_path, other_generation):
-    """The task expert has another generation config than the base, which a live engine keeps.
-
-    Config and tokenizer of mergekit's `linear` and `slerp` come from an expert here.
-    """
-    recipe = study_document()["recipe"] | {"base_model": "task", "merge_method": "slerp"}
-    recipe["parameters"] = {"t": 0.5}
-    baseline = ["base", "task_expert", "soup"]
-    document = study_document(baseline=baseline, recipe=recipe, vary={"t": [0.3]})
-    result = run(tmp_path, other_generation, "run", document)
-    assert not result.summary.failed
-    base, *others = cells_of(result).values()
-    assert base.provenance["weights"] == "streamed"
-    for cell in others:
-        assert cell.provenance["weights"] == "checkpoint"
-        assert "generation_config.json (bos_token_id)" in cell.provenance["fallback"]
-    assert len(others) == 3
-
-
-@pytest.mark.slow
 def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, models):
     """The live engine keeps the base's tokenizer; models with another go through a checkpoint."""
     for name in ("base", "math"):
@@ -164,14 +98,6 @@ def test_the_folder_of_another_study_is_refused(tmp_path, experts):
     records.write_run_file(tmp_path / "run", records.RunFile.model_validate(head))
     with pytest.raises(InputError, match="holds a run of the study 'other', not of 'small'"):
         run(tmp_path, experts, "run")
-
-
-def test_only_chooses_cells(tmp_path, experts):
-    study = str(write_yaml(tmp_path / "small.yml", study_document()))
-    options = RunOptions(experts=experts, backend="hf", only=("kind=recipe", "bottom_layers=1"))
-    text = dry_run(study, options)
-    assert "2 cells (" in text
-    assert "cost: 2 evaluations for 2 cells" in text
 
 
 @pytest.mark.slow
@@ -209,7 +135,7 @@ def test_the_command_line(tmp_path, experts):
 @pytest.mark.slow
 def test_runs_share_answers(tmp_path, experts, monkeypatch):
     """Another study, a larger limit and another level ask what is new; other weights ask all."""
-    started, start = [], HfEngine.start
+    started, start = [], HfModel.__init__
 
     def answers_before(name, *, limit, level=0.95):
         started.clear()
@@ -221,11 +147,7 @@ def test_runs_share_answers(tmp_path, experts, monkeypatch):
         tasks = [task for cell in cells_of(result).values() for task in cell.tasks]
         return {(t.evaluation.answers_before, t.evaluation.scores[0].n) for t in tasks}
 
-    def counting(engine, folder, *given):
-        started.append(folder)
-        return start(engine, folder, *given)
-
-    monkeypatch.setattr(HfEngine, "start", counting)
+    monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))
     assert answers_before("first", limit=3) == {(0, 3)}
     assert len(started) == 1
     assert answers_before("again", limit=3) == {(3, 3)}

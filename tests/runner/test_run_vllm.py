@@ -2,44 +2,28 @@
 
 import pytest
 
-from ablations.engines import vllm_cpu
 from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
-from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
+from tests.engines.backends import VLLM
+from tests.standins.studies import write_study
 from tests.standins.talkers import WORDS
 
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore"),  # the engine runs in this process
-    pytest.mark.skipif(vllm_cpu.installed_version() is None, reason="needs vLLM"),
-]
+pytestmark = [*VLLM, pytest.mark.slow]
 
 
-def test_two_backends_agree_on_every_cell(tmp_path, monkeypatch):
-    monkeypatch.delenv("VLLM_BATCH_INVARIANT", raising=False)
-    names = {name: str(tmp_path / name) for name in ("base", "math", "swahili")}
-    for seed, name in enumerate(names):
-        write_expert(tmp_path / name, seed, hidden=64)  # vLLM on CPU takes heads of 32
-    tasks = write_tasks(tmp_path / "tasks", ["words"])
-    experts = write_yaml(tmp_path / "experts.yml", {"experts": names, "include_path": str(tasks)})
+def test_two_backends_agree_on_every_cell(tmp_path):
     options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
-    document = study_document(
-        baseline=["base", "task_expert", "soup", "ties"],
-        evaluate={"tasks": ["words"], "options": options},
-    )
-    study = str(write_yaml(tmp_path / "small.yml", document))
+    evaluate = {"tasks": ["words"], "options": options}
+    baseline = ["base", "task_expert", "soup", "ties"]
+    study, experts = write_study(tmp_path, baseline=baseline, evaluate=evaluate)
     found = {}
     for backend in ("hf", "vllm"):
         out = tmp_path / backend
-        result = run_study(study, RunOptions(experts=experts, out=out, backend=backend))
+        result = run_study(str(study), RunOptions(experts=experts, out=out, backend=backend))
         assert not result.summary.failed
         cells = records.load_run(out).cells
         assert {cell.backend for cell in cells} == {backend}
         assert not any("fallback" in cell.provenance for cell in cells)
-        # vLLM does not support it on a processor, so it is not switched on.
-        invariant = [cell.provenance.get("batch_invariant") for cell in cells]
-        assert invariant == [False if backend == "vllm" else None] * len(cells)
         found[backend] = {
             cell.label: [words_of(str(s.answers[0])) for s in cell.tasks[0].samples()]
             for cell in cells

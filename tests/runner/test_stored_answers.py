@@ -1,12 +1,14 @@
 """What must never be reused: answers of other weights, engines, options and versions."""
 
+from pathlib import Path
+
 import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
 from ablations.runner import engines
 from ablations.runner.engines import StudyEngine, answer_file
-from ablations.scoring.protocol import GenKwargs, Protocol
+from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
 from tests.runner.fakes import plan_of, work_of
 
@@ -29,44 +31,37 @@ def place(tmp_path, models):
     return place
 
 
+WARM = {"gen_kwargs": GenKwargs(temperature=1.0)}
+
+
 @pytest.mark.parametrize(
-    ("options", "is_other"),
+    ("changes", "is_other"),
     [
-        ({"dtype": "bfloat16"}, True),
-        ({"max_model_len": 32}, True),
-        ({"batch_size": 3}, True),
-        ({"device_map": "auto"}, True),
-        ({"kv_cache_gib": 9, "max_num_seqs": 3}, False),
+        ({"options": {"dtype": "bfloat16"}}, True),
+        ({"options": {"max_model_len": 32}}, True),
+        ({"options": {"batch_size": 3}}, True),
+        ({"options": {"device_map": "auto"}}, True),
+        ({"backend": "vllm"}, True),
+        ({"work": work_of(REQUEST, name="y")}, True),
+        ({"work": work_of(REQUEST.model_copy(update=WARM))}, True),
+        ({"options": {"kv_cache_gib": 9, "max_num_seqs": 3}}, False),
+        (
+            {"work": work_of(REQUEST.model_copy(update={"limit": 3, "seed": 5, "level": 0.5}))},
+            False,
+        ),
+        ({"out": Path("another")}, False),
     ],
-    ids=str,
 )
-def test_options_that_change_an_answer_ask_again(place, options, is_other):
-    assert (place(options=options) != place()) == is_other
+def test_what_changes_an_answer_asks_again(place, changes, is_other):
+    assert (place(**changes) != place()) == is_other
 
 
-@pytest.mark.parametrize("package", ["torch", "transformers"])
-def test_another_version_asks_again(place, package, monkeypatch):
+@pytest.mark.parametrize("package", ["torch", "transformers", None])
+def test_another_version_or_context_asks_again(place, package, monkeypatch):
     before, versions = place(), engines.backend_versions("hf")
-    assert package in versions
-    other = {**versions, package: "0.0.1"}
-    monkeypatch.setattr(engines, "backend_versions", lambda _: other)
+    if package is None:
+        monkeypatch.setattr(engines, "context_of", lambda _: 7)
+    else:
+        assert package in versions
+        monkeypatch.setattr(engines, "backend_versions", lambda _: {**versions, package: "0.0.1"})
     assert place() != before
-
-
-def test_another_context_asks_again(place, monkeypatch):
-    before = place()
-    monkeypatch.setattr(engines, "context_of", lambda _: 7)
-    assert place() != before
-
-
-def test_other_weights_engines_and_protocols_ask_again(place):
-    protocol = Protocol(gen_kwargs=GenKwargs(temperature=1.0))
-    warm = work_of(REQUEST.model_copy(update={"protocol": protocol}))
-    assert (
-        len({place(), place(work_of(REQUEST, name="y")), place(warm), place(backend="vllm")}) == 4
-    )
-
-
-def test_limit_seed_level_and_study_do_not(place, tmp_path):
-    changed = REQUEST.model_copy(update={"limit": 3, "seed": 5, "level": 0.5})
-    assert place(work_of(changed), out=tmp_path / "another") == place()

@@ -1,12 +1,8 @@
 """What is finished stays finished when words change: a copy of the package is edited and asked."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 from ablations.runner.problems import evaluation_problems
@@ -15,7 +11,6 @@ from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, write_plan
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import FakeEngine, run
-from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
 
 ROOT = Path(__file__).parents[2]
@@ -37,50 +32,6 @@ def evaluated(out, study, experts):
     return engine
 
 
-@pytest.mark.slow
-def test_words_change_nothing_and_a_task_only_itself(tmp_path, experts):
-    copy, ignored = tmp_path / "copy", shutil.ignore_patterns("__pycache__")
-    for name in ("ablations", "layerswap_method"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    setting = yaml.safe_load(experts.read_text())
-    shipped = write_yaml(tmp_path / "shipped.yml", {"experts": setting["experts"]})
-    asked = {"benchmarks": ["mgsm"], "data_dir": str(DATA), "limit": 2}
-    document = study_document(experts=POOLS, vary={"bottom_layers": [1]}, evaluate=asked)
-    study, out = write_yaml(tmp_path / "study.yml", document), tmp_path / "run"
-    # Base and task expert in both languages, a merge for each.
-    assert len(evaluated(out, study, shipped).seen) == 6
-
-    def left():
-        """Return what the edited copy would still do, of the study that this one has done."""
-        words = ["run", study, "--experts", shipped, "--out", out, "--backend", "hf", "--dry-run"]
-        code = "from ablations.cli import main; main()"
-        done = subprocess.run(
-            [sys.executable, "-c", code, *map(str, words)],
-            cwd=copy,
-            env=os.environ | {"PYTHONPATH": str(copy), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        cost = done.stdout[done.stdout.index("\ncost: ") :].splitlines()
-        return "".join(cost[1:3])
-
-    package, tasks = copy / "ablations", copy / "ablations" / "tasks"
-    edit(package / "evaluate" / "tables.py", '"also"', '"besides"')
-    edit(tasks / "catalog.py", "import annotations", "import annotations  # a comment")
-    edit(copy / "layerswap_method" / "errors.py", "did you mean", "was it")
-    for file in (tasks / "README.md", tasks / "choices.py", tasks / "languages.yml"):
-        file.write_text(file.read_text(encoding="utf-8") + "\n# One line more.\n")
-    swahili = tasks / "generated" / "layerswap_mgsm_sw.yaml"
-    swahili.write_text("# Another comment.\n" + swahili.read_text(encoding="utf-8"))
-    assert left() == "cost: none; every task of these cells is finished"
-    edit(swahili, "Swali: ", "Swali  : ")
-    assert left() == (
-        "cost: 3 evaluations for 4 cells, on hf in float32"
-        "  tasks: layerswap_mgsm_sw; items per task: 2"
-    )
-
-
 def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts):
     folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
     setting = yaml.safe_load(experts.read_text()) | {"include_path": str(folder)}
@@ -94,44 +45,11 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts)
     assert text.startswith("words: its file, its data or how it is scored has changed since. Run")
 
 
-def test_a_task_a_language_or_a_baseline_is_asked_alone(tmp_path, experts):
-    def new(**changes):
-        """Return label and task of what a study asks beyond those before."""
-        pools = {"task": ["math"], "language": {"sw": ["swahili"]}}
-        tasks = {"tasks": ["words"], "languages": {"sw": ["words_sw"]}}
-        whole = {"experts": pools, "evaluate": tasks, "baseline": ["base"], "vary": None, **changes}
-        study = write_yaml(tmp_path / "study.yml", study_document(**whole))
-        engine = evaluated(tmp_path / "run", study, experts)
-        cells = load_run(tmp_path / "run").head.cells
-        names = {key: (c.label, task) for c in cells for task, key in c.records.items()}
-        return {names[key] for key in engine.seen}
-
-    first = {("base", "words"), ("base", "words_sw"), ("recipe", "words"), ("recipe", "words_sw")}
-    assert new() == first
-    assert new() == set()
-    assert new(baseline=["base", "soup"]) == {("soup", "words"), ("soup", "words_sw")}
-    more = {"tasks": ["words", "words_te"], "languages": {"sw": ["words_sw"]}}
-    assert new(evaluate=more) == {("base", "words_te"), ("recipe", "words_te")}
-    languages = {"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}}
-    telugu = "math+telugu"
-    assert new(experts=POOLS, evaluate=languages) == {(telugu, "words"), (telugu, "words_te")}
-
-
-def test_the_same_experts_elsewhere_are_the_same_and_other_experts_are_new(
-    tmp_path, models, experts
-):
+def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):
     study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
     other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
     folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
     assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
-    whole = len(evaluated(tmp_path / "run", study, experts).seen)
-    copied = shutil.copytree(models / "swahili", tmp_path / "copied")
-    for place, new in ((copied, 0), (models / "telugu", 3)):
-        setting = yaml.safe_load(experts.read_text())
-        setting["experts"]["swahili"] = str(place)
-        moved = write_yaml(tmp_path / "moved.yml", setting)
-        assert len(evaluated(tmp_path / "run", study, moved).seen) == new
-    assert whole == 5
 
 
 def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, experts, monkeypatch):

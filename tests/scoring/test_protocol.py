@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from ablations.scoring.intervals import wilson_interval
-from ablations.scoring.protocol import Protocol, protocol_of
+from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Sample, TaskScore
 from ablations.scoring.repeats import mean_scores
 from ablations.study.schema import Evaluate
@@ -27,7 +27,7 @@ def test_two_ways_of_writing_the_same_are_the_same() -> None:
         "top_k": 0,
     }
     study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
-    assert protocol_of(study) == Protocol(gen_kwargs={"max_gen_toks": 9})
+    assert study.asked() == Protocol(gen_kwargs={"max_gen_toks": 9}).asked()
 
 
 @pytest.mark.parametrize(

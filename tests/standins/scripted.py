@@ -45,7 +45,7 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
     request = EvaluationRequest(
         tasks=tasks, include_path=include_path, data_dir=data_dir, **options
     )
-    return run_tasks(Scripted(), request, model="scripted", backend="hf")
+    return run_tasks(Scripted(), request, None, "hf")
 
 
 def gold(task, item):

@@ -56,3 +56,15 @@ def write_yaml(path, document):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.safe_dump(dict(document), sort_keys=False))
     return path
+
+
+def write_study(folder, items=8, **changes):
+    """Write a study of experts that vLLM's CPU build takes; return it and its experts file."""
+    names = {
+        name: str(write_expert(folder / name, seed, hidden=64))  # heads of 32
+        for seed, name in enumerate(("base", "math", "swahili"))
+    }
+    tasks = write_tasks(folder / "tasks", ["words"], items)
+    setting = {"experts": names, "include_path": str(tasks)}
+    experts = write_yaml(folder / "experts.yml", setting)
+    return write_yaml(folder / "small.yml", study_document(**changes)), experts

@@ -1,8 +1,8 @@
-import json
 import shutil
 
 import pytest
 
+from ablations.engines.task_loading import check_data
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import LayerSwapError
@@ -48,21 +48,25 @@ def own(models, tmp_path):
 
 
 @pytest.fixture
-def other_generation(own):
-    """Experts whose math one has another generation config than the base."""
-    config = own.parent / "math" / "generation_config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | {"bos_token_id": 3}))
-    return own
-
-
-@pytest.fixture
 def plan(tmp_path, experts):
     """Return a function that plans a study: a small one, but for the keys that it is given."""
 
-    def call(given=experts, settings=None, /, *, path=tmp_path / "study.yml", how=(), **changes):
+    def call(
+        given=experts,
+        settings=None,
+        /,
+        *,
+        path=tmp_path / "study.yml",
+        how=(),
+        reads=False,
+        **changes,
+    ):
         document = study_document(**changes)
         write_yaml(path, {key: value for key, value in document.items() if value is not None})
-        return plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
+        found = plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
+        if reads:
+            check_data(found.missing((), ()).values())
+        return found
 
     return call
 

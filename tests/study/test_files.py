@@ -6,8 +6,15 @@ import yaml
 from ablations.models.find import find_model
 from ablations.runner.run import default_out
 from ablations.study.checks import study_problems
-from ablations.study.experts import find_experts_file, read_experts_file
-from ablations.study.files import STUDIES, find_study, parse_setting, read_study, with_settings
+from ablations.study.files import (
+    STUDIES,
+    find_experts_file,
+    find_study,
+    parse_setting,
+    read_experts_file,
+    read_study,
+    with_settings,
+)
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
 

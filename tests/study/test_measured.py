@@ -55,7 +55,8 @@ def unread(monkeypatch):
 
 
 def test_planning_reads_no_change(measured, unread):
-    text = describe_plan(measured(how={"dry": True}, **SWAPS), materialize=False)
+    found = measured(how={"dry": True}, **SWAPS)
+    text = describe_plan(found, found.cells, materialize=False)
     assert text.count("▒▒▒▒") == 3  # weighted_soup, and two soups as recipes
     assert text.count("(by the experts' changes, measured at the merge)") == 2
     assert "checkpoints written to disk: 0" in text
@@ -121,7 +122,7 @@ def test_reverts_are_streamed_and_planned_without_weights(measured, unread):
         {"threshold": 0.0, "top_layers": 1, "bottom_layers": 1},
     ]
     found = measured(**REVERTS, vary=settings)
-    text = describe_plan(found, materialize=False)
+    text = describe_plan(found, found.cells, materialize=False)
     assert "models to load: 4" in text
     assert "checkpoints written to disk: 0" in text
     keys = [cell.weights_key for cell in found.cells]

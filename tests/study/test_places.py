@@ -6,10 +6,9 @@ import shutil
 import pytest
 import yaml
 
-from ablations.runner import records
-from ablations.runner.run import RunOptions, run_study
-from ablations.study.experts import find_experts_file
-from tests.standins.studies import study_document, write_yaml
+from ablations.study.cells import Cell
+from ablations.study.files import find_experts_file
+from tests.standins.studies import write_yaml
 from tests.study.conftest import count_models
 
 NAMES = ("base", "math", "swahili")
@@ -48,12 +47,12 @@ def placed(work, place="mine/study.yml", **changes):
 def test_experts_are_paths_from_the_folder_of_their_file(work, models, plan):
     found = plan(None, **placed(work))
     assert {each.folder for each in found.experts.values()} == {models / name for name in NAMES}
-    assert found.study.evaluate.include_path == str(work / "mine" / "tasks")
+    assert found.study.evaluate.include_path == work / "mine" / "tasks"
     places = {"math": "math", "base": "./base", "swahili": f"{work}/mine/swahili"}
     file = write_yaml(work / "mine" / "experts.yml", {"experts": places, "include_path": "tasks"})
     found = plan(file, path=work / "study.yml")
     assert found.experts["math"].folder == models / "math"
-    assert found.study.evaluate.include_path == str(work / "mine" / "tasks")
+    assert found.study.evaluate.include_path == work / "mine" / "tasks"
 
 
 def test_the_working_directory_comes_second(work, models, plan):
@@ -206,6 +205,8 @@ def test_facts_of_the_experts_file_are_in_the_study(plan, measured):
     assert found.study.fact("experts.task.steps", pool) == 7.0
     assert found.study.fact("experts.task.divergence", single) == 0.01
     assert found.study.fact("experts.task.divergence", pool) is None
+    again = Cell.model_validate_json(found.cells[-2].model_dump_json())
+    assert again.values == pool == {"experts.task": ("math", "math_2")}
     without = plan(measured, vary=vary, **LANGUAGE)  # a fact is no protocol
     assert [c.records for c in without.cells] == [c.records for c in found.cells]
 
@@ -221,26 +222,3 @@ def test_facts_of_the_experts_file_are_in_the_study(plan, measured):
 def test_facts_that_are_not_there_are_named(problem, measured, fact, message):
     vary = {"experts.task": ["math", "math_2"]}
     assert message in problem(measured, vary=vary, report={"facts": [fact]}, **LANGUAGE)
-
-
-@pytest.mark.slow
-def test_a_run_over_experts_scores_each_of_them(tmp_path, measured):
-    document = study_document(
-        experts={"language": ["swahili"]},
-        baseline=["task_expert"],
-        vary=[{"experts.task": ["math", "math_2"]}, {"experts.task": "math", "bottom_layers": 2}],
-        report={"facts": ["experts.task.steps"]},
-    )
-    study = str(write_yaml(tmp_path / "small.yml", document))
-    result = run_study(study, RunOptions(experts=measured, out=tmp_path / "run", backend="hf"))
-    assert not result.summary.failed
-    run = records.load_run(tmp_path / "run")
-    assert [(cell.kind, cell.experts["task"]) for cell in run.cells] == [
-        *(("task_expert", name) for name in ("math", "math_2")),
-        *(("recipe", name) for name in ("math", "math_2", "math")),
-    ]
-    assert run.cells[2].values == {"experts.task": ("math", "math_2")}
-    assert len({cell.weights_key for cell in run.cells}) == 5
-    assert {cell.provenance["weights"] for cell in run.cells} == {"streamed"}
-    assert run.study.evaluate.options.dtype == "float32"
-    assert run.study.experts.facts["math_2"] == {"steps": 9}

@@ -70,10 +70,12 @@ def test_pairs_are_crossed_and_languages_asked(plan):
 def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, experts):
     first, same = plan(), {"tasks": ["words"], "options": {"batch_size": 8}}
     keys = keys_of(first)
-    for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}):
+    drawn = {"gen_kwargs": {"temperature": 0.6}, "repeats": 2}
+    for changes in ({"limit": 4}, {"seed": 1}, {"options": {"batch_size": 4}}, drawn):
         changed = plan(evaluate=same | changes)
         assert changed.protocol != first.protocol
         assert not keys & keys_of(changed)
+    assert {cell.request.repeats for cell in changed.cells} == {2}
     memory = {"options": {"batch_size": 8, "gpu_memory_utilization": 0.3}}
     for changes in ({}, {"tasks": ["words", "words_sw"]}, memory):
         assert keys <= keys_of(plan(evaluate=same | changes))
@@ -101,7 +103,8 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(plan, tmp_path, models, e
 
     first = keys(models / "tasks")
     assert keys(folder) == first
-    (folder / "README.md").write_text("Words.")
+    for name in ("README.md", "functions.py"):
+        (folder / name).write_text("Words.")
     file = folder / "words.yaml"
     file.write_text(f"# A comment.\n{file.read_text()}")
     assert keys(folder) == first
@@ -134,15 +137,6 @@ def test_other_weights_change_the_keys_of_what_is_made_of_them(plan, own):
     assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
 
 
-def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
-    found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
-    assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
-    assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
-    text = describe_plan(found, materialize=False)
-    assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text
-    assert "█··█" in text
-
-
 def test_any_parameter_of_another_method_can_be_varied(plan, problem):
     models = [each | {"parameters": {"density": 0.2, "weight": 1.0}} for each in MODELS]
     ties = {"merge_method": "ties", "models": models, "base_model": "base"}
@@ -158,17 +152,17 @@ def test_any_parameter_of_another_method_can_be_varied(plan, problem):
 
 def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
-    text = describe_plan(found, materialize=False)
+    text = describe_plan(found, found.cells, materialize=False)
     assert "cost: 6 evaluations for 6 cells" in text
     assert "models to load: 6" in text
     assert "checkpoints written to disk: 1 (" in text
     done = set(found.cells[0].records.values())
-    text = describe_plan(found, materialize=True, finished=done)
+    text = describe_plan(found, found.cells, materialize=True, finished=done)
     assert "cost: 5 evaluations for 6 cells" in text
     assert "models to load: 5" in text
     assert "checkpoints written to disk: 5 (" in text
-    ties = {cell.label for cell in found.cells if cell.kind == "ties"}
-    text = describe_plan(found, materialize=False, selected=ties)
+    ties = [cell for cell in found.cells if cell.kind == "ties"]
+    text = describe_plan(found, ties, materialize=False)
     assert "\n1 cell (layers" in text
     assert "cost: 1 evaluation for 1 cell, on hf" in text
 
@@ -178,7 +172,7 @@ def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
     write_expert(own.parent / "base", 0, dtype=torch.float16)
     found = plan(own, baseline=["base", "task_expert", "ties"])
     assert found.options.dtype == found.study.evaluate.options.dtype == "float16"
-    text = describe_plan(found, materialize=False)
+    text = describe_plan(found, found.cells, materialize=False)
     assert "on hf in float16" in text
     assert "models to load: 7" in text
     size = 4 * found.num_weights / 1000  # written in the recipe's float32
@@ -349,12 +343,3 @@ def test_tasks_are_not_called_unknown_where_the_file_that_names_their_folder_is_
     told = problem(tmp_path / "gone.yml", evaluate={"tasks": ["of_the_experts_file"]})
     assert "gone.yml: cannot be read" in told
     assert "of_the_experts_file" not in told
-
-
-def test_a_recipe_file_gives_the_keys_of_the_recipe_itself(plan, tmp_path):
-    keys = [cell.records["words"] for cell in plan().cells]
-    write_yaml(tmp_path / "swap.yml", RECIPE)
-    assert [cell.records["words"] for cell in plan(recipe="swap.yml").cells] == keys
-    write_yaml(tmp_path / "swap.yml", {**RECIPE, "dtype": "bfloat16"})
-    # The unmerged models are what they were.
-    assert keys_of(plan(recipe="swap.yml")) & set(keys) == set(keys[:2])

@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.study.checks import expert_names
-from ablations.study.experts import read_experts_file
-from ablations.study.files import STUDIES, read_study
+from ablations.study.files import STUDIES, read_experts_file, read_study
 from ablations.train import fusion
 from layerswap_method.recipe.references import named_models
 from tests.standins.scripted import DATA

@@ -38,7 +38,7 @@ def test_the_list_says_what_lm_eval_reads():
     listed = [task for task in TASKS if task.language == "sw"]
     assert len(listed) == 7
     names = tuple(task.name for task in listed)
-    leave = {"allow_code_execution": True, "code_isolation": "none"}
+    leave = {"isolation": "none"}
     loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, **leave))[0]
     for task, theirs in zip(listed, loaded, strict=True):
         config = theirs.config

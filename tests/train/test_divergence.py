@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.models.find import find_model
-from ablations.study.experts import read_experts_file
+from ablations.study.files import read_experts_file
 from ablations.train.divergence import drift, hidden_states, measure
 from layerswap_method.errors import InputError
 from tests.standins.tuned import rewritten

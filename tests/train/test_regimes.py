@@ -12,7 +12,7 @@ import transformers
 
 from ablations.engines import vllm_engine
 from ablations.models.find import find_model
-from ablations.study.experts import read_experts_file
+from ablations.study.files import read_experts_file
 from ablations.train import fusion
 from ablations.train.model import load_base
 from layerswap_method.checkpoint.checkpoint import read_checkpoint

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from ablations.scoring.records import EvaluationRequest
-from ablations.study.experts import read_experts_file
+from ablations.study.files import read_experts_file
 from ablations.train import select
 from ablations.train import trainer as training
 from ablations.train.config import Select
@@ -249,7 +249,7 @@ def test_checkpoints_above_the_base_on_the_secondary_tasks_come_first(tmp_path, 
         return SimpleNamespace(scores=[*scores.values()], score=scores.__getitem__)
 
     engine = SimpleNamespace(evaluate=evaluate, close=lambda: None)
-    monkeypatch.setattr(select, "open_live", lambda *_: engine)
+    monkeypatch.setattr(select, "LiveEvaluator", lambda *_: engine)
     monkeypatch.setattr(select, "merge_of_one", lambda model: model.folder.name)
     base, *folders = (tmp_path / name for name in table)
     wanted = Select(tasks=("a",), secondary=("b",))

@@ -1,10 +1,14 @@
-"""Laws of scaled layer counts."""
+"""Cells: laws of scaled layer counts, and which of them `--only` leaves."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ablations.study.cells import selected
+from ablations.study.describe import describe_plan
 from ablations.study.documents import COUNTS, scale_count, scale_counts, scale_layers
+from layerswap_method.errors import InputError
+from tests.runner.fakes import make_cells
 
 depths = st.integers(1, 200)
 
@@ -72,3 +76,57 @@ def test_reverts_are_scaled_and_the_plan_says_so(plan):
     assert first == {"revert_layers": "0,3"}
     assert second == {"bottom_layers": 1, "top_layers": 2}
     assert any("revert_layers '0-1,6-7' -> '0,3'" in note for note in found.notes)
+
+
+def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
+    found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
+    assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
+    assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
+    text = describe_plan(found, found.cells, materialize=False)
+    assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text
+    assert "█··█" in text
+
+
+(BASE, *RECIPES) = make_cells(4)
+CELLS = [
+    BASE.model_copy(update={"kind": "base", "label": "base", "values": {}}),
+    *(
+        cell.model_copy(
+            update={"label": f"r{count}", "values": {"bottom_layers": count, "placement": place}}
+        )
+        for cell, count, place in zip(
+            RECIPES, (0, 3, 10), ("outer", "middle", "outer"), strict=True
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("only", "chosen"),
+    [
+        ([], ["base", "r0", "r3", "r10"]),
+        (["kind=base"], ["base"]),
+        (["kind=recipe", "placement=OUTER"], ["r0", "r10"]),
+        (["bottom_layers=0", " bottom_layers = 10", "placement=outer"], ["r0", "r10"]),
+        (["label=r3"], ["r3"]),
+        (["task=math", "kind=base"], ["base"]),
+    ],
+)
+def test_values_of_a_name_are_alternatives_and_names_must_all_fit(only, chosen):
+    assert [cell.label for cell in selected(CELLS, only)] == chosen
+
+
+@pytest.mark.parametrize(
+    ("only", "message"),
+    [
+        ([""], "--only : no cell has this NAME=VALUE"),
+        (["bottom"], "no cell has this NAME=VALUE"),
+        (["bottom_layer=3"], "no cell has this NAME=VALUE; did you mean 'bottom_layers=3'?"),
+        (["kind=recip"], "did you mean 'kind=recipe'?"),
+        (["kind=base", "bottom_layers=0"], "some cells fit each condition, but none fits all"),
+    ],
+)
+def test_conditions_that_no_cell_fits_are_refused(only, message):
+    with pytest.raises(InputError) as caught:
+        selected(CELLS, only)
+    assert message in caught.value.message

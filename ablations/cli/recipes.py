@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import COUNT, FILE, choice_option, list_format_option
+from ablations.cli.options import COUNT, FILE
 from layerswap_method.errors import InputError
 
 
@@ -20,16 +19,11 @@ def recipes() -> None:
 
 @recipes.command("list")
 @click.option("--language", metavar="CODE", help="Only recipes for this language, such as sw.")
-@list_format_option
-def list_(language: str | None, form: str) -> None:
+def list_(language: str | None) -> None:
     """List every recipe with languages, base and settings."""
-    from ablations.gallery.find import as_table, list_recipes
+    from ablations.gallery.find import list_recipes
 
-    found = list_recipes(language)
-    if form == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    click.echo(as_table(found))
+    click.echo(list_recipes(language))
 
 
 @recipes.command()
@@ -57,10 +51,9 @@ def copy(name: str, out: Path) -> None:
 
 @click.command(short_help="Show everything that is wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
-@choice_option("--format", ["text", "json"], "How to show what is wrong.", "form")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
-def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> None:
+def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     """Show everything that is wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
@@ -71,10 +64,9 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
         from ablations.gallery.check import as_text, check_recipe, recipes_of
 
         found = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
-    rows = [{"file": str(path), **f._asdict()} for path, each in found.items() for f in each]
-    say(json.dumps(rows, indent=2, ensure_ascii=False) if form == "json" else as_text(found))
-    wrong = ("error", "warning") if strict else ("error",)
-    sys.exit(2 if any(row["level"] in wrong for row in rows) else 0)
+    say(as_text(found))
+    levels = {finding.level for findings in found.values() for finding in findings}
+    sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")

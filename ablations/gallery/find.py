@@ -88,13 +88,13 @@ def languages(header: Mapping[str, str]) -> list[str]:
     return re.findall(r"[^\s,]+", header.get("Languages", ""))
 
 
-def list_recipes(language: str | None = None) -> list[dict[str, str]]:
-    """Return name, languages, base, settings and what of every shipped recipe, or of a language's.
+def list_recipes(language: str | None = None) -> str:
+    """Return a table of name, languages, base and settings of the recipes, or of a language's.
 
     Raises:
         InputError: for a language that no recipe has.
     """
-    rows, known = [], set[str]()
+    rows, known = list[list[str]](), set[str]()
     for name, path in _shipped().items():
         if name.startswith("experts/"):  # files of training
             continue
@@ -102,19 +102,13 @@ def list_recipes(language: str | None = None) -> list[dict[str, str]]:
         header, document = read_header(text), parse_yaml(text, name)
         known.update(languages(header))
         if language is None or language in languages(header):
-            rows.append(
-                {
-                    "recipe": name.removesuffix(".yml"),
-                    "languages": header.get("Languages", ""),
-                    "base": str(document.get("base_model", "")),
-                    "settings": settings(document).replace("`", ""),
-                    "what": header.get("What", ""),
-                }
-            )
+            base, codes = str(document.get("base_model", "")), header.get("Languages", "")
+            sets = settings(document).replace("`", "")
+            rows.append([name.removesuffix(".yml"), codes, base, sets])
     if not rows:
         listed = ", ".join(sorted(known))
         raise InputError(f"no recipe for {language!r}; there are recipes for {listed}")
-    return rows
+    return text_table(("recipe", "languages", "base", "settings"), rows, sides="llll")
 
 
 def settings(document: Mapping[str, Any]) -> str:
@@ -124,12 +118,6 @@ def settings(document: Mapping[str, Any]) -> str:
     others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
     parts = [f"`{method}`" if method != "layer_swap" else "", counts, *others]
     return ", ".join(filter(None, parts))
-
-
-def as_table(rows: list[dict[str, str]]) -> str:
-    """Return the list as a table of its narrow columns."""
-    columns = ("recipe", "languages", "base", "settings")
-    return text_table(columns, [[row[name] for name in columns] for row in rows], sides="llll")
 
 
 def copy_recipe(name: str, out: Path) -> list[Path]:

@@ -1,7 +1,7 @@
-"""Scores as text: one model in the layout of Table 5 of arXiv 2410.01335, and models side by side.
+"""Scores of one model in the layout of Table 5 of arXiv 2410.01335.
 
-Table 5 has a row per benchmark and language as there, and next to the score what the paper's does
-not have: the other extraction, the share of answers in the right language, the share cut off.
+Next to the score stands what the paper's does not have: the other extraction, the share of answers
+in the right language, the share cut off.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from ablations.drawing.text_table import text_table
-from ablations.runner.records import Run
 from ablations.scoring.notes import join_notes, truncation_note
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, TRUNCATION_NOTED
 from ablations.scoring.records import Evaluation, TaskScore
@@ -18,26 +17,6 @@ from ablations.statistics.as_text import percent, with_interval
 from ablations.tasks.catalog import Task
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
-
-
-def render_run(run: Run, names: Mapping[str, str], width: int) -> str:
-    """Return the first score of every task, a row for every finished cell.
-
-    Args:
-        run: whose cells have the same tasks.
-        names: label of a cell -> its row name; cells without one are left out.
-        width: characters a line may have; columns that do not fit go into further tables below.
-    """
-    cells = {names[each.label]: each.evaluation() for each in run.cells if each.label in names}
-    tasks = list(dict.fromkeys(score.task for each in cells.values() for score in each.scores))
-    rows = [[each.score(task) for task in tasks] for each in cells.values()]
-    (first, *others) = {task.partition("_")[0] for task in tasks}
-    heads = [
-        f"{task.removeprefix('' if others else f'{first}_')}\n{score.metric}, n={score.n}"
-        for task, score in zip(tasks, rows[0], strict=True)
-    ]
-    texts = [[name, *map(_text, row)] for name, row in zip(cells, rows, strict=True)]
-    return text_table(["", *heads], texts, width=width)
 
 
 def render_table5(

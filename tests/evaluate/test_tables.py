@@ -1,11 +1,8 @@
 """Tables of scores, on made-up ones."""
 
-from functools import partial
-from types import SimpleNamespace
-
 import pytest
 
-from ablations.evaluate.tables import render_run, render_table5
+from ablations.evaluate.tables import render_table5
 from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, TaskScore
 from ablations.tasks.catalog import list_tasks
@@ -52,27 +49,6 @@ def test_more_than_a_few_percent_cut_off_are_said(truncated, is_said):
     text = render_table5("m", (SWAHILI,), done, {}).replace("\n  ", " ")
     note = "layerswap_mgsm_sw: 12.0 % of the answers were cut off at the token limit: its"
     assert (note in text) == is_said
-
-
-def test_a_run_is_a_table_of_models_and_tasks():
-    made = {
-        "b": evaluation(score("p_math", 30, n=300), score("p_facts", 150, n=300)),
-        "s": evaluation(score("p_math", 90, n=300), score("p_facts", 120, n=300)),
-        "hidden": evaluation(),
-    }
-    cells = [SimpleNamespace(label=n, evaluation=partial(made.get, n)) for n in made]
-    names = {"b": "base", "s": "layer swap"}
-    lines = render_run(SimpleNamespace(cells=cells), names, 100).splitlines()
-    assert [line.split() for line in lines if "---" not in line] == [
-        ["math", "facts"],
-        ["exact_match,", "n=300", "exact_match,", "n=300"],
-        ["base", "10.0", "[7.1,", "13.9]", "50.0", "[44.4,", "55.6]"],
-        ["layer", "swap", "30.0", "[25.1,", "35.4]", "40.0", "[34.6,", "45.6]"],
-    ]
-    # Columns that do not fit go below with the row names.
-    narrow = render_run(SimpleNamespace(cells=cells), names, 40)
-    assert max(map(len, narrow.splitlines())) <= 40
-    assert narrow.count("base") == 2
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,10 @@ _PRESSED = "layerswap.pressed"
 """In the context of such a command, once Ctrl-C was pressed."""
 
 _MODULES = {
-    "evaluate": "evaluate tasks",
+    "evaluation": "compare evaluate report run tasks",
     "merging": "harmonize merge swap-adapters",
     "models": "card compat delta divergence verify",
     "recipes": "check init plan recipes",
-    "report": "compare report",
-    "run": "run",
     "training": "pocket quickstart smol train",
 }
 """Module -> its commands."""

@@ -125,7 +125,7 @@ def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(monkeypatc
     def tasks():
         raise error
 
-    monkeypatch.setattr("ablations.cli.evaluate.tasks", tasks)
+    monkeypatch.setattr("ablations.cli.evaluation.tasks", tasks)
     result = CliRunner().invoke(main, ["tasks"])
     assert result.exit_code in (1, 2)
     assert said in result.output

@@ -16,14 +16,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.engines.task_loading import NEEDS_CODE_EXECUTION
 from ablations.evaluate.tables import render_table5
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import SCORES_FILE
-from ablations.runner.run import RunOptions, check_folder, run_file
+from ablations.runner.run import RunOptions, run_file
 from ablations.scoring.records import Backend, Evaluation
 from ablations.study.experts import ExpertsFile
 from ablations.study.files import StudyFile, with_settings
@@ -48,18 +47,13 @@ class SuiteResult:
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""
 
-    skipped: Mapping[str, str]
-    """Task name -> why it was skipped."""
-
     out: Path
-    run: Run | None = None
-    """What is in the folder `out` of this call's tasks; None where every task was skipped."""
+    run: Run
+    """What is in the folder `out` of this call's tasks."""
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
         """Task name -> its evaluation, without samples."""
-        if self.run is None:
-            return {}
         (cell,) = self.run.cells
         update = {"model": self.model}
         return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
@@ -68,10 +62,7 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        notes = () if self.run is None else self.run.head.notes
-        table = render_table5(name, self.tasks, self.evaluations, self.skipped, notes)
-        if self.run is None:
-            return f"{table}\n\nNothing was evaluated."
+        table = render_table5(name, self.tasks, self.evaluations, self.run.head.notes)
         warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
         engine = describe_backend(self.run.cells[0].backend)
         where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
@@ -92,13 +83,13 @@ def evaluate_model(
         languages: codes; none means those of the paper.
 
     Raises:
-        InputError: for unknown languages or benchmarks, data that is missing (all of it in one
-            message, before a model is loaded), a model that is not there, an adapter that cannot
-            be streamed, a missing backend, or a folder that cannot be written or is another's.
+        InputError: for unknown languages or benchmarks, only tasks that need leave to run code,
+            data that is missing (all of it in one message, before a model is loaded), a model that
+            is not there, an adapter that cannot be streamed, a missing backend, or a folder that
+            cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     chosen = _choose(block, languages)
-    suite = {task.name for task in chosen}
     expert = find_model(model)
     side_adapter = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
@@ -107,12 +98,7 @@ def evaluate_model(
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
     out = options.out or default_folder(model, backend, block)
-    check_folder(out, _NAME)
-    names = [task.name for task in chosen if options.isolation or not task.executes_code]
-    skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in names}
-    names += [name for name in block.tasks if name not in suite]
-    if not names:
-        return SuiteResult(model, chosen, skipped, out)
+    names = dict.fromkeys((*(task.name for task in chosen), *block.tasks))
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
@@ -136,7 +122,7 @@ def evaluate_model(
     # The folder has the tasks of earlier calls, too.
     own = tuple(task for task in cell.tasks if task.task in result.tasks)
     run = run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
-    return SuiteResult(model, chosen, skipped | cell.skipped, out, run)
+    return SuiteResult(model, chosen, out, run)
 
 
 def read_block(settings: Mapping[str, Any]) -> Evaluate:

@@ -23,7 +23,6 @@ def render_table5(
     model: str,
     tasks: Sequence[Task],
     evaluations: Mapping[str, Evaluation],
-    skipped: Mapping[str, str],
     remarks: Sequence[str] = (),
 ) -> str:
     """Return the table and its notes; tasks that are not of the suite follow, by their names.
@@ -31,9 +30,8 @@ def render_table5(
     Args:
         model: name of the column.
         tasks: the rows, in order.
-        evaluations: task name -> what it gave.
-        skipped: task name -> why.
-        remarks: on prompts and generation.
+        evaluations: task name -> what it gave; a task without one was skipped.
+        remarks: why, and on prompts and generation.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {name: (_title(name, e), "") for name, e in evaluations.items() if name not in suite}
@@ -45,9 +43,6 @@ def render_table5(
     table = text_table([each or model for each in _HEAD], rows, labels=3)
     notes = join_notes(
         (*remarks, *_notes([t for t in tasks if t.name in evaluations], evaluations))
-    )
-    notes += join_notes(
-        f"{name}: skipped: {reason}" for name, reason in skipped.items() if name not in evaluations
     )
     wrapped = (
         textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ") for note in notes

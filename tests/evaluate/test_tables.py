@@ -10,7 +10,7 @@ from layerswap_method.errors import InputError
 
 TASKS = {task.name: task for task in list_tasks()}
 SWAHILI, TELUGU, CODE = (TASKS[f"layerswap_{name}"] for name in ("mgsm_sw", "mgsm_te", "mbpp_te"))
-SKIPPED = {CODE.name: "needs --allow-code-execution"}
+SKIPPED = f"{CODE.name}: skipped: needs --allow-code-execution"
 
 
 def score(task, hits, metric="exact_match", filter="none", n=250):
@@ -33,20 +33,20 @@ def of_mgsm(task, truncated=0):
 
 def test_rows_are_as_in_the_paper_and_a_reason_is_a_note():
     done = {task.name: of_mgsm(task) for task in (SWAHILI, TELUGU)}
-    lines = render_table5("org/model", (SWAHILI, TELUGU, CODE), done, SKIPPED).splitlines()
+    lines = render_table5("org/model", (SWAHILI, TELUGU, CODE), done, [SKIPPED]).splitlines()
     shown = ["24.0", "[19.1,", "29.7]", "flexible", "28.0", "98.0", "0.0", "250"]
     assert " ".join(lines[0].split()) == "Task Language org/model also in language cut off items"
     assert lines[2].split() == ["MGSM", "em@maj1,", "8-shot", "Swahili", *shown]
     assert lines[3].split() == ["Telugu", *shown]
     assert lines[4].split() == ["MBPP", "pass@1,", "0-shot", "Telugu", "skipped"]
-    assert f"- {CODE.name}: skipped: needs --allow-code-execution" in lines
+    assert f"- {SKIPPED}" in lines
     assert not any("cut off at the token limit" in line for line in lines)
 
 
 @pytest.mark.parametrize(("truncated", "is_said"), [(5, False), (30, True)])
 def test_more_than_a_few_percent_cut_off_are_said(truncated, is_said):
     done = {SWAHILI.name: of_mgsm(SWAHILI, truncated)}
-    text = render_table5("m", (SWAHILI,), done, {}).replace("\n  ", " ")
+    text = render_table5("m", (SWAHILI,), done).replace("\n  ", " ")
     note = "layerswap_mgsm_sw: 12.0 % of the answers were cut off at the token limit: its"
     assert (note in text) == is_said
 

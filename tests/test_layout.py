@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "ablations": "cli > hub > report > evaluate > runner smol pocket > study train > engines"
+    "ablations": "cli > card > report > evaluate > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
     " > methods write > tensors deltas > checkpoint recipe output > plan average"

@@ -30,9 +30,8 @@ _PRESSED = "layerswap.pressed"
 
 _MODULES = {
     "evaluation": "compare evaluate report run tasks",
-    "merging": "harmonize merge swap-adapters",
     "models": "card compat delta divergence verify",
-    "recipes": "check init plan recipes",
+    "recipes": "check harmonize init merge plan recipes swap-adapters",
     "training": "pocket quickstart smol train",
 }
 """Module -> its commands."""

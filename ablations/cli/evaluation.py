@@ -64,7 +64,7 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
     """
     show_log()
     with watched():
-        from ablations.evaluate.run import evaluate_model, read_block
+        from ablations.evaluate import evaluate_model, read_block
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)

@@ -130,7 +130,7 @@ def card(model: Path, offline: bool, **options: Any) -> None:
     mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan,
     the recipe, and with --results the scores with intervals and protocol.
     """
-    from ablations.hub.card import write_card
+    from ablations.card import write_card
 
     with watched("writing the card"):
         say(str(write_card(model, hub=not offline, **options)))

@@ -15,8 +15,8 @@ from ablations.engines.quiet import quietly
 from ablations.engines.task_faults import task_errors
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.catalog import floor_of
 from ablations.tasks.contents import with_placed_data
-from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, nearest, with_valid
 

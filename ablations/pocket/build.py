@@ -21,8 +21,7 @@ from pydantic import Field
 from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import status_line
-from ablations.machine.stages import Stage
-from ablations.machine.whole_files import told_if_unwritable
+from ablations.machine.whole_files import Stage, told_if_unwritable
 from ablations.pocket.pretraining import (
     ModelShape,
     Pretraining,

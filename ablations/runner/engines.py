@@ -20,8 +20,8 @@ from ablations.engines.backends import backend_versions, engine_facts
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
-from ablations.models.context import context_of
 from ablations.models.find import Expert
+from ablations.models.fit import context_of
 from ablations.runner.checkpoints import checkpoint_of, measured_of, read_measured
 from ablations.runner.worker import ModelFailed, Work
 from ablations.scoring.records import Evaluation, Sample

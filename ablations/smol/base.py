@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
-from ablations.machine.stages import Stage
+from ablations.machine.whole_files import Stage
 from ablations.models.find import find_model
 from ablations.pocket.task_files import write_rows
 from layerswap_method.errors import InputError, describe_error

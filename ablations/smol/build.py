@@ -18,8 +18,7 @@ from pathlib import Path
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, tell
-from ablations.machine.stages import Stage
-from ablations.machine.whole_files import check_place
+from ablations.machine.whole_files import Stage, check_place
 from ablations.smol.base import Choice, ensure_base, write_replay
 from ablations.smol.data import write_data, write_tasks
 from layerswap_method.errors import InputError

@@ -26,7 +26,7 @@ from pydantic import (
 from ablations.engines.options import EngineOptions
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.records import Seed
-from ablations.tasks.floors import Floor
+from ablations.tasks.catalog import Floor
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 

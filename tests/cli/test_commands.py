@@ -40,7 +40,7 @@ walk(main, ["layerswap"])
 print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
 """
 EVALUATION = """
-import json, sys, ablations.engines.lm_eval_backend, ablations.evaluate.run
+import json, sys, ablations.engines.lm_eval_backend, ablations.evaluate
 print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
 """
 

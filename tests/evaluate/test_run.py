@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.evaluate.run import default_folder
+from ablations.evaluate import default_folder
 from ablations.runner.records import load_run
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import InputError, LayerSwapError

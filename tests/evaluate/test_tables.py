@@ -2,9 +2,9 @@
 
 import pytest
 
-from ablations.evaluate.tables import render_table5
-from ablations.scoring.intervals import wilson_interval
+from ablations.evaluate import render_table5
 from ablations.scoring.records import Evaluation, TaskScore
+from ablations.scoring.scores import wilson_interval
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError
 

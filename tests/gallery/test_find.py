@@ -11,8 +11,15 @@ from click.testing import CliRunner
 import layerswap_method
 from ablations.cli import main
 from ablations.gallery.check import check_recipe
-from ablations.gallery.find import FIELDS, SCHEMA_LINE, find_recipe, read_header
-from ablations.gallery.schema import FILE, recipe_schema, schema_text
+from ablations.gallery.find import (
+    FIELDS,
+    SCHEMA_FILE,
+    SCHEMA_LINE,
+    find_recipe,
+    read_header,
+    recipe_schema,
+    schema_text,
+)
 from layerswap_method.errors import InputError
 from tests.standins.recipe_files import RECIPES, ROOT, load
 
@@ -80,11 +87,13 @@ def test_every_recipe_is_valid_has_a_header_and_names_the_schema(recipe):
     assert tuple(header) == FIELDS
     assert all(header.values())
     (line,) = [each for each in path.read_text().splitlines() if each.startswith(SCHEMA_LINE)]
-    assert (path.parent / line.removeprefix(SCHEMA_LINE)).resolve() == ROOT / "recipes" / FILE
+    assert (
+        path.parent / line.removeprefix(SCHEMA_LINE)
+    ).resolve() == ROOT / "recipes" / SCHEMA_FILE
 
 
 def test_the_schema_file_is_what_the_types_give():
-    assert (ROOT / "recipes" / FILE).read_text() == schema_text()
+    assert (ROOT / "recipes" / SCHEMA_FILE).read_text() == schema_text()
     jsonschema.Draft202012Validator.check_schema(json.loads(schema_text()))
 
 

@@ -8,9 +8,9 @@ import yaml
 from click.testing import CliRunner
 from huggingface_hub import ModelCard
 
+from ablations.card import check_same_model
 from ablations.cli import main
-from ablations.evaluate.run import evaluate_model
-from ablations.hub.scores import check_same_model
+from ablations.evaluate import evaluate_model
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
 from ablations.study.schema import Evaluate

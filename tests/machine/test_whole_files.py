@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from ablations.machine.stages import Stage
 from ablations.machine.whole_files import (
+    Stage,
     check_place,
     replaced_folder,
     told_if_unwritable,

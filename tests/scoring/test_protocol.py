@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.protocol import Protocol, protocol_of
 from ablations.scoring.records import Sample, TaskScore
-from ablations.scoring.repeats import mean_scores
+from ablations.scoring.scores import mean_scores, wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.recipe.problems import problems
 

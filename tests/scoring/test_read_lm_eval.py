@@ -2,8 +2,8 @@
 
 import pytest
 
-from ablations.scoring.notes import join_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores
+from ablations.scoring.observed import join_notes
+from ablations.scoring.scores import read_samples, read_scores
 from layerswap_method.errors import LayerSwapError
 
 

@@ -1,10 +1,12 @@
-"""Hashes, claims, text for other places, and processes that end with their starter."""
+"""Hashes, claims, the status line, text for other places; processes end with their starter."""
 
 import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import printable, spreadsheet_text
+from ablations.machine.progress import Step, above, counted, listening, status_line, tell
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.waiting import wait_for_end, wait_until
@@ -161,3 +164,55 @@ def test_descendants_end_with_the_worker(end):
             worker.stdin.flush()
         wait_until(lambda: worker.poll() is not None)
         wait_for_end(below)
+
+
+def test_what_is_taken_one_by_one_is_counted():
+    heard = []
+    with listening(heard.append):
+        assert list(counted("reading", ["a", "b"])) == ["a", "b"]
+    assert heard == [Step("reading", 0, 2, unit="tensors"), Step("reading", 1, 2, unit="tensors")]
+
+
+def test_the_command_and_its_step_are_shown(capfd):
+    steps = [
+        Step("", 1, 3, unit="tasks", is_whole=True),
+        Step("math", 0, 300),
+        Step("math", 100, 300),
+        Step("[bold]words"),
+        Step("a", 5e5, 2e6, unit="bytes"),
+        Step("b", 1e9, 1.6e10, unit="bytes"),
+    ]
+    with status_line(True):
+        for step in steps:
+            tell(step)
+            time.sleep(0.15)  # rich draws ten times a second
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
+    for shown in ("1/3 tasks", "math 100/300 items", "[bold]words", "a 0.5/2.0 MB", "1.0/16.0 GB"):
+        assert shown in text
+    assert text.rindex("math") < text.rindex("[bold]words")
+
+
+def test_nothing_is_drawn_over_what_shows_its_own_progress(capfd):
+    with status_line(True):
+        tell(Step("planning"))
+        tell(Step(""))
+        capfd.readouterr()
+        time.sleep(0.3)
+        assert capfd.readouterr() == ("", "")
+        tell(Step("scoring"))
+        time.sleep(0.3)
+        assert "scoring" in capfd.readouterr().err
+
+
+def test_lines_go_above_and_no_terminal_has_no_line(capsys):
+    assert not above("nobody prints this")
+    with status_line():  # stderr is no terminal here
+        tell(Step("hidden"))
+    assert capsys.readouterr() == ("", "")
+    with status_line(True), status_line(True):
+        tell(Step("loading"))
+        assert above("a score", sys.stdout)
+    out, err = capsys.readouterr()
+    assert out == "a score\n"
+    assert "loading" in err
+    assert not above("nobody prints this")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
-from ablations.gallery.plan import describe, supply_of
+from ablations.gallery.plan import plan_lines
 from ablations.machine.whole_files import told_if_unwritable, write_text
 from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.run import FINGERPRINTS
@@ -114,7 +114,7 @@ def write_card(
 def _plan_section(model: Path) -> list[str]:
     if not (model / PLAN_FILE).is_file():
         return []
-    return ["## Layers", "\n".join(["```text", *describe(supply_of(str(model))), "```"])]
+    return ["## Layers", "\n".join(["```text", *plan_lines(str(model)), "```"])]
 
 
 def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:

@@ -87,9 +87,9 @@ def plan(recipe: str, layers: int | None) -> None:
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.plan import describe, supply_of
+    from ablations.gallery.plan import plan_lines
 
-    for line in describe(supply_of(recipe, layers)):
+    for line in plan_lines(recipe, layers):
         say(line)
 
 

@@ -22,8 +22,9 @@ from ablations.gallery.find import (
     recipe_schema,
     schema_text,
 )
-from ablations.gallery.plan import supply_of
+from ablations.gallery.plan import plan_lines
 from layerswap_method.errors import InputError
+from layerswap_method.plan import SYMBOLS
 from tests.recipes.expected import REVERTS, SWAPS
 from tests.standins import merging
 from tests.standins.recipe_files import RECIPES, ROOT, layer_count, load
@@ -120,9 +121,8 @@ def test_the_schema_refuses_what_the_types_refuse(change):
 
 
 TENSORS = {
-    "attention": "model.layers.{}.self_attn.q_proj.weight",
+    "attn": "model.layers.{}.self_attn.q_proj.weight",
     "mlp": "model.layers.{}.mlp.up_proj.weight",
-    "norms": "model.layers.{}.input_layernorm.weight",
 }
 
 
@@ -131,41 +131,29 @@ def plan(*arguments):
     return result.exit_code, result.output
 
 
+def drawn(recipe, layers):
+    """Return part -> its row in the picture of a shipped recipe, and the whole text."""
+    code, text = plan(ROOT / recipe, "--layers", layers)
+    assert code == 0, text
+    return dict(re.findall(r"^  (input|attn|mlp) +(\S+) output$", text, re.MULTILINE)), text
+
+
 @pytest.mark.parametrize("recipe", SWAPS)
 def test_every_shipped_swap_as_the_tests_of_the_merges_expect_it(recipe):
     expected = SWAPS[recipe]
-    supply = supply_of(str(ROOT / recipe), expected.layers)
-    assert supply.outside == expected.non_layer
+    rows, text = drawn(recipe, expected.layers)
     for part, name in TENSORS.items():
-        column = supply.columns.get(part, supply.columns.get("layers"))
-        wanted = [expected.source(name.format(layer)) for layer in range(expected.layers)]
-        assert list(column) == wanted, part
+        wanted = (expected.source(name.format(layer)) for layer in range(expected.layers))
+        assert rows.get(part, rows.get("input")) == "".join(SYMBOLS[each] for each in wanted), part
+    assert f"lm_head: {expected.non_layer};" in text
+    assert ("norms: average" in text) == expected.norms_averaged
 
 
 @pytest.mark.parametrize("recipe", [r for r, e in REVERTS.items() if e.layers])
 def test_reverts_of_whole_layers(recipe):
-    depth = layer_count("runs/pocket/task" if "/pocket/" in recipe else "8B")
-    supply = supply_of(str(ROOT / recipe), depth)
-    back = {i for i, source in enumerate(supply.columns["layers"]) if source == "base"}
+    rows, _ = drawn(recipe, layer_count("runs/pocket/task" if "/pocket/" in recipe else "8B"))
+    back = {layer for layer, symbol in enumerate(rows["input"]) if symbol == SYMBOLS["base"]}
     assert back == REVERTS[recipe].layers
-    assert supply.outside == "task"
-
-
-def test_the_text():
-    assert plan("literal_norms", "--layers", "8") == (
-        0,
-        "task: MergeBench/Llama-3.1-8B_math\n"
-        "language: Lugha-Llama/Lugha-Llama-8B-wura\n"
-        "  layer     0 |    |   7\n"
-        "  attention   █████·██\n"
-        "  mlp         █████·██\n"
-        "  norms       ▒▒▒▒▒▒▒▒\n"
-        "              █ language  ▒ average  · task\n"
-        "attention: language 0-4,6-7; task 5\n"
-        "mlp: language 0-4,6-7; task 5\n"
-        "norms: average 0-7\n"
-        "embeddings, final norm, head: average\n",
-    )
 
 
 def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path):
@@ -179,7 +167,8 @@ def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path):
     recipe.write_text(yaml.safe_dump(document))
     code, text = plan(recipe)
     assert code == 0
-    assert "mlp: language 0,3; task 1-2" in text.splitlines()
+    assert "mlp     █··█ output" in text
+    assert "attn    ···· output" in text
     merged = merging.merge(document, tmp_path / "merged")
     assert plan(merged) == (0, text)
     document["parameters"] = {"placement": "delta_share"}
@@ -210,4 +199,4 @@ def test_what_has_no_plan(arguments, message):
 def test_an_unknown_depth_is_asked_for(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="write --layers N"):
-        supply_of("swahili")
+        plan_lines("swahili")

@@ -15,7 +15,7 @@ from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import OWN, read_own_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import MODULES, LayerPlan, draw_plan
+from layerswap_method.plan import MODULES, LayerPlan, Source, draw_plan
 from layerswap_method.recipe.references import named_models
 
 
@@ -74,7 +74,7 @@ def _lines_of_merge(folder: Path) -> list[str]:
 def _swap_lines(record: Mapping[str, Any]) -> list[str]:
     plan, moved = layer_swap_merge.plan_of_record(record), record["parameters"]["swap_modules"]
     if moved != "all":
-        rest = ("task",) * plan.num_layers
+        rest: tuple[Source, ...] = ("task",) * plan.num_layers
         modules = {part: plan.sources if part == moved else rest for part in MODULES}
         plan = LayerPlan(plan.sources, modules)
     # The log of a measured plan has the picture.

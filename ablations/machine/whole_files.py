@@ -6,7 +6,6 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any
 
 from ablations.machine.fingerprint import hash_file
 from layerswap_method.errors import InputError, LayerSwapError, first_line
-from layerswap_method.output import give_folder_mode
+from layerswap_method.output import temporary_output
 
 
 def write_text(path: Path, text: str) -> None:
@@ -88,29 +87,6 @@ def told_if_unwritable(path: Path, advice: str = "") -> Iterator[None]:
         raise LayerSwapError(f"{path}: cannot be written: {reason}{advice}") from error
 
 
-@contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `path` that takes its place when the body ends.
-
-    When the body raises, the new folder vanishes and what was at `path` stays. For an instant
-    neither is there: no file system exchanges folders everywhere.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    holder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-    try:
-        fresh = holder / path.name
-        fresh.mkdir()
-        yield fresh
-        give_folder_mode(fresh)
-        if path.exists():
-            path.replace(holder / "replaced")
-        fresh.replace(path)
-    finally:
-        if not path.exists() and (holder / "replaced").exists():
-            (holder / "replaced").replace(path)
-        shutil.rmtree(holder, ignore_errors=True)
-
-
 @dataclass(frozen=True)
 class Stage:
     """A folder and the key of what belongs in it."""
@@ -139,8 +115,8 @@ class Stage:
         manifest = self.read()
         return manifest.get("key") == self.key and manifest.get("files") == self.hashes(self.folder)
 
-    def prepare(self) -> None:
-        """Check that the folder may be replaced; remove what a killed build has left of it.
+    def check(self) -> None:
+        """Check that the folder may be replaced.
 
         Raises:
             InputError: if the folder exists and was not written by a build.
@@ -150,12 +126,13 @@ class Stage:
                 f"{self.folder} exists and was not written by a build (it has no {self.manifest}); "
                 "move it away, or build in another folder"
             )
-        for partial in self.folder.parent.glob(f".{self.folder.name}.*.partial"):
-            shutil.rmtree(partial)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
         """Put a new folder in the stage's place; `fill` writes its files, and returns a record."""
-        with replaced_folder(self.folder) as fresh:
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        # What a killed build has left is in the folder of that key.
+        with temporary_output(self.folder, self.name) as fresh:
             record = fill(fresh) or {}
             manifest = {"key": self.key, **record, "files": self.hashes(fresh)}
             text = json.dumps(manifest, indent=2) + "\n"

@@ -174,7 +174,7 @@ def build_pocket(
         raise InputError(f"another build is writing to {root}; wait for it to end")
     try:
         for stage in stages:
-            stage.prepare()
+            stage.check()
         missing = [stage for stage in stages if not stage.is_done()]
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")

@@ -51,7 +51,7 @@ def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
             holds something else, a base from the other place, or one that was changed.
     """
     stage = Stage(folder, "base", RECORD)
-    stage.prepare()
+    stage.check()
     if (record := stage.read()) and choice not in ("auto", record.get("kind")):
         raise InputError(
             f"{folder} is from the {record.get('kind')} ({record.get('name')}), not from the "

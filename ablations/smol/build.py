@@ -60,7 +60,7 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     folder = ROOT / name
     key = fingerprint_of(version=VERSION, name=name, folder=str(folder.resolve()))
     stage = Stage(folder, key, "written.json")
-    stage.prepare()
+    stage.check()
     if not stage.is_done():
         tell(Step(f"writing {name}"))
         stage.write(fill)

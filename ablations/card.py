@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
-from ablations.gallery.plan import plan_lines
 from ablations.machine.whole_files import told_if_unwritable, write_text
 from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.run import FINGERPRINTS
@@ -96,7 +95,7 @@ def write_card(
     data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
-    sections = [*_plan_section(model), *_recipe_section(model, document)]
+    sections = _recipe_section(model, document)
     if results is not None:
         run = load_run(results)
         scored = cell_of(run, model, cell)
@@ -109,12 +108,6 @@ def write_card(
         content = _with_section(str(card.text), "\n\n".join(sections))
         write_text(model / CARD, f"---\n{data.to_yaml()}\n---\n{content}")
     return model / CARD
-
-
-def _plan_section(model: Path) -> list[str]:
-    if not (model / PLAN_FILE).is_file():
-        return []
-    return ["## Layers", "\n".join(["```text", *plan_lines(str(model)), "```"])]
 
 
 def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
@@ -169,13 +162,9 @@ def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
     elif (one := _common(licences)) is not None:
         said = f"All merged models are under {one}, and so is this one."
     else:
-        unknown = None in licences.values()
-        why = (
-            "not every merged model states one" if unknown else "those of the merged models differ"
-        )
         said = (
-            f"No licence is stated for this model, because {why}. Whoever uses or shares it must "
-            "follow the terms of all of them:"
+            "No licence is stated for this model, because the merged models do not state one and "
+            "the same. Whoever uses or shares it must follow the terms of all of them:"
         )
     return f"{said}\n\n{rows}"
 

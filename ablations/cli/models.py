@@ -127,8 +127,8 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's card is kept. This adds the relation to the base, languages, licence, the layer plan,
-    the recipe, and with --results the scores with intervals and protocol.
+    mergekit's card is kept. This adds the relation to the base, languages, licence, how to
+    merge the same, and with --results the scores with intervals and protocol.
     """
     from ablations.card import write_card
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, StrictStr, ValidationError
 
 from ablations.drawing.text_table import text_table
+from ablations.tasks.contents import read_task_file
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.problems import problems
@@ -109,10 +110,9 @@ def list_tasks() -> tuple[Task, ...]:
     languages = read_languages()
     found: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
-        content = read_yaml(path, tags=["!function"])
+        content = read_task_file(path)
         if "group" not in content:
-            # As lm-eval has it: what a task says by itself wins.
-            found.append(_task(_template(content["include"]) | content, languages))
+            found.append(_task(content, languages))
     benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
 
     def place(task: Task) -> tuple[int, int, bool]:
@@ -122,12 +122,6 @@ def list_tasks() -> tuple[Task, ...]:
         return benchmarks.index(task.benchmark), codes.index(task.language), is_back
 
     return tuple(sorted(found, key=place))
-
-
-@cache
-def _template(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = read_yaml(SHIPPED_TASKS / "generated" / name, tags=["!function"])
-    return content
 
 
 def floor_of(metadata: Any) -> Floor | None:

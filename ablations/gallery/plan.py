@@ -74,7 +74,7 @@ def _lines_of_merge(folder: Path) -> list[str]:
 def _swap_lines(record: Mapping[str, Any]) -> list[str]:
     plan, moved = layer_swap_merge.plan_of_record(record), record["parameters"]["swap_modules"]
     if moved != "all":
-        rest: tuple[Source, ...] = ("task",) * plan.num_layers
+        rest: tuple[Source, ...] = tuple("task" for _ in plan.sources)
         modules = {part: plan.sources if part == moved else rest for part in MODULES}
         plan = LayerPlan(plan.sources, modules)
     # The log of a measured plan has the picture.

@@ -134,17 +134,6 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path,
     assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
 
 
-@pytest.mark.slow
-def test_without_an_out_a_quick_look_is_in_nobodys_way(expert, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
-    for limit, name, items in ((1, "hf-limit-1", 1), (None, "hf", 4)):
-        result = ask(expert, None, limit=limit, **ONE)
-        assert result.out == folder / name
-        assert (result.out / "scores.csv").is_file()
-        assert result.evaluations[SW].score(SW).n == items
-
-
 @pytest.mark.parametrize(
     ("model", "block", "name"),
     [
@@ -165,11 +154,11 @@ def test_the_default_folder_tells_what_is_no_default(model, block, name):
 
 
 @pytest.mark.slow
-def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path):
-    out = tmp_path / "out"
+def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     code, text = invoke(
         *(expert, "--languages", "sw", "--data-dir", DATA, "--limit", 2, "--backend", "hf"),
-        *("--dtype", "float32", "--allow-code-execution", "--out", out),
+        *("--dtype", "float32", "--allow-code-execution"),
     )
     assert code == 0, text
     text = text.replace("\n  ", " ")
@@ -179,7 +168,9 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path):
     assert "bleu is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
     assert "chrf++ is nrefs:1|case:mixed|eff:yes|nc:6|nw:2" in text
     assert "layerswap_mbpp_sw: prompts are in 'en', because there is no translation" in text
-    assert len({row["task"] for row in rows_of(out)}) == 6
+    out = str(expert).strip("/").replace("/", "--")
+    rows = rows_of(Path("runs/evaluate") / out / "hf-limit-2-dtype-float32")
+    assert len({row["task"] for row in rows}) == 6
 
 
 @pytest.mark.parametrize(

@@ -133,23 +133,21 @@ def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
     assert (found[0], [each for each, _ in found[1]]) == (code, [level])
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "[1, 2]\n", "a: [\n"])
-def test_files_that_are_no_recipe(tmp_path, check, text):
-    path = tmp_path / "recipe.yml"
-    path.write_text(text)
-    code, found = check(path)
-    assert (code, found[0][0]) == (2, "error")
-
-
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "text", "message"),
     [
-        ("swahilli.yml", "did you mean 'swahili.yml'?"),
-        ("{}", "holds no recipe"),
-        ("{}/gone.yml", "gone.yml: no such file"),
+        ("{}/r.yml", "a: 1\na: 2\n", "has the key 'a' again"),
+        ("{}/r.yml", "[1, 2]\n", "error"),
+        ("{}/r.yml", "a: [\n", "cannot be read"),
+        ("swahilli.yml", "", "did you mean 'swahili.yml'?"),
+        ("{}/none", "", "none: no such file"),
+        ("{}/gone.yml", "", "gone.yml: no such file"),
+        ("{}/empty", "", "holds no recipe"),
     ],
 )
-def test_names_that_are_no_recipe(tmp_path, name, message):
+def test_what_is_no_recipe(tmp_path, name, text, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "r.yml").write_text(text)
     result = CliRunner().invoke(main, ["check", name.format(tmp_path)])
     assert result.exit_code == 2
     assert message in result.output

@@ -15,8 +15,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.machine.fingerprint import fingerprint_of
@@ -41,8 +39,8 @@ from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
-from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.recipe.problems import problems
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import is_folder
 
 _NAME = "evaluate"
@@ -142,12 +140,7 @@ def read_block(settings: Mapping[str, Any]) -> Evaluate:
     Raises:
         InputError: with everything that is wrong with them.
     """
-    document = with_settings({}, settings)
-    try:
-        return Evaluate.model_validate(document)
-    except ValidationError as error:
-        found = problems(Evaluate, document, error)
-        raise InputError.from_problems("evaluate", found) from error
+    return validated(Evaluate, with_settings({}, settings), "evaluate")
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:

@@ -7,13 +7,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, StrictStr, ValidationError
+from pydantic import Field, StrictStr
 
 from ablations.drawing.text_table import text_table
 from ablations.tasks.contents import read_task_file
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 PREFIX = "layerswap_"
@@ -132,11 +132,7 @@ def floor_of(metadata: Any) -> Floor | None:
     """
     if not isinstance(metadata, Mapping) or "floor" not in metadata:
         return None
-    try:
-        return Floor.model_validate(metadata["floor"])
-    except ValidationError as error:
-        found = problems(Floor, metadata["floor"], error)
-        raise InputError(f"metadata: floor: {'; '.join(found)}") from error
+    return validated(Floor, metadata["floor"], "metadata: floor")
 
 
 def describe_tasks() -> str:

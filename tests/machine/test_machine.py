@@ -15,7 +15,7 @@ import pytest
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import printable, spreadsheet_text
-from ablations.machine.progress import Step, above, counted, listening, status_line, tell
+from ablations.machine.progress import Step, above, listening, status_line, tell, track
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.waiting import wait_for_end, wait_until
@@ -164,7 +164,7 @@ def test_descendants_end_with_the_worker(end):
 def test_what_is_taken_one_by_one_is_counted():
     heard = []
     with listening(heard.append):
-        assert list(counted("reading", ["a", "b"])) == ["a", "b"]
+        assert list(track("reading", ["a", "b"])) == ["a", "b"]
     assert heard == [Step("reading", 0, 2, unit="tensors"), Step("reading", 1, 2, unit="tensors")]
 
 

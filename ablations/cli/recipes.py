@@ -16,9 +16,9 @@ from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, sha
 from layerswap_method.errors import InputError
 
 
-@click.group(short_help="List, show or copy the shipped recipes.")
+@click.group(short_help="List or copy the shipped recipes.")
 def recipes() -> None:
-    """List, show or copy the recipes that come with the package."""
+    """List or copy the recipes that come with the package."""
 
 
 @recipes.command("list")
@@ -28,15 +28,6 @@ def list_(language: str | None) -> None:
     from ablations.gallery.find import list_recipes
 
     click.echo(list_recipes(language))
-
-
-@recipes.command()
-@click.argument("name")
-def show(name: str) -> None:
-    """Print the recipe NAME, such as swahili or pocket/soup."""
-    from ablations.gallery.find import find_recipe
-
-    click.echo(find_recipe(name).read_text(encoding="utf-8"), nl=False)
 
 
 @recipes.command()

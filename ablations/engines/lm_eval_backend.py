@@ -149,7 +149,7 @@ def run_tasks(
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
-        notes=(*notes, *task_notes(raw["configs"], request.code_isolation)),
+        notes=(*notes, *task_notes(raw["configs"], request.isolation)),
     )
 
 
@@ -162,12 +162,12 @@ def _simple_evaluate(
     protocol, seed = request.protocol, request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
-    with quietly(), code_isolation(request.code_isolation):
+    with quietly(), code_isolation(request.isolation or "bwrap"):
         raw = simple_evaluate(
             model=lm,
             tasks=tasks,
             task_manager=task_manager(request),
-            confirm_run_unsafe_code=request.allow_code_execution,
+            confirm_run_unsafe_code=request.isolation is not None,
             limit=request.limit,
             log_samples=True,
             bootstrap_iters=0,

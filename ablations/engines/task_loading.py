@@ -60,7 +60,7 @@ def check_tasks(request: EvaluationRequest) -> Choice:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     unsafe = [name for name in names if (index[name].cfg or {}).get("unsafe_code")]
-    if request.allow_code_execution:
+    if request.isolation is not None:
         return Choice(names, {}, bool(unsafe))
     asked = tuple(name for name in names if name not in unsafe)
     return Choice(asked, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
@@ -77,7 +77,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     choice, manager = check_tasks(request), task_manager(request)
     if choice.runs_code:
         # Where there is none, that is said before the model has answered for an hour.
-        find_isolation(request.code_isolation)
+        find_isolation(request.isolation)
     tasks: list[Any] = []
     for name in choice.asked:
         tell(Step(f"reading the data of {name}"))

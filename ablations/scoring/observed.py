@@ -75,7 +75,7 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     return str(metadata["language"]), str(metadata["script"])
 
 
-def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -> list[str]:
+def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation | None) -> list[str]:
     """Return what a reader must know of the tasks.
 
     Which answers cannot be judged by language and why, which tasks are in another language than
@@ -89,8 +89,9 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation) -
         prompt = metadata.get("prompt_language", metadata.get("language"))
         if prompt != metadata.get("language"):
             prompts.append(f"{task}: prompts are in {prompt!r}, because there is no translation")
-    ran = any(config.get("unsafe_code") for config in configs.values())
-    return [*languages, *prompts, *([describe_isolation(isolation)] if ran else [])]
+    if isolation is not None and any(config.get("unsafe_code") for config in configs.values()):
+        prompts.append(describe_isolation(isolation))
+    return [*languages, *prompts]
 
 
 def observed_values(

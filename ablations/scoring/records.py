@@ -106,11 +106,9 @@ class EvaluationRequest(Frozen):
     data_dir: Path | None = None
     """Folder with the tasks' data, for tasks that can read files in place of the hub."""
 
-    allow_code_execution: bool = False
-    """Whether tasks that execute generated code are evaluated; else they are skipped."""
-
-    code_isolation: Isolation = "bwrap"
-    """What holds generated code: bwrap, or nothing where the container is the sandbox."""
+    isolation: Isolation | None = None
+    """What holds generated code: bwrap, or nothing where the container is the sandbox; None skips
+    the tasks that execute it."""
 
     limit: int | None = Field(default=None, ge=1)
     """Items per task, from the first; None for all."""

@@ -200,17 +200,15 @@ def request_of(
     tasks = dict.fromkeys((*evaluate.tasks, *itertools.chain.from_iterable(lists)))
     if not tasks:
         return None
-    held = {} if isolation is None else {"code_isolation": isolation}
     return EvaluationRequest(
         tasks=tuple(tasks),
         include_path=task_folder(evaluate),
         data_dir=None if evaluate.data_dir is None else Path(evaluate.data_dir).absolute(),
-        allow_code_execution=isolation is not None,
+        isolation=isolation,
         limit=evaluate.limit,
         seed=evaluate.seed,
         level=evaluate.level,
         protocol=protocol_of(evaluate),
-        **held,
     )
 
 

@@ -36,8 +36,7 @@ def selection_request(select: Select, code_isolation: str | None = None) -> Eval
         include_path=SHIPPED_TASKS if select.include_path is None else Path(select.include_path),
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
-        allow_code_execution=code_isolation is not None,
-        code_isolation=code_isolation or "bwrap",
+        isolation=code_isolation,
     )
     resolve_backend(select.backend)
     check_tasks(request)

@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
 
 def _names(folder, *names, allow=False):
     request = EvaluationRequest(
-        tasks=names, include_path=folder, allow_code_execution=allow, code_isolation="none"
+        tasks=names, include_path=folder, isolation="none" if allow else None
     )
     tasks, skipped = load_tasks(request)
     return [getattr(task, "task_name", None) or task.name for task in tasks], skipped

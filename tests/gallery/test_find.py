@@ -69,10 +69,6 @@ def test_the_list_has_every_recipe_or_those_of_a_language():
     assert "there are recipes for bn, de, en" in text
 
 
-def test_show_prints_the_file():
-    assert run("show", "pocket/soup") == (0, (ROOT / "recipes/pocket/soup.yml").read_text())
-
-
 @pytest.mark.parametrize("name", ["mine", "mine/own.yml"])
 def test_a_copy_comes_with_its_schema(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -43,8 +43,7 @@ def test_the_list_says_what_lm_eval_reads():
     listed = [task for task in TASKS if task.language == "sw"]
     assert len(listed) == 7
     names = tuple(task.name for task in listed)
-    leave = {"allow_code_execution": True, "code_isolation": "none"}
-    loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, **leave))[0]
+    loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, isolation="none"))[0]
     for task, theirs in zip(listed, loaded, strict=True):
         config = theirs.config
         metrics = [getattr(m["metric"], "__name__", m["metric"]) for m in config.metric_list]

@@ -33,7 +33,7 @@ def perturbed(task, item):
 
 
 def run(say, tasks=NAMES, **options):
-    return ask(say, tasks, allow_code_execution=True, **options)
+    return ask(say, tasks, **{"isolation": "bwrap", **options})
 
 
 def scores_of(evaluation):
@@ -101,7 +101,7 @@ class TestScores:
         ]
         assert held.startswith(f"Python {platform.python_version()}: generated code runs under")
         assert held.endswith(" bwrap: no network, no files, no processes")
-        unheld = run(gold, NAMES[-1:], code_isolation="none")
+        unheld = run(gold, NAMES[-1:], isolation="none")
         assert scores_of(unheld) == {NAMES[-1]: 1.0}
         assert "WITHOUT ISOLATION, only with limits" in unheld.notes[-1]
 

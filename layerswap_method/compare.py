@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -17,7 +16,7 @@ from layerswap_method.tensor_names import decoder_layer
 
 @dataclass(frozen=True)
 class Difference:
-    """A tensor of which `values` of all (`of`) differ; `layer` is None outside the layers.
+    """A tensor that differs; `layer` is None outside the layers.
 
     `largest` is the largest absolute difference, NaN where a value is NaN on one side only.
     `relative` is ``||ours - theirs|| / ||theirs||`` (Frobenius), infinite where theirs is 0.
@@ -25,8 +24,6 @@ class Difference:
 
     name: str
     layer: int | None
-    values: int
-    of: int
     largest: float
     relative: float
 
@@ -124,22 +121,13 @@ def describe(comparison: Comparison, ours: str, theirs: str) -> Iterator[str]:
         )
 
 
-def as_json(comparison: Comparison) -> dict[str, Any]:
-    """Return the comparison as plain values; numbers that are not finite are written as text."""
-    document = {"equal": comparison.is_equal, **asdict(comparison)}
-    for row in document["differences"]:
-        for key in ("largest", "relative"):
-            row[key] = row[key] if math.isfinite(row[key]) else str(row[key])
-    return document
-
-
 def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     return {name: at for name, at in checkpoint.tensors.items() if not is_buffer(name)}
 
 
 def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterator[Difference]:
     """Yield how two tensors of one shape differ; nothing where they are equal."""
-    differing, largest, squares, norm = 0, 0.0, 0.0, 0.0
+    differs, largest, squares, norm = False, 0.0, 0.0, 0.0
     for rows in row_blocks(ours.shape):
         one, other = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
         values = other.double()
@@ -150,11 +138,10 @@ def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterato
         else:
             unequal = one.double() != values
         if bool(unequal.any()):
-            differing += int(unequal.sum())
+            differs = True
             apart = (one.double() - values)[unequal].abs()
             largest = float(torch.maximum(apart.max(), torch.tensor(largest).double()))
             squares += float(apart.square().sum())
-    if differing:
+    if differs:
         relative = math.sqrt(squares) / math.sqrt(norm) if norm else math.inf if squares else 0.0
-        layer = decoder_layer(name)
-        yield Difference(name, layer, differing, math.prod(ours.shape), largest, relative)
+        yield Difference(name, decoder_layer(name), largest, relative)

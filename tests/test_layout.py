@@ -1,14 +1,15 @@
 """Imports run down the floors only, in no circle, and every module stands in a folder."""
 
-import ast
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
+from tests.standins.imports import imports
+
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "ablations": "cli > hub > report > evaluate > runner smol pocket > study train > engines"
+    "ablations": "cli > card > report > evaluate > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
     " > methods write > tensors deltas > checkpoint recipe output > plan average"
@@ -35,19 +36,11 @@ EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
 
 
 def _imports(path):
-    """Yield the modules of ours that a file imports, but for those that only types need."""
-    waiting = [ast.parse(path.read_text(encoding="utf-8"))]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name in EVERY)
-        elif isinstance(node, ast.ImportFrom) and node.module in EVERY:
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (name if name in EVERY else node.module for name in names)
-        waiting += ast.iter_child_nodes(node)
+    """Yield the modules of ours that a file imports."""
+    for name in imports(path):
+        module = name if name in EVERY else name.rpartition(".")[0]
+        if module in EVERY:
+            yield module
 
 
 IMPORTS = {

@@ -13,8 +13,14 @@ import re
 import sys
 from pathlib import Path
 
-from ablations.gallery.find import SCHEMA_LINE, read_header, recipe_files, settings
-from ablations.gallery.schema import FILE, schema_text
+from ablations.gallery.find import (
+    SCHEMA_FILE,
+    SCHEMA_LINE,
+    read_header,
+    recipe_files,
+    schema_text,
+    settings,
+)
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -68,7 +74,7 @@ def outdated(root: Path) -> dict[Path, str]:
         raise LayerSwapError(f"{readme}: lacks the line {BEGIN.strip()}")
     wanted = {
         readme: f"{above}{mark}\n{index_text(root)}",
-        root / FILE: schema_text(),
+        root / SCHEMA_FILE: schema_text(),
         **{path: with_schema_line(path, root) for path in recipe_files(root)},
     }
     return {
@@ -83,7 +89,7 @@ def with_schema_line(path: Path, root: Path) -> str:
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     lines = [line for line in lines if not line.startswith(SCHEMA_LINE)]
     end = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    schema = Path(os.path.relpath(root / FILE, path.parent)).as_posix()
+    schema = Path(os.path.relpath(root / SCHEMA_FILE, path.parent)).as_posix()
     return "".join([*lines[:end], f"{SCHEMA_LINE}{schema}\n", *lines[end:]])
 
 

@@ -29,12 +29,9 @@ _PRESSED = "layerswap.pressed"
 """Key in click's context of such a command, set once Ctrl-C was pressed."""
 
 _MODULES = {
-    "evaluate": "evaluate tasks",
-    "merging": "harmonize merge swap-adapters",
+    "evaluation": "compare evaluate report run tasks",
     "models": "card compat delta divergence verify",
-    "recipes": "check init plan recipes",
-    "report": "compare report",
-    "run": "run",
+    "recipes": "check harmonize init merge plan recipes swap-adapters",
     "training": "pocket quickstart smol train",
 }
 """Module -> its commands."""

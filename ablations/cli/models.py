@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from ablations.cli.options import (
     FOLDER,
     byte_progress,
     folder_option,
-    list_format_option,
     names_option,
 )
 
@@ -38,8 +36,7 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
 @click.argument("merged")
 @click.argument("published")
-@list_format_option
-def verify(merged: str, published: str, form: str) -> None:
+def verify(merged: str, published: str) -> None:
     """Compare the checkpoint MERGED with the checkpoint PUBLISHED, tensor by tensor.
 
     Each is a folder or a hub id. Says whether every tensor is equal bit for bit, or which layers
@@ -47,16 +44,14 @@ def verify(merged: str, published: str, form: str) -> None:
     Exit code 1: they differ.
     """
     from ablations.models.find import find_checkpoint
-    from layerswap_method.compare import as_json, compare, describe, weight_bytes
+    from layerswap_method.compare import compare, describe, weight_bytes
 
     with watched("reading the headers"):
         ours, theirs = (find_checkpoint(name) for name in (merged, published))
         with byte_progress("comparing", weight_bytes(ours)) as advance:
             found = compare(ours, theirs, advance)
-    if form == "json":
-        click.echo(json.dumps(as_json(found), indent=2))
-    else:
-        say("\n".join(describe(found, merged, published)))
+    for line in describe(found, merged, published):
+        say(line)
     sys.exit(0 if found.is_equal else 1)
 
 
@@ -132,10 +127,10 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's text stays. This adds the relation to the base, languages, licence, the layer plan,
-    the recipe, and with --results the scores with intervals and protocol.
+    mergekit's text stays. This adds the relation to the base, languages, licence, how to
+    merge the same, and with --results the scores with intervals and protocol.
     """
-    from ablations.hub.card import write_card
+    from ablations.card import write_card
 
     with watched("writing the card"):
         say(str(write_card(model, hub=not offline, **options)))

@@ -80,13 +80,10 @@ def folder_option(name: str, text: str, default: str | None = None) -> Callable[
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 
-def choice_option(
-    name: str, values: list[str], text: str, parameter: str | None = None
-) -> Callable[[Command], Command]:
+def choice_option(name: str, values: list[str], text: str) -> Callable[[Command], Command]:
     """Return the option of one of `values`, the first by default."""
-    names = [name] if parameter is None else [name, parameter]
     kind = click.Choice(values)
-    return click.option(*names, type=kind, default=values[0], show_default=True, help=text)
+    return click.option(name, type=kind, default=values[0], show_default=True, help=text)
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -100,7 +97,6 @@ def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     return add
 
 
-list_format_option = choice_option("--format", ["table", "json"], "How to show them.", "form")
 preset_option = choice_option(
     "--preset",
     ["quickstart", "tiny", "other_size"],

@@ -1,44 +1,33 @@
-"""Commands on recipes and files to start from: `recipes`, `check`, `plan` and `init`."""
+"""Commands on recipes: to list, check and draw them, and those that write a model."""
 
 from __future__ import annotations
 
-import json
+import os
+import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
 from ablations.cli.log import say, watched
-from ablations.cli.options import COUNT, FILE, choice_option, list_format_option
+from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, shard_size_option
 from layerswap_method.errors import InputError
 
 
-@click.group(short_help="List, show or copy the shipped recipes.")
+@click.group(short_help="List or copy the shipped recipes.")
 def recipes() -> None:
-    """List, show or copy the recipes that come with the package."""
+    """List or copy the recipes that come with the package."""
 
 
 @recipes.command("list")
 @click.option("--language", metavar="CODE", help="Only recipes for this language, such as sw.")
-@list_format_option
-def list_(language: str | None, form: str) -> None:
+def list_(language: str | None) -> None:
     """List every recipe with languages, base and settings."""
-    from ablations.gallery.find import as_table, list_recipes
+    from ablations.gallery.find import list_recipes
 
-    found = list_recipes(language)
-    if form == "json":
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-        return
-    click.echo(as_table(found))
-
-
-@recipes.command()
-@click.argument("name")
-def show(name: str) -> None:
-    """Print the recipe NAME, such as swahili or pocket/soup."""
-    from ablations.gallery.find import find_recipe
-
-    click.echo(find_recipe(name).read_text(encoding="utf-8"), nl=False)
+    click.echo(list_recipes(language))
 
 
 @recipes.command()
@@ -57,10 +46,9 @@ def copy(name: str, out: Path) -> None:
 
 @click.command(short_help="Show everything that is wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
-@choice_option("--format", ["text", "json"], "How to show what is wrong.", "form")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
-def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> None:
+def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     """Show everything that is wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
@@ -71,10 +59,9 @@ def check(recipes: tuple[str, ...], form: str, strict: bool, offline: bool) -> N
         from ablations.gallery.check import as_text, check_recipe, recipes_of
 
         found = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
-    rows = [{"file": str(path), **f._asdict()} for path, each in found.items() for f in each]
-    say(json.dumps(rows, indent=2, ensure_ascii=False) if form == "json" else as_text(found))
-    wrong = ("error", "warning") if strict else ("error",)
-    sys.exit(2 if any(row["level"] in wrong for row in rows) else 0)
+    say(as_text(found))
+    levels = {finding.level for findings in found.values() for finding in findings}
+    sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
@@ -91,9 +78,9 @@ def plan(recipe: str, layers: int | None) -> None:
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.plan import describe, supply_of
+    from ablations.gallery.plan import plan_lines
 
-    for line in describe(supply_of(recipe, layers)):
+    for line in plan_lines(recipe, layers):
         say(line)
 
 
@@ -130,3 +117,125 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     with write_errors(path):
         write_text(path, text.replace(f"{kind}.yml", path.name))
     click.echo(f"{path} is written. Edit it, then run: {_NEXT[kind].format(path)}")
+
+
+@click.command()
+@click.argument("recipe", type=FILE)
+@click.argument("out")
+@click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
+@shard_size_option
+@click.option(
+    "--threads",
+    type=COUNT,
+    default=min(4, os.cpu_count() or 1),
+    show_default="processors, at most 4",
+    help="Number of tensors that are written at once.",
+)
+@choice_option("--device", ["cpu", "cuda"], "Where averages are computed.")
+@click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Reuse the finished files of an interrupted merge, and keep them if this one stops.",
+)
+def merge(
+    recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
+) -> None:
+    """Merge RECIPE into the folder OUT, in little memory.
+
+    The tensors are the same as those of mergekit-yaml. Recipes that need mergekit (tokenizer:,
+    methods of its own) are passed on to it. Options after -- are passed to mergekit.
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.merge import WriteOptions, find_models, write_merge
+    from layerswap_method.mergekit_plugin.recipe_errors import check_form
+    from layerswap_method.methods.read import read_recipe, read_recipe_file
+
+    with watched("reading the recipe and the models"):
+        file = read_recipe_file(recipe)
+        given: Any = read_recipe(file.document)
+        reason = given if isinstance(given, str) else given.why_mergekit()
+        models = reason or find_models(given, find_model)
+    if isinstance(models, str):
+        check_form(file.document)
+        size = ["--out-shard-size", str(shard_size)]
+        _pass_on([str(recipe), out, *size, *mergekit_options], models, options)
+    if mergekit_options:
+        raise click.UsageError(
+            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
+            "after --, or merge with mergekit-yaml"
+        )
+    how: Any = {"options": WriteOptions(shard_bytes=shard_size, **options), "bar": byte_progress}
+    how |= {"document": file.document, "text": file.text}
+    with watched("planning the merge"):
+        for line in write_merge(given, models, out, **how):
+            say(line)
+
+
+def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
+    from ablations.runner.engines import mergekit_yaml
+
+    for name in ("verify", "resume"):
+        if options[name]:
+            raise click.UsageError(
+                f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
+            )
+    click.echo(f"{arguments[0]} is passed on to mergekit-yaml: {reason}")
+    device = [] if options["device"] == "cpu" else ["--cuda"]
+    command = [*mergekit_yaml(), *arguments, *device]
+    sys.exit(subprocess.run(command, check=False).returncode)
+
+
+@click.command(short_help="Write models of different architectures in a common one.")
+@click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
+@click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Dtype of the new weights.  [default: that of each tensor]",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
+)
+@shard_size_option
+def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
+    """Write the models A, B, ... in one common architecture. Each computes what it did before.
+
+    Models are folders or hub ids: Llamas and Mistrals together, Qwen2 models, or Qwen3 models.
+    Key-value heads are repeated, MLPs and depth padded with what adds nothing, the residual stream
+    copied or padded. Vocabularies stay: the recipe of the merge aligns them (tokenizer: {source:
+    union}).
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.harmonize.run import harmonize as write
+
+    given = {"shard_bytes": shard_size, "bar": byte_progress, **options}
+    with watched("reading the models"):
+        for line in write([find_model(model) for model in models], out, **given):
+            say(line)
+
+
+@click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
+@click.argument("recipe", type=FILE)
+@click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
+@click.option(
+    "--rank",
+    type=COUNT,
+    help="Highest rank of the new adapter: larger changes are cut by SVD, and the error is "
+    "printed.  [default: nothing is cut]",
+)
+def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
+    """Write the adapter that is the layer swap of RECIPE, without merged weights.
+
+    RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The
+    new adapter loads in peft and vLLM. For LoRA, base and adapter together are what
+    layerswap merge makes of the same recipe, to rounding.
+    """
+    from ablations.models.find import find_model
+    from layerswap_method.adapter_swap.run import swap_adapters as swap
+
+    with watched("swapping the adapters"):
+        for line in swap(recipe, find_model, out, rank):
+            say(line)

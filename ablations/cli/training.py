@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -132,19 +131,16 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log()
-    from ablations.evaluate.tables import render_run
     from ablations.pocket.build import PocketConfig, build_pocket
+    from ablations.report.write import make_report, scores_text
     from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study
-    from ablations.study.labels import cell_names
 
     build_pocket(config=PocketConfig.preset(preset))
     settings = {} if limit is None else {"evaluate.limit": limit}
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
-    run = load_run(result.out)
-    say(f"\n{result.report()}\n")
-    say(render_run(run, cell_names(run.head), shutil.get_terminal_size((100, 24)).columns))
-    say(f"\n{_HOW_TO_READ.format(out=out)}")
+    table = scores_text(make_report(load_run(result.out), draw=False))
+    say(f"\n{result.report()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

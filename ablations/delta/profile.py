@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from ablations.machine.progress import counted
+from ablations.machine.progress import track
 from ablations.paper.published import Grid, scientific
 from layerswap_method.deltas.pair import DeltaPair, for_each_tensor, not_finite, read_deltas
 from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
@@ -102,7 +102,7 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
         InputError: for files that change, and weights that are NaN or infinite.
     """
     names = list(pair.names)
-    shown = counted(f"reading the changes of {pair.expert}", names)
+    shown = track(f"reading the changes of {pair.expert}", names)
     sums = [row for _, row in for_each_tensor(shown, lambda name: _sum_tensor(pair, name))]
     places = [_place(name) for name in names]
     frame = pd.DataFrame({"name": names})

@@ -17,11 +17,10 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.machine.progress import Step, tell
-from ablations.models.context import check_context
+from ablations.models.fit import check_context
 from ablations.scoring.observed import notes_on, task_notes
-from ablations.scoring.read_lm_eval import read_samples, read_scores
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
-from ablations.scoring.repeats import mean_scores
+from ablations.scoring.scores import mean_scores, read_samples, read_scores
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, tell
 from ablations.scoring.records import EvaluationRequest
+from ablations.tasks.catalog import floor_of
 from ablations.tasks.contents import with_placed_data
 from ablations.tasks.data import DataAway
-from ablations.tasks.floors import floor_of
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
 

@@ -17,7 +17,7 @@ from ablations.engines.answering import asked_limit, within
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, tell
-from ablations.models.context import context_of
+from ablations.models.fit import context_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation

@@ -1,19 +1,65 @@
-"""The shipped recipes: where they are, what their headers say, a list, and copies."""
+"""The shipped recipes: places, headers, list, copies, and the JSON schema for editors."""
 
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic.json_schema import models_json_schema
+
 import layerswap_method
 from ablations.drawing.text_table import text_table
-from ablations.gallery.schema import FILE, schema_text
 from ablations.machine.whole_files import write_errors, write_text
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.strict_yaml import parse_yaml
+
+SCHEMA_FILE = "recipe.schema.json"
+"""Its name in the folder of the recipes."""
+
+_OURS = (LayerSwapRecipe, DeltaRevertRecipe)
+
+
+def recipe_schema() -> dict[str, Any]:
+    """Return the schema: of recipes of ours all keys and values, of others that they name a method.
+
+    mergekit ignores keys that it does not know; the schema refuses them.
+    """
+    _, shared = models_json_schema(
+        [(document, "validation") for document in _OURS], ref_template="#/$defs/{model}"
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A mergekit recipe, with the methods of layerswap",
+        "type": "object",
+        "properties": {
+            "merge_method": {
+                "type": "string",
+                "examples": [document.method() for document in _OURS],
+                "description": "layer_swap, delta_revert, or a method of mergekit's own.",
+            }
+        },
+        "required": ["merge_method"],
+        "allOf": [
+            {
+                "if": {"properties": {"merge_method": {"const": document.method()}}},
+                "then": {"$ref": f"#/$defs/{document.__name__}"},
+            }
+            for document in _OURS
+        ],
+        "$defs": shared["$defs"],
+    }
+
+
+def schema_text() -> str:
+    """Return the schema as the file holds it."""
+    return json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
+
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """What the opening comment of a recipe says, in this order."""
@@ -88,13 +134,13 @@ def languages(header: Mapping[str, str]) -> list[str]:
     return re.findall(r"[^\s,]+", header.get("Languages", ""))
 
 
-def list_recipes(language: str | None = None) -> list[dict[str, str]]:
-    """Return name, languages, base, settings and what of every shipped recipe, or of a language's.
+def list_recipes(language: str | None = None) -> str:
+    """Return a table of name, languages, base and settings of the recipes, or of a language's.
 
     Raises:
         InputError: for a language that no recipe has.
     """
-    rows, known = [], set[str]()
+    rows, known = list[list[str]](), set[str]()
     for name, path in _shipped().items():
         if name.startswith("experts/"):  # files of training
             continue
@@ -102,19 +148,13 @@ def list_recipes(language: str | None = None) -> list[dict[str, str]]:
         header, document = read_header(text), parse_yaml(text, name)
         known.update(languages(header))
         if language is None or language in languages(header):
-            rows.append(
-                {
-                    "recipe": name.removesuffix(".yml"),
-                    "languages": header.get("Languages", ""),
-                    "base": str(document.get("base_model", "")),
-                    "settings": settings(document).replace("`", ""),
-                    "what": header.get("What", ""),
-                }
-            )
+            base, codes = str(document.get("base_model", "")), header.get("Languages", "")
+            sets = settings(document).replace("`", "")
+            rows.append([name.removesuffix(".yml"), codes, base, sets])
     if not rows:
         listed = ", ".join(sorted(known))
         raise InputError(f"no recipe for {language!r}; there are recipes for {listed}")
-    return rows
+    return text_table(("recipe", "languages", "base", "settings"), rows, sides="llll")
 
 
 def settings(document: Mapping[str, Any]) -> str:
@@ -124,12 +164,6 @@ def settings(document: Mapping[str, Any]) -> str:
     others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
     parts = [f"`{method}`" if method != "layer_swap" else "", counts, *others]
     return ", ".join(filter(None, parts))
-
-
-def as_table(rows: list[dict[str, str]]) -> str:
-    """Return the list as a table of its narrow columns."""
-    columns = ("recipe", "languages", "base", "settings")
-    return text_table(columns, [[row[name] for name in columns] for row in rows], sides="llll")
 
 
 def copy_recipe(name: str, out: Path) -> list[Path]:
@@ -146,8 +180,8 @@ def copy_recipe(name: str, out: Path) -> list[Path]:
     if target.exists():
         raise InputError(f"{target}: is there already; name another file")
     text, line = source.read_text(encoding="utf-8"), f"^{re.escape(SCHEMA_LINE)}.*$"
-    schema = target.with_name(FILE)
+    schema = target.with_name(SCHEMA_FILE)
     with write_errors(target):
-        write_text(target, re.sub(line, f"{SCHEMA_LINE}{FILE}", text, flags=re.MULTILINE))
+        write_text(target, re.sub(line, f"{SCHEMA_LINE}{SCHEMA_FILE}", text, flags=re.MULTILINE))
         write_text(schema, schema_text())
     return [target, schema]

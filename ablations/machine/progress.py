@@ -43,7 +43,7 @@ def tell(step: Step) -> None:
         _listeners[-1](step)
 
 
-def counted(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
+def track(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
     """Yield `things`, showing how many of them were taken."""
     for done, thing in enumerate(things):
         tell(Step(what, done, len(things), unit=unit))

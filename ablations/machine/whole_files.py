@@ -1,17 +1,20 @@
-"""Files and folders that appear whole or not at all, and files of one JSON value a line."""
+"""Files and folders that appear whole or not at all, stages of a build, files of lines."""
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ablations.machine.fingerprint import hash_file
 from layerswap_method.errors import InputError, LayerSwapError, first_line
-from layerswap_method.output import give_folder_mode
+from layerswap_method.output import temporary_output
 
 
 def write_text(path: Path, text: str) -> None:
@@ -84,24 +87,61 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
         raise LayerSwapError(f"{path}: cannot be written: {reason}{advice}") from error
 
 
-@contextmanager
-def replaced_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `path` that takes its place when the body ends.
+@dataclass(frozen=True)
+class Stage:
+    """A folder and the key of what belongs in it."""
 
-    When the body raises, the new folder vanishes and what was at `path` stays. For an instant
-    neither is there: no file system exchanges folders everywhere.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    holder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent))
-    try:
-        fresh = holder / path.name
-        fresh.mkdir()
-        yield fresh
-        give_folder_mode(fresh)
-        if path.exists():
-            path.replace(holder / "replaced")
-        fresh.replace(path)
-    finally:
-        if not path.exists() and (holder / "replaced").exists():
-            (holder / "replaced").replace(path)
-        shutil.rmtree(holder, ignore_errors=True)
+    folder: Path
+    key: str
+
+    manifest: str
+    """Name of the manifest, which is in the folder. Each build has its own."""
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.name
+
+    def read(self) -> dict[str, Any]:
+        """Return the manifest, empty if it is absent or unreadable."""
+        try:
+            content = json.loads((self.folder / self.manifest).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    def is_done(self) -> bool:
+        """Return whether the folder holds this very stage, every file as it was written."""
+        manifest = self.read()
+        return manifest.get("key") == self.key and manifest.get("files") == self.hashes(self.folder)
+
+    def check(self) -> None:
+        """Check that the folder may be replaced.
+
+        Raises:
+            InputError: if the folder exists and was not written by a build.
+        """
+        if self.folder.exists() and not (self.folder / self.manifest).exists():
+            raise InputError(
+                f"{self.folder} exists and was not written by a build (it has no {self.manifest}); "
+                "move it away, or build in another folder"
+            )
+
+    def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
+        """Put a new folder in the stage's place; `fill` writes its files, and returns a record."""
+        if self.folder.exists():
+            shutil.rmtree(self.folder)
+        # What a killed build has left is in the folder of that key.
+        with temporary_output(self.folder, self.name) as fresh:
+            record = fill(fresh) or {}
+            manifest = {"key": self.key, **record, "files": self.hashes(fresh)}
+            text = json.dumps(manifest, indent=2) + "\n"
+            (fresh / self.manifest).write_text(text, encoding="utf-8")
+
+    def hashes(self, folder: Path) -> dict[str, str]:
+        """Return relative path -> SHA-256 of every file below `folder` but the manifest."""
+        return {
+            path.relative_to(folder).as_posix(): hash_file(path)
+            for path in sorted(folder.rglob("*"))
+            if path.is_file() and path.name != self.manifest
+        }

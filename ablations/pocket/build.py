@@ -21,8 +21,7 @@ from pydantic import Field
 from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import status_line
-from ablations.machine.stages import Stage
-from ablations.machine.whole_files import write_errors
+from ablations.machine.whole_files import Stage, write_errors
 from ablations.pocket.pretraining import (
     ModelShape,
     Pretraining,
@@ -175,7 +174,7 @@ def build_pocket(
         raise InputError(f"another build is writing to {root}; wait for it to end")
     try:
         for stage in stages:
-            stage.prepare()
+            stage.check()
         missing = [stage for stage in stages if not stage.is_done()]
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")

@@ -8,8 +8,13 @@ import pandas as pd
 
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import CellRecord, Run
-from ablations.scoring.notes import join_notes, truncation_note
-from ablations.scoring.observed import LANGUAGE_FIDELITY, TRUNCATED, TRUNCATION_NOTED
+from ablations.scoring.observed import (
+    LANGUAGE_FIDELITY,
+    TRUNCATED,
+    TRUNCATION_NOTED,
+    join_notes,
+    truncation_note,
+)
 from ablations.statistics.as_text import percent
 from ablations.study.labels import Model, describe_setting, merge_note, task_name
 

@@ -149,6 +149,11 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     return tuple(out / name for name in files)
 
 
+def scores_text(report: Report) -> str:
+    """Return the table of models and tasks as it stands in a terminal."""
+    return frame_text(next(each for each in report.tables if each.attrs["key"] == "scores"))
+
+
 def answer_text(report: Report) -> str:
     """Return question, problems and answer as they stand in a terminal."""
     lines = [report.question, *(f"Warning: {line}" for line in report.problems), *report.sentences]

@@ -25,8 +25,8 @@ from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import write_text
-from ablations.models.context import context_of
 from ablations.models.find import Expert
+from ablations.models.fit import context_of
 from ablations.runner.worker import ModelFailed, Work
 from ablations.scoring.records import Evaluation, Sample
 from ablations.study.documents import unmerged, with_references

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from ablations.machine.whole_files import read_lines, write_text
-from ablations.scoring.notes import zero_reasons
+from ablations.scoring.observed import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Study

@@ -14,8 +14,7 @@ from pydantic import Field, StrictStr
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
-from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS
-from ablations.tasks.floors import Floor
+from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 

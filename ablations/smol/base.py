@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, tell
-from ablations.machine.stages import Stage
+from ablations.machine.whole_files import Stage
 from ablations.models.find import find_model
 from ablations.pocket.task_files import write_rows
 from layerswap_method.errors import InputError, describe_error
@@ -51,7 +51,7 @@ def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
             holds something else, a base from the other place, or one that was changed.
     """
     stage = Stage(folder, "base", RECORD)
-    stage.prepare()
+    stage.check()
     if (record := stage.read()) and choice not in ("auto", record.get("kind")):
         raise InputError(
             f"{folder} is from the {record.get('kind')} ({record.get('name')}), not from the "

@@ -18,8 +18,7 @@ from pathlib import Path
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, tell
-from ablations.machine.stages import Stage
-from ablations.machine.whole_files import check_place
+from ablations.machine.whole_files import Stage, check_place
 from ablations.smol.base import Choice, ensure_base, write_replay
 from ablations.smol.data import write_data, write_tasks
 from layerswap_method.errors import InputError
@@ -61,7 +60,7 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     folder = ROOT / name
     key = fingerprint_of(version=VERSION, name=name, folder=str(folder.resolve()))
     stage = Stage(folder, key, "written.json")
-    stage.prepare()
+    stage.check()
     if not stage.is_done():
         tell(Step(f"writing {name}"))
         stage.write(fill)

@@ -22,9 +22,9 @@ from ablations.smol.problems import (
     math_row,
     translation,
     with_calculation,
+    word_blind_floor,
 )
-from ablations.tasks.catalog import FunctionName
-from ablations.tasks.floors import Floor, word_blind_floor
+from ablations.tasks.catalog import Floor, FunctionName
 
 TRAIN_ROWS = 8000
 """Rows of each training file; an expert sees a part of them, drawn with its seed."""

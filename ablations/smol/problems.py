@@ -10,12 +10,13 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.pocket.world import Step
+from ablations.tasks.catalog import Floor
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 TARGETS = ("es", "fr", "sw")
@@ -192,3 +193,36 @@ def with_calculation(item: Mapping[str, Any]) -> dict[str, Any]:
     halves = [solution.partition("=") for solution in item["solutions"]]
     prompts = [p + h + "=" for p, (h, _, _) in zip(item["prompts"], halves, strict=True)]
     return {**item, "prompts": prompts, "solutions": [result for _, _, result in halves]}
+
+
+def _by_size(numbers: Sequence[int]) -> int:
+    small, large = sorted(numbers[:2])
+    return small * large if small <= 9 and large <= 12 else sum(numbers)
+
+
+_RULES: Mapping[str, Callable[[Sequence[int]], int]] = {
+    "add all numbers": sum,
+    "add the first two numbers": lambda numbers: numbers[0] + numbers[1],
+    "subtract the second number": lambda numbers: numbers[0] - numbers[1],
+    "multiply the first two numbers": lambda numbers: numbers[0] * numbers[1],
+    "multiply small numbers and add others": _by_size,
+}
+"""Name -> what it answers to the numbers of a text, in their order; there are two or more."""
+
+
+def word_blind_floor(items: Sequence[Sequence[tuple[str, int]]]) -> Floor:
+    """Return the best rule that sees nothing but the numbers of a text.
+
+    Args:
+        items: of a task; each one or more texts with their answers, all of which must be right.
+    """
+
+    def score(rule: Callable[[Sequence[int]], int]) -> float:
+        right = [
+            all(rule([int(n) for n in re.findall(r"\d+", text)]) == answer for text, answer in item)
+            for item in items
+        ]
+        return sum(right) / len(right)
+
+    name = max(_RULES, key=lambda each: score(_RULES[each]))
+    return Floor(name=name, score=score(_RULES[name]))

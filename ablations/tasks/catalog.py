@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field, StrictStr
+
 from ablations.drawing.text_table import text_table
+from ablations.tasks.contents import read_task_file
 from layerswap_method.errors import InputError, nearest_of
-from layerswap_method.frozen import Frozen
+from layerswap_method.frozen import Described, Frozen
+from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.strict_yaml import read_yaml
 
 PREFIX = "layerswap_"
@@ -32,6 +36,16 @@ TITLES = {
     "mgsm_rev2": "MGSM-Rev2 em@maj1, {shots}-shot",
 }
 """Benchmark -> its title in Table 5, in that order; what it does not have follows."""
+
+
+class Floor(Described):
+    """What a rule that does not read the question would score on a task."""
+
+    name: StrictStr = Field(min_length=1)
+    """The rule, such as ``the most frequent answer``."""
+
+    score: float = Field(strict=True, ge=0, le=1)
+    """Its score by the task's first metric, as a share of 1."""
 
 
 class FunctionName(str):
@@ -96,10 +110,9 @@ def list_tasks() -> tuple[Task, ...]:
     languages = read_languages()
     found: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
-        content = read_yaml(path, tags=["!function"])
+        content = read_task_file(path)
         if "group" not in content:
-            # As lm-eval has it: what a task says by itself wins.
-            found.append(_task(_template(content["include"]) | content, languages))
+            found.append(_task(content, languages))
     benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
 
     def place(task: Task) -> tuple[int, int, bool]:
@@ -111,10 +124,15 @@ def list_tasks() -> tuple[Task, ...]:
     return tuple(sorted(found, key=place))
 
 
-@cache
-def _template(name: str) -> dict[str, Any]:
-    content: dict[str, Any] = read_yaml(SHIPPED_TASKS / "generated" / name, tags=["!function"])
-    return content
+def floor_of(metadata: Any) -> Floor | None:
+    """Return the floor that the metadata of a task state; None where they state none.
+
+    Raises:
+        InputError: for a floor without a name, or with a score that is no number from 0 to 1.
+    """
+    if not isinstance(metadata, Mapping) or "floor" not in metadata:
+        return None
+    return validated(Floor, metadata["floor"], "metadata: floor")
 
 
 def describe_tasks() -> str:

@@ -39,7 +39,7 @@ class TaskContents:
         self._known: dict[str, tuple[Path, dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
         for path in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
-            content = _read(path)
+            content = read_task_file(path)
             if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (path, content))
 
@@ -48,7 +48,7 @@ class TaskContents:
         if name not in self._hashes:
             if name not in self._known:
                 path = self._elsewhere(name) or Path()
-                self._known[name] = path, _read(path)
+                self._known[name] = path, read_task_file(path)
             path, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
             code = set(path.parent.glob("*.py"))
@@ -86,7 +86,7 @@ _Loader.add_multi_constructor(
 )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_task_file(path: Path) -> dict[str, Any]:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
@@ -97,7 +97,7 @@ def _read(path: Path) -> dict[str, Any]:
     included: dict[str, Any] = {}
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
-        included |= _read(path.parent / name)
+        included |= read_task_file(path.parent / name)
     return {**included, **content}
 
 

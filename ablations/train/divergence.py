@@ -18,7 +18,7 @@ import yaml
 from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.progress import Step, counted, tell
+from ablations.machine.progress import Step, tell, track
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
@@ -128,7 +128,7 @@ def hidden_states(
         model = with_adapter(model, adapter)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()
-    for text in counted(f"reading texts with {name}", texts, "texts"):
+    for text in track(f"reading texts with {name}", texts, "texts"):
         # A rendered chat begins with the token that the tokenizer would put in front by itself.
         is_bare = not text.startswith(tokenizer.bos_token or "\0")
         ids = tokenizer(text, add_special_tokens=is_bare)["input_ids"][:TOKENS]

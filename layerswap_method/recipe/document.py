@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import Model, syntax_problem
 
 if TYPE_CHECKING:
@@ -142,10 +142,7 @@ class Recipe(Described):
         Raises `InputError` with every problem, its place and the nearest valid name.
         """
         where = f"{cls.method()} recipe"
-        try:
-            recipe = cls.model_validate(document)
-        except ValidationError as error:
-            raise InputError.from_problems(where, problems(cls, document, error)) from error
+        recipe = validated(cls, document, where)
         InputError.raise_any(where, dict.fromkeys(recipe.contradictions()))
         return recipe
 

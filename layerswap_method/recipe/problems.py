@@ -5,14 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from layerswap_method.errors import nearest
+from layerswap_method.errors import InputError, nearest
+
+Block = TypeVar("Block", bound=BaseModel)
 
 Location = tuple[Any, ...]
 """Keys and indices from the top of a document down."""
+
+
+def validated(model: type[Block], document: Any, where: str) -> Block:
+    """Return a document as a pydantic model, or raise an `InputError` with all that is wrong."""
+    try:
+        return model.model_validate(document)
+    except ValidationError as error:
+        raise InputError.from_problems(where, problems(model, document, error)) from error
 
 
 def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:

@@ -7,7 +7,6 @@ error, and so is a tag that stands for anything but plain values (``!!python/...
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,15 @@ import yaml
 from layerswap_method.errors import InputError, first_line, nearest
 
 
-def read_yaml(path: Path, *, tags: Collection[str] = ()) -> Any:
+def read_yaml(path: Path) -> Any:
     """Return the content of the YAML file `path`, in UTF-8; None where it is empty.
 
-    What `tags` mark, such as ``!function``, is read as text. Raises `InputError` where it cannot be
-    read, or with every key that stands in it twice.
+    Raises `InputError` where it cannot be read, or with every key that stands in it twice.
     """
-    return read_text_and_yaml(path, tags=tags)[1]
+    return read_text_and_yaml(path)[1]
 
 
-def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, Any]:
+def read_text_and_yaml(path: Path) -> tuple[str, Any]:
     """Return the text of the YAML file `path` and what `read_yaml` returns of it."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -35,14 +33,14 @@ def read_text_and_yaml(path: Path, *, tags: Collection[str] = ()) -> tuple[str, 
         raise InputError(f"{path}: cannot be read: {error.strerror or error}{near}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
-    return text, parse_yaml(text, str(path), tags=tags)
+    return text, parse_yaml(text, str(path))
 
 
-def parse_yaml(text: str, where: str, *, tags: Collection[str] = ()) -> Any:
+def parse_yaml(text: str, where: str) -> Any:
     """Return the content of one YAML document; `where` it is from is for messages."""
     problems: list[str] = []
     try:
-        content = _StrictLoader(text, tags, problems).get_single_data()
+        content = _StrictLoader(text, problems).get_single_data()
     except yaml.MarkedYAMLError as error:
         reason = ", ".join(part for part in (error.context, error.problem) if part)
         line = "" if error.problem_mark is None else f"line {error.problem_mark.line + 1}: "
@@ -62,10 +60,9 @@ _MERGE = "tag:yaml.org,2002:merge"
 class _StrictLoader(yaml.SafeLoader):
     """A safe loader that notes every key that stands twice in one block, and unknown tags."""
 
-    def __init__(self, text: str, tags: Collection[str], problems: list[str]) -> None:
+    def __init__(self, text: str, problems: list[str]) -> None:
         super().__init__(text)
-        scalars = dict.fromkeys(tags, yaml.SafeLoader.construct_scalar)
-        known: dict[Any, Any] = {**self.yaml_constructors, None: _StrictLoader._refuse, **scalars}
+        known: dict[Any, Any] = {**self.yaml_constructors, None: _StrictLoader._refuse}
         self.yaml_constructors = known  # type: ignore[misc]
         self._problems = problems
         self._seen: set[int] = set()

@@ -1,6 +1,5 @@
 """What holds for every command, and what is imported where: nothing heavy for help."""
 
-import ast
 import importlib.metadata
 import json
 import subprocess
@@ -15,6 +14,7 @@ from click.testing import CliRunner
 from ablations.cli import main
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
+from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
@@ -40,7 +40,7 @@ walk(main, ["layerswap"])
 print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
 """
 EVALUATION = """
-import json, sys, ablations.engines.lm_eval_backend, ablations.evaluate.run
+import json, sys, ablations.engines.lm_eval_backend, ablations.evaluate
 print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
 """
 
@@ -67,28 +67,11 @@ def test_the_evaluation_modules_import_nothing_heavy_before_they_run():
     assert not engines & set(modules)
 
 
-def imports(code):
-    """Yield the top-level packages that `code` imports, but for those that only types need."""
-    waiting = [ast.parse(code)]
-    while waiting:
-        node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-            waiting += node.orelse
-            continue
-        if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module.split(".")[0]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            yield str(getattr(node.args[0], "value", "")).split(".")[0]
-        waiting += ast.iter_child_nodes(node)
-
-
 def test_each_heavy_package_has_one_home():
     homes = defaultdict(set)
     for package in ("layerswap_method", "ablations"):
         for path in (ROOT / package).rglob("*.py"):
-            for name in ONE_HOME.intersection(imports(path.read_text(encoding="utf-8"))):
+            for name in ONE_HOME.intersection(each.split(".")[0] for each in imports(path)):
                 homes[name].add(path.relative_to(ROOT).as_posix())
     asking = {path.rpartition("/")[0] for path in homes.pop("lm_eval")}
     assert asking == {"ablations/engines", "ablations/tasks"}
@@ -125,7 +108,7 @@ def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(monkeypatc
     def tasks():
         raise error
 
-    monkeypatch.setattr("ablations.cli.evaluate.tasks", tasks)
+    monkeypatch.setattr("ablations.cli.evaluation.tasks", tasks)
     result = CliRunner().invoke(main, ["tasks"])
     assert result.exit_code in (1, 2)
     assert said in result.output

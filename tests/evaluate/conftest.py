@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ablations.engines.options import EngineOptions
-from ablations.evaluate.run import evaluate_model
+from ablations.evaluate import evaluate_model
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
 from ablations.study.schema import Evaluate

@@ -1,4 +1,4 @@
-"""The suite on one model, end to end, with small hand-written files; and what it refuses."""
+"""The suite on one model, end to end, with small hand-written files; its table; what it refuses."""
 
 import csv
 import json
@@ -11,9 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.cli import main
-from ablations.evaluate.run import default_folder
+from ablations.evaluate import default_folder, render_table5
 from ablations.runner.records import load_run
+from ablations.scoring.records import Evaluation, TaskScore
+from ablations.scoring.scores import wilson_interval
 from ablations.study.schema import Evaluate
+from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.evaluate.conftest import OPTIONS, ask, samples_of
 from tests.standins.scripted import DATA
@@ -54,9 +57,9 @@ def test_the_table_has_the_papers_rows_and_what_was_skipped(first):
     assert lines[2].startswith("MGSM em@maj1, 8-shot  Swahili ")
     assert (lines[3].split()[0], lines[3].split()[-1]) == ("Telugu", "4")
     assert lines[4].split()[-2:] == ["Swahili", "skipped"]
-    mbpp = ("layerswap_mbpp_sw", "layerswap_mbpp_te")
-    assert first.skipped == dict.fromkeys(mbpp, "needs --allow-code-execution")
     text = first.report().replace("\n  ", " ")
+    mbpp = "layerswap_mbpp_sw, layerswap_mbpp_te"
+    assert text.count(f"{mbpp}: skipped: needs --allow-code-execution") == 1
     assert "Evaluated by lm-eval on HF transformers" in text
     # The prompts of MGSM are longer, and so are the answers it allows.
     assert "do not fit the context of 128 tokens" in text
@@ -131,17 +134,6 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path,
     assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
 
 
-@pytest.mark.slow
-def test_without_an_out_a_quick_look_is_in_nobodys_way(expert, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = Path("runs/evaluate") / str(expert).strip("/").replace("/", "--")
-    for limit, name, items in ((1, "hf-limit-1", 1), (None, "hf", 4)):
-        result = ask(expert, None, limit=limit, **ONE)
-        assert result.out == folder / name
-        assert (result.out / "scores.csv").is_file()
-        assert result.evaluations[SW].score(SW).n == items
-
-
 @pytest.mark.parametrize(
     ("model", "block", "name"),
     [
@@ -162,11 +154,11 @@ def test_the_default_folder_tells_what_is_no_default(model, block, name):
 
 
 @pytest.mark.slow
-def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path):
-    out = tmp_path / "out"
+def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     code, text = invoke(
         *(expert, "--languages", "sw", "--data-dir", DATA, "--limit", 2, "--backend", "hf"),
-        *("--dtype", "float32", "--allow-code-execution", "--out", out),
+        *("--dtype", "float32", "--allow-code-execution"),
     )
     assert code == 0, text
     text = text.replace("\n  ", " ")
@@ -176,7 +168,9 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path):
     assert "bleu is nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp" in text
     assert "chrf++ is nrefs:1|case:mixed|eff:yes|nc:6|nw:2" in text
     assert "layerswap_mbpp_sw: prompts are in 'en', because there is no translation" in text
-    assert len({row["task"] for row in rows_of(out)}) == 6
+    out = str(expert).strip("/").replace("/", "--")
+    rows = rows_of(Path("runs/evaluate") / out / "hf-limit-2-dtype-float32")
+    assert len({row["task"] for row in rows}) == 6
 
 
 @pytest.mark.parametrize(
@@ -256,9 +250,61 @@ def test_a_folder_that_cannot_be_written_is_said_before_a_model_is_loaded(expert
 
 
 def test_a_suite_of_skipped_tasks_does_not_claim_an_evaluation(expert, tmp_path):
-    text = ask(expert, tmp_path / "out", benchmarks=("mbpp",)).report()
-    skipped = "layerswap_mbpp_sw, layerswap_mbpp_te: skipped: needs --allow-code-execution"
-    assert skipped in text
-    assert "Nothing was evaluated." in text
-    assert "Evaluated by" not in text
+    with pytest.raises(InputError, match="is skipped: needs --allow-code-execution"):
+        ask(expert, tmp_path / "out", benchmarks=("mbpp",))
     assert not (tmp_path / "out").exists()
+
+
+TASKS = {task.name: task for task in list_tasks()}
+SWAHILI, TELUGU, CODE = (TASKS[f"layerswap_{name}"] for name in ("mgsm_sw", "mgsm_te", "mbpp_te"))
+SKIPPED = f"{CODE.name}: skipped: needs --allow-code-execution"
+
+
+def score(task, hits, metric="exact_match", filter="none", n=250):
+    interval = wilson_interval(hits, n)
+    fixed = {"is_share": True, "stderr": 0.01, "higher_is_better": metric != "truncated"}
+    place = {"task": task, "metric": metric, "filter": filter}
+    return TaskScore(**place, value=hits / n, interval=interval, n=n, **fixed)
+
+
+def evaluation(*scores):
+    empty = {"task_versions": {}, "num_fewshot": {}, "versions": {}, "elapsed_s": 1.0}
+    return Evaluation(model="m", backend="hf", scores=scores, **empty)
+
+
+def of_mgsm(task, truncated=0):
+    hits = {"exact_match": 60, "language_fidelity": 245, "truncated": truncated}
+    strict = [score(task.name, n, metric, "strict-match") for metric, n in hits.items()]
+    return evaluation(strict[0], score(task.name, 70, filter="flexible-extract"), *strict[1:])
+
+
+def test_rows_are_as_in_the_paper_and_a_reason_is_a_note():
+    done = {task.name: of_mgsm(task) for task in (SWAHILI, TELUGU)}
+    lines = render_table5("org/model", (SWAHILI, TELUGU, CODE), done, [SKIPPED]).splitlines()
+    shown = ["24.0", "[19.1,", "29.7]", "flexible", "28.0", "98.0", "0.0", "250"]
+    assert " ".join(lines[0].split()) == "Task Language org/model also in language cut off items"
+    assert lines[2].split() == ["MGSM", "em@maj1,", "8-shot", "Swahili", *shown]
+    assert lines[3].split() == ["Telugu", *shown]
+    assert lines[4].split() == ["MBPP", "pass@1,", "0-shot", "Telugu", "skipped"]
+    assert f"- {SKIPPED}" in lines
+    assert not any("cut off at the token limit" in line for line in lines)
+
+
+@pytest.mark.parametrize(("truncated", "is_said"), [(5, False), (30, True)])
+def test_more_than_a_few_percent_cut_off_are_said(truncated, is_said):
+    done = {SWAHILI.name: of_mgsm(SWAHILI, truncated)}
+    text = render_table5("m", (SWAHILI,), done).replace("\n  ", " ")
+    note = "layerswap_mgsm_sw: 12.0 % of the answers were cut off at the token limit: its"
+    assert (note in text) == is_said
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "message"),
+    [
+        ("pocket_mat", None, "'pocket_mat' was not evaluated; did you mean 'pocket_math'"),
+        ("pocket_math", "acc", "no score acc,None; it has exact_match,none"),
+    ],
+)
+def test_a_score_that_is_not_there_is_named_with_those_that_are(task, metric, message):
+    with pytest.raises(InputError, match=message):
+        evaluation(score("pocket_math", 125)).score(task, metric)

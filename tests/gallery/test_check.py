@@ -1,6 +1,6 @@
 """`layerswap check`: everything that is wrong at once, on files and on models that are here."""
 
-import json
+import re
 
 import pytest
 import torch
@@ -29,17 +29,16 @@ def experts(tmp_path_factory):
 
 @pytest.fixture
 def check(tmp_path):
-    """Return a function that checks a document, or what its words name."""
+    """Return a function that checks a document, or what its words name: code and findings."""
 
     def call(what, *words):
         if isinstance(what, dict):
             path = tmp_path / "recipe.yml"
             path.write_text(yaml.safe_dump(what, sort_keys=False))
             what = path
-        command = ["check", "--format", "json", str(what), *words]
-        result = CliRunner().invoke(main, command, catch_exceptions=False)
-        found = json.loads(result.output)
-        return result.exit_code, [(each["level"], each["message"]) for each in found]
+        result = CliRunner().invoke(main, ["check", str(what), *words], catch_exceptions=False)
+        lines = re.findall(r"^.*?: (error|warning|note): (.*)$", result.output, re.MULTILINE)
+        return result.exit_code, lines
 
     return call
 
@@ -134,23 +133,21 @@ def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
     assert (found[0], [each for each, _ in found[1]]) == (code, [level])
 
 
-@pytest.mark.parametrize("text", ["a: 1\na: 2\n", "[1, 2]\n", "a: [\n"])
-def test_files_that_are_no_recipe(tmp_path, check, text):
-    path = tmp_path / "recipe.yml"
-    path.write_text(text)
-    code, found = check(path)
-    assert (code, found[0][0]) == (2, "error")
-
-
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "text", "message"),
     [
-        ("swahilli.yml", "did you mean 'swahili.yml'?"),
-        ("{}", "holds no recipe"),
-        ("{}/gone.yml", "gone.yml: no such file"),
+        ("{}/r.yml", "a: 1\na: 2\n", "has the key 'a' again"),
+        ("{}/r.yml", "[1, 2]\n", "error"),
+        ("{}/r.yml", "a: [\n", "cannot be read"),
+        ("swahilli.yml", "", "did you mean 'swahili.yml'?"),
+        ("{}/none", "", "none: no such file"),
+        ("{}/gone.yml", "", "gone.yml: no such file"),
+        ("{}/empty", "", "holds no recipe"),
     ],
 )
-def test_names_that_are_no_recipe(tmp_path, name, message):
+def test_what_is_no_recipe(tmp_path, name, text, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "r.yml").write_text(text)
     result = CliRunner().invoke(main, ["check", name.format(tmp_path)])
     assert result.exit_code == 2
     assert message in result.output

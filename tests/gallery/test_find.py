@@ -1,19 +1,35 @@
-"""The shipped recipes: found, listed, shown, copied; and their JSON schema."""
+"""The shipped recipes: found, listed, shown, copied, drawn; and their JSON schema."""
 
 import json
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
+import torch
+import yaml
 from click.testing import CliRunner
 
 import layerswap_method
 from ablations.cli import main
 from ablations.gallery.check import check_recipe
-from ablations.gallery.find import FIELDS, SCHEMA_LINE, find_recipe, read_header
-from ablations.gallery.schema import FILE, recipe_schema, schema_text
+from ablations.gallery.find import (
+    FIELDS,
+    SCHEMA_FILE,
+    SCHEMA_LINE,
+    find_recipe,
+    read_header,
+    recipe_schema,
+    schema_text,
+)
+from ablations.gallery.plan import plan_lines
 from layerswap_method.errors import InputError
-from tests.standins.recipe_files import RECIPES, ROOT, load
+from layerswap_method.plan import SYMBOLS
+from tests.recipes.expected import REVERTS, SWAPS
+from tests.standins import merging
+from tests.standins.recipe_files import RECIPES, ROOT, layer_count, load
+from tests.standins.tuned import tune
+from tests.standins.zoo import make_model
 
 VALIDATOR = jsonschema.Draft202012Validator(recipe_schema())
 
@@ -43,18 +59,14 @@ def test_an_unknown_recipe_is_answered_with_the_nearest():
 
 
 def test_the_list_has_every_recipe_or_those_of_a_language():
-    rows = json.loads(run("list", "--format", "json")[1])
-    assert [f"recipes/{row['recipe']}.yml" for row in rows] == sorted(RECIPES)
-    assert all(row["what"] and row["languages"] and row["base"] for row in rows)
+    _, _, *rows = (re.split("  +", line) for line in run("list")[1].splitlines())
+    assert [f"recipes/{name}.yml" for name, *_ in rows] == sorted(RECIPES)
+    assert all(languages and base for _, languages, base, _ in rows)
     code, text = run("list", "--language", "te")
     assert (code, "telugu" in text, "japanese" in text) == (0, True, False)
     code, text = run("list", "--language", "xx")
     assert code == 2
     assert "there are recipes for bn, de, en" in text
-
-
-def test_show_prints_the_file():
-    assert run("show", "pocket/soup") == (0, (ROOT / "recipes/pocket/soup.yml").read_text())
 
 
 @pytest.mark.parametrize("name", ["mine", "mine/own.yml"])
@@ -79,11 +91,13 @@ def test_every_recipe_is_valid_has_a_header_and_names_the_schema(recipe):
     assert tuple(header) == FIELDS
     assert all(header.values())
     (line,) = [each for each in path.read_text().splitlines() if each.startswith(SCHEMA_LINE)]
-    assert (path.parent / line.removeprefix(SCHEMA_LINE)).resolve() == ROOT / "recipes" / FILE
+    assert (
+        path.parent / line.removeprefix(SCHEMA_LINE)
+    ).resolve() == ROOT / "recipes" / SCHEMA_FILE
 
 
 def test_the_schema_file_is_what_the_types_give():
-    assert (ROOT / "recipes" / FILE).read_text() == schema_text()
+    assert (ROOT / "recipes" / SCHEMA_FILE).read_text() == schema_text()
     jsonschema.Draft202012Validator.check_schema(json.loads(schema_text()))
 
 
@@ -100,3 +114,85 @@ def test_the_schema_file_is_what_the_types_give():
 )
 def test_the_schema_refuses_what_the_types_refuse(change):
     assert list(VALIDATOR.iter_errors({**load("recipes/swahili.yml"), **change}))
+
+
+TENSORS = {
+    "attn": "model.layers.{}.self_attn.q_proj.weight",
+    "mlp": "model.layers.{}.mlp.up_proj.weight",
+}
+
+
+def plan(*arguments):
+    result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+def drawn(recipe, layers):
+    """Return part -> its row in the picture of a shipped recipe, and the whole text."""
+    code, text = plan(ROOT / recipe, "--layers", layers)
+    assert code == 0, text
+    return dict(re.findall(r"^  (input|attn|mlp) +(\S+) output$", text, re.MULTILINE)), text
+
+
+@pytest.mark.parametrize("recipe", SWAPS)
+def test_every_shipped_swap_as_the_tests_of_the_merges_expect_it(recipe):
+    expected = SWAPS[recipe]
+    rows, text = drawn(recipe, expected.layers)
+    for part, name in TENSORS.items():
+        wanted = (expected.source(name.format(layer)) for layer in range(expected.layers))
+        assert rows.get(part, rows.get("input")) == "".join(SYMBOLS[each] for each in wanted), part
+    assert f"lm_head: {expected.non_layer};" in text
+    assert ("norms: average" in text) == expected.norms_averaged
+
+
+@pytest.mark.parametrize("recipe", [r for r, e in REVERTS.items() if e.layers])
+def test_reverts_of_whole_layers(recipe):
+    rows, _ = drawn(recipe, layer_count("runs/pocket/task" if "/pocket/" in recipe else "8B"))
+    back = {layer for layer, symbol in enumerate(rows["input"]) if symbol == SYMBOLS["base"]}
+    assert back == REVERTS[recipe].layers
+
+
+def test_the_depth_comes_from_a_config_and_a_merge_shows_its_own_plan(tmp_path):
+    base = make_model("llama", tmp_path / "base", 0, num_hidden_layers=4, dtype=torch.float32)
+    experts = {
+        role: tune(base, tmp_path / role, seed) for seed, role in enumerate(("task", "language"))
+    }
+    recipe = tmp_path / "recipe.yml"
+    parameters = {"bottom_layers": 1, "top_layers": 1, "swap_modules": "mlp"}
+    document = merging.recipe(experts, parameters, base, dtype="float32")
+    recipe.write_text(yaml.safe_dump(document))
+    code, text = plan(recipe)
+    assert code == 0
+    assert "mlp     █··█ output" in text
+    assert "attn    ···· output" in text
+    merged = merging.merge(document, tmp_path / "merged")
+    assert plan(merged) == (0, text)
+    document["parameters"] = {"placement": "delta_share"}
+    recipe.write_text(yaml.safe_dump(document))
+    code, text = plan(recipe)
+    assert code == 2
+    assert "layerswap plan MERGED_FOLDER" in text
+    merging.merge(document, tmp_path / "shares")
+    assert plan(tmp_path / "shares")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["baselines/soup"], "linear makes every tensor of all models"),
+        (["swahili", "--layers", "6"], "5 + 2 = 7 is more than the model's 6 layers"),
+        (["revert/threshold", "--layers", "6"], "which rows go back is measured at the merge"),
+        (["swahily"], "did you mean 'swahili.yml'?"),
+        ([str(ROOT / "recipes")], "holds no layer_swap_plan.json"),
+    ],
+)
+def test_what_has_no_plan(arguments, message):
+    code, text = plan(*arguments)
+    assert code == 2
+    assert message in text
+
+
+def test_an_unknown_depth_is_asked_for(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match="write --layers N"):
+        plan_lines("swahili")

@@ -1,10 +1,12 @@
-"""Hashes, claims, text for other places, and processes that end with their starter."""
+"""Hashes, claims, the status line, text for other places; processes end with their starter."""
 
 import errno
 import fcntl
 import os
+import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -13,6 +15,7 @@ import pytest
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import printable, spreadsheet_text
+from ablations.machine.progress import Step, above, listening, status_line, tell, track
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.waiting import wait_for_end, wait_until
@@ -28,22 +31,18 @@ def checkpoint(folder):
     return folder
 
 
-def test_a_copy_elsewhere_is_the_same_checkpoint(tmp_path):
+def test_a_checkpoint_is_its_weights_config_and_tokenizer_wherever_they_are(tmp_path):
     one, other = checkpoint(tmp_path / "one"), checkpoint(tmp_path / "other")
-    assert fingerprint_checkpoint(one) == fingerprint_checkpoint(other)
     (other / "README.md").write_text("another card")
     assert fingerprint_checkpoint(one) == fingerprint_checkpoint(other)
     assert fingerprint_folder(one) != fingerprint_folder(other)
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
-def test_what_changes_an_answer_changes_the_fingerprint(tmp_path, name):
-    folder = checkpoint(tmp_path / "model")
-    before = fingerprint_checkpoint(folder)
-    (folder / name).write_bytes(b"changed")
-    changed = fingerprint_checkpoint(folder)
-    (folder / name).rename(folder / f"renamed_{name}")
-    assert len({before, changed, fingerprint_checkpoint(folder)}) == 3
+    seen = {fingerprint_checkpoint(one)}
+    for number, name in enumerate(("model.safetensors", "config.json", "tokenizer.json"), 1):
+        (one / name).write_bytes(b"changed")
+        seen.add(fingerprint_checkpoint(one))
+        (one / name).rename(one / f"renamed_{name}")
+        seen.add(fingerprint_checkpoint(one))
+        assert len(seen) == 1 + 2 * number
 
 
 def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path):
@@ -60,13 +59,12 @@ def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path):
 
 
 def test_folders_count_names_and_contents_but_nothing_hidden(tmp_path):
-    data = tmp_path / "data" / "a.jsonl"
-    data.parent.mkdir()
+    data = tmp_path / "a.jsonl"
     data.write_text("1")
     before = fingerprint_folder(tmp_path)
-    (tmp_path / ".lock").write_text("x")
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "y").write_text("y")
+    (tmp_path / ".lock").write_text("x")
     assert fingerprint_folder(tmp_path) == before
     data.write_text("2")
     assert fingerprint_folder(tmp_path) != before
@@ -161,3 +159,55 @@ def test_descendants_end_with_the_worker(end):
             worker.stdin.flush()
         wait_until(lambda: worker.poll() is not None)
         wait_for_end(below)
+
+
+def test_what_is_taken_one_by_one_is_counted():
+    heard = []
+    with listening(heard.append):
+        assert list(track("reading", ["a", "b"])) == ["a", "b"]
+    assert heard == [Step("reading", 0, 2, unit="tensors"), Step("reading", 1, 2, unit="tensors")]
+
+
+def test_the_command_and_its_step_are_shown(capfd):
+    steps = [
+        Step("", 1, 3, unit="tasks", is_whole=True),
+        Step("math", 0, 300),
+        Step("math", 100, 300),
+        Step("[bold]words"),
+        Step("a", 5e5, 2e6, unit="bytes"),
+        Step("b", 1e9, 1.6e10, unit="bytes"),
+    ]
+    with status_line(True):
+        for step in steps:
+            tell(step)
+            time.sleep(0.15)  # rich draws ten times a second
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
+    for shown in ("1/3 tasks", "math 100/300 items", "[bold]words", "a 0.5/2.0 MB", "1.0/16.0 GB"):
+        assert shown in text
+    assert text.rindex("math") < text.rindex("[bold]words")
+
+
+def test_nothing_is_drawn_over_what_shows_its_own_progress(capfd):
+    with status_line(True):
+        tell(Step("planning"))
+        tell(Step(""))
+        capfd.readouterr()
+        time.sleep(0.3)
+        assert capfd.readouterr() == ("", "")
+        tell(Step("scoring"))
+        time.sleep(0.3)
+        assert "scoring" in capfd.readouterr().err
+
+
+def test_lines_go_above_and_no_terminal_has_no_line(capsys):
+    assert not above("nobody prints this")
+    with status_line():  # stderr is no terminal here
+        tell(Step("hidden"))
+    assert capsys.readouterr() == ("", "")
+    with status_line(True), status_line(True):
+        tell(Step("loading"))
+        assert above("a score", sys.stdout)
+    out, err = capsys.readouterr()
+    assert out == "a score\n"
+    assert "loading" in err
+    assert not above("nobody prints this")

@@ -5,16 +5,12 @@ import os
 import resource
 import signal
 import stat
-from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
-from ablations.machine.stages import Stage
 from ablations.machine.whole_files import (
+    Stage,
     check_place,
-    replaced_folder,
     write_errors,
     write_text,
 )
@@ -25,45 +21,6 @@ MANIFEST = "stage.json"
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_folder_is_replaced_when_the_body_ends_and_stays_when_it_fails(tmp_path):
-    target = tmp_path / "deep" / "folder"
-    for content in ("old", "new"):
-        with replaced_folder(target) as fresh:
-            assert names(fresh) == []
-            (fresh / content).write_text(content)
-            assert fresh.name == target.name
-        assert names(target) == [content]
-
-    def fail():
-        with replaced_folder(target) as fresh:
-            (fresh / "file").write_text("half")
-            raise OSError("disk full")
-
-    with pytest.raises(OSError, match="disk full"):
-        fail()
-    assert names(target) == ["new"]
-    assert names(tmp_path / "deep") == ["folder"]
-
-
-def test_a_fault_between_both_moves_loses_neither_folder(tmp_path, monkeypatch):
-    """Found by attack: the old folder had gone with the new one's holder."""
-    path = tmp_path / "kept"
-    path.mkdir()
-    (path / "old.txt").write_text("old")
-    moves, move = iter((True, False, True)), Path.replace
-
-    def fail(self, target):
-        if not next(moves):
-            raise OSError("the disk is gone")
-        return move(self, target)
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="gone"), replaced_folder(path) as fresh:
-        (fresh / "new.txt").write_text("new")
-    assert names(path) == ["old.txt"]
-    assert names(tmp_path) == ["kept"]
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path):
@@ -83,22 +40,9 @@ def test_who_may_read_is_the_umask_s_to_say(tmp_path, umask):
     try:
         for text in "12":
             write_text(tmp_path / "results.json", text)
-        with replaced_folder(tmp_path / "folder") as fresh:
-            (fresh / "deep").mkdir()
-            # safetensors hides its files from everybody else: that is what has to be undone.
-            save_file({"tensor": torch.zeros(1)}, fresh / "model.safetensors")
-            (fresh / "run.sh").write_text("")
-            (fresh / "run.sh").chmod(0o700)
     finally:
         os.umask(before)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-    assert modes == {
-        "results.json": 0o666 & ~umask,
-        "folder": 0o777 & ~umask,
-        "deep": 0o777 & ~umask,
-        "model.safetensors": 0o666 & ~umask,
-        "run.sh": 0o700 | (0o666 & ~umask),
-    }
+    assert stat.S_IMODE((tmp_path / "results.json").stat().st_mode) == 0o666 & ~umask
 
 
 def test_a_disk_that_fills_up_leaves_nothing(tmp_path):
@@ -170,19 +114,11 @@ def test_damage_is_noticed_and_rebuilt(stage, file, text):
     path = stage.folder / file
     path.unlink() if text is None else path.write_text(text)
     assert not stage.is_done()
-    stage.prepare()
+    stage.check()
     stage.write(fill)
     assert stage.is_done()
 
 
 def test_a_folder_of_something_else_is_refused(stage):
     with pytest.raises(InputError, match=r"base exists and was not written by a build \(it has no"):
-        Stage(stage.folder, "key", "other.json").prepare()
-
-
-def test_only_what_a_build_left_of_this_stage_is_removed(stage):
-    root, others = stage.folder.parent, (".rsync.partial", ".layerswap-x.partial", ".baseline.x")
-    for name in (".base.x1.partial", *others):
-        (root / name).mkdir()
-    stage.prepare()
-    assert names(root) == sorted(["base", *others])
+        Stage(stage.folder, "key", "other.json").check()

@@ -13,7 +13,7 @@ from ablations.cli import main
 from ablations.engines.lm_eval_backend import start_model
 from ablations.engines.options import EngineOptions
 from ablations.models.compat import compare_models
-from ablations.models.context import check_context
+from ablations.models.fit import check_context
 from layerswap_method.checkpoint import stored
 from layerswap_method.checkpoint.compatible import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError

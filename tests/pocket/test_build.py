@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ablations.cli.training import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
-from ablations.machine.stages import Stage
+from ablations.machine.whole_files import Stage
 from ablations.pocket import build
 from ablations.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
 from ablations.pocket.pretraining import base_batches, build_model, train

@@ -113,7 +113,6 @@ def test_plain_values_are_what_yaml_makes_of_them():
         "e": {"c": 1, "d": 3},  # a key next to << is no second one
     }
     assert parse_yaml("# nothing\n", "F") is None
-    assert parse_yaml("a: !function x.y", "F", tags=["!function"]) == {"a": "x.y"}
 
 
 def test_every_key_that_stands_twice_is_named_with_both_lines():

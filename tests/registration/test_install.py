@@ -5,7 +5,6 @@ import importlib
 import importlib.machinery
 import importlib.util
 import inspect
-import json
 import pickle
 import shutil
 import subprocess
@@ -150,8 +149,8 @@ print([type(f) is autoload.LayerSwapFinder for f in sys.meta_path if "LayerSwap"
 @pytest.mark.slow
 def test_the_wheel_works_without_a_clone(installed, recipe, experts, tmp_path):
     """Recipes, studies, tasks and what goes upstream come along, and no tests."""
-    listed = installed.run("layerswap", "recipes", "list", "--format", "json").stdout
-    assert len(json.loads(listed)) == len(recipe_files(REPOSITORY / "recipes")) > 40
+    listed = installed.run("layerswap", "recipes", "list").stdout.splitlines()
+    assert len(listed) - 2 == len(recipe_files(REPOSITORY / "recipes")) > 40
     installed.run("layerswap", "recipes", "copy", "swahili", "mine")
     installed.run("layerswap", "check", "--offline", "mine/swahili.yml")
     drawn = installed.run("layerswap", "plan", "mine/swahili.yml", "--layers", "32").stdout

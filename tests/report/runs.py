@@ -21,8 +21,8 @@ from ablations.runner.records import (
     write_record,
     write_run_file,
 )
-from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.records import Evaluation, Sample, TaskScore
+from ablations.scoring.scores import bootstrap, mean_stderr, wilson_interval
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, Study

@@ -9,7 +9,17 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from ablations.report.compare import NO_RESULT, ONE_MODEL, comparisons, pairs_above
+from ablations.report.compare import (
+    BETTER,
+    NO_RESULT,
+    ONE_MODEL,
+    SAME,
+    UNCLEAR,
+    WORSE,
+    comparisons,
+    pairs_above,
+    with_verdicts,
+)
 from ablations.report.compare import matrix_of as matrix
 from ablations.report.observations import read_scores, shown_scores
 from ablations.runner.records import load_run, write_run_file
@@ -355,3 +365,37 @@ def test_languages_of_experts_are_not_mixed(nine_pairs):
     assert set(english["language"]) == {"sw", "te"}
     assert set(frame[frame["task"] == "mgsm_te"]["language"]) == {"te"}
     assert len(NINE_PAIRS["language"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("difference", "p", "p_margin", "higher", "verdict"),
+    [
+        (0.05, 0.01, 0.9, True, BETTER),
+        (0.05, 0.01, 0.9, False, WORSE),
+        (-0.05, 0.01, 0.9, True, WORSE),
+        (0.001, 0.6, 0.01, True, SAME),
+        (0.001, 0.6, 0.2, True, UNCLEAR),
+        (0.001, 0.01, 0.001, True, BETTER),
+        (0.0, np.nan, np.nan, True, ONE_MODEL),
+        (np.nan, np.nan, np.nan, True, NO_RESULT),
+    ],
+)
+def test_verdicts(difference, p, p_margin, higher, verdict):
+    row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
+    for family in ("primary", ""):
+        frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))
+        assert frame["verdict"].tolist() == [verdict]
+
+
+def test_a_correction_turns_evidence_into_none():
+    rows = [{"p": 0.03, "p_margin": 0.03, "difference": 0.1, "higher_is_better": True}] * 2
+    primary = with_verdicts(pd.DataFrame(rows).assign(family="primary"))
+    assert primary["verdict"].tolist() == [UNCLEAR, UNCLEAR]
+    assert with_verdicts(pd.DataFrame(rows).assign(family=""))["verdict"].tolist() == [BETTER] * 2
+
+
+def test_the_margin_is_the_studys(tmp_path):
+    for margin, verdict in ((30.0, SAME), (0.1, UNCLEAR)):
+        study = study_of(baseline=["soup"], report={"margin": margin})
+        run = write_run(tmp_path / str(margin), study, lambda *_: 4.5, items=60)
+        assert one(compared(run), task=TASK)["verdict"] == verdict

@@ -8,7 +8,7 @@ from ablations.cli import main
 from ablations.report.sentences import sentences
 from ablations.report.tables import score_frame, scores_table
 from ablations.study.labels import Model
-from ablations.tasks.floors import Floor, floor_of
+from ablations.tasks.catalog import Floor, floor_of
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of
 from tests.standins.studies import study_document, write_expert, write_yaml

@@ -50,10 +50,7 @@ def languages(tmp_path_factory):
         experts={"task": ["math_1", "math_2", "math_3"], "language": teams},
         baseline=[*BASELINES, "weighted_soup"],
         evaluate={"tasks": ["mgsm_en"], "languages": {c: [f"mgsm_{c}"] for c in CODES}},
-        report={
-            "tables": ["pairs", "overview", "benchmarks"],
-            "floors": {"mgsm_sw": {"name": "the last number", "score": 0.9}},
-        },
+        report={"tables": ["pairs", "overview", "benchmarks"]},
     )
     return write_run(tmp_path_factory.mktemp("languages"), study, level, items=40)
 
@@ -98,14 +95,6 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
     assert (f"against both experts: {beaten} better" in text) == (beaten > 0)
     assert "Over 4 languages, layer swap minus soup" in text
     assert re.search(r"\d of 9 pairs", text)
-
-
-def test_scores_below_a_floor_are_marked_and_said_first(languages):
-    report = make_report(languages, draw=False)
-    assert "It scores 90.0 (the last number)" in report.sentences[0]
-    scores = table(report, "scores").set_index("model")
-    assert all("▽" in text for text in scores["mgsm, Swahili, exact match"])
-    assert not any("▽" in text for text in scores["mgsm, Spanish, exact match"])
 
 
 def test_scores_are_means_over_pairs(languages):

@@ -15,8 +15,8 @@ from ablations.models.find import Expert
 from ablations.runner import records
 from ablations.runner.jobs import run_cells
 from ablations.runner.worker import Work
-from ablations.scoring.intervals import wilson_interval
 from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
+from ablations.scoring.scores import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError

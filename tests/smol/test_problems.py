@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from ablations.smol import data, problems
-from ablations.smol.problems import LANGUAGES, TARGETS, words
-from ablations.tasks.floors import floor_of, word_blind_floor
+from ablations.smol.problems import LANGUAGES, TARGETS, word_blind_floor, words
+from ablations.tasks.catalog import floor_of
 from ablations.tasks.twins import score_answers, score_order, score_result
 
 ITEM = {"prompts": ["g", "l"], "solutions": [" 9 + 6 = 15.", " 9 - 6 = 3."], "answers": [15, 3]}

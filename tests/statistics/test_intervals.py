@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
+from ablations.scoring.scores import bootstrap, mean_stderr, wilson_interval
 from ablations.statistics.intervals import (
     Estimate,
     estimate,

@@ -14,9 +14,13 @@ def _load_mbpp(**how):
     return load_mbpp(split="train", column="text_jpn", **how)
 
 
+def _load_rev2(**how):
+    return load_mgsm(exemplars="nobody/exemplars", **how)
+
+
 LOADERS = {
     **{"mgsm": load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores},
-    "mbpp": _load_mbpp,
+    **{"mbpp": _load_mbpp, "mgsm_rev2": _load_rev2},
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
 
@@ -131,6 +135,9 @@ def text(content):
         ("mgsm/sw_train.jsonl", put(3, answer=None), ["(train)", "item 3: an exemplar without"]),
         ("mgsm/sw_train.jsonl", cut(7), ["7 exemplars; needed are 8"]),
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
+        ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),
+        ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi? 7\n"), ["line 1: no tab between a question and"]),
+        ("mgsm_rev2/mgsm_sw.tsv", lambda path: path.unlink(), ["mgsm_sw.tsv: no such file"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
         ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item take 6"]),

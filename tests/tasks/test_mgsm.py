@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 
-from layerswap_method.errors import InputError
 from tests.standins.scripted import (
     DATA,
     LANGUAGES,
@@ -132,17 +131,3 @@ def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data):
     prompt = german[0].prompts[0]
     assert prompt.endswith("\n\nFrage: Was ist 3 + 4?\nSchritt-für-Schritt-Antwort:")
     assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
-
-
-def test_what_is_wrong_with_tables_is_said(data):
-    write_rev2(data, "fr", "Combien font 3 + 4 ?\tsept")
-    write_rev2(data, "es", "Cuanto es 3 + 4? 7")
-    (data / "mgsm" / "sw_train.jsonl").unlink()
-    for code, problem in {
-        "th": "mgsm_rev2/mgsm_th.tsv: no such file",
-        "fr": "item 0: answer_number 'sept'",
-        "es": "mgsm_es.tsv, line 1: no tab between a question and its number",
-        "sw": "mgsm/sw_train.jsonl: no such file",
-    }.items():
-        with pytest.raises(InputError, match=problem):
-            ask(gold, (f"layerswap_mgsm_rev2_{code}",), data_dir=data)

@@ -1,37 +1,45 @@
 """The paper's benchmarks on one model: a study of one unmerged model, and its Table 5.
 
-The run folder is that of any study (`ablations.runner.records`): finished tasks are
-not evaluated again, and one more language or benchmark adds only its own.
+The run folder is that of any study (`ablations.runner.records`): finished tasks are not evaluated
+again, and one more language or benchmark adds only its own. The table of arXiv 2410.01335 has next
+to the score what the paper's does not have: the other extraction, the share of answers in the right
+language, the share cut off.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
+from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.engines.task_loading import NEEDS_CODE_EXECUTION
-from ablations.evaluate.tables import render_table5
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, run_file
-from ablations.scoring.records import Backend, Evaluation
+from ablations.scoring.observed import (
+    LANGUAGE_FIDELITY,
+    OBSERVED,
+    TRUNCATED,
+    TRUNCATION_NOTED,
+    join_notes,
+    truncation_note,
+)
+from ablations.scoring.records import Backend, Evaluation, TaskScore
+from ablations.statistics.as_text import percent, with_interval
 from ablations.study.files import ExpertsFile, StudyFile, with_settings
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
-from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.recipe.problems import problems
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import is_folder
 
 _NAME = "evaluate"
@@ -47,18 +55,13 @@ class SuiteResult:
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""
 
-    skipped: Mapping[str, str]
-    """Task name -> why it was skipped."""
-
     out: Path
-    run: Run | None = None
-    """What is in the folder `out` of this call's tasks; None where every task was skipped."""
+    run: Run
+    """What is in the folder `out` of this call's tasks."""
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
         """Task name -> its evaluation, without samples."""
-        if self.run is None:
-            return {}
         (cell,) = self.run.cells
         update = {"model": self.model}
         return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
@@ -67,10 +70,7 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        notes = () if self.run is None else self.run.head.notes
-        table = render_table5(name, self.tasks, self.evaluations, self.skipped, notes)
-        if self.run is None:
-            return f"{table}\n\nNothing was evaluated."
+        table = render_table5(name, self.tasks, self.evaluations, self.run.head.notes)
         warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
         engine = describe_backend(self.run.cells[0].backend)
         where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
@@ -91,13 +91,13 @@ def evaluate_model(
         languages: codes; none means those of the paper.
 
     Raises:
-        InputError: for unknown languages or benchmarks, data that is missing (all of it in one
-            message, before a model is loaded), a model that is not there, an adapter that cannot
-            be streamed, a missing backend, or a folder that cannot be written or is another's.
+        InputError: for unknown languages or benchmarks, only tasks that need leave to run code,
+            data that is missing (all of it in one message, before a model is loaded), a model that
+            is not there, an adapter that cannot be streamed, a missing backend, or a folder that
+            cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     chosen = _choose(block, languages)
-    suite = {task.name for task in chosen}
     expert = find_model(model)
     side_adapter = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
@@ -106,11 +106,7 @@ def evaluate_model(
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
     out = options.out or default_folder(model, backend, block)
-    names = [task.name for task in chosen if options.isolation or not task.executes_code]
-    skipped = {task.name: NEEDS_CODE_EXECUTION for task in chosen if task.name not in names}
-    names += [name for name in block.tasks if name not in suite]
-    if not names:
-        return SuiteResult(model, chosen, skipped, out)
+    names = dict.fromkeys((*(task.name for task in chosen), *block.tasks))
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
@@ -134,7 +130,7 @@ def evaluate_model(
     # The folder has the tasks of earlier calls, too.
     own = tuple(task for task in cell.tasks if task.task in result.tasks)
     run = run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
-    return SuiteResult(model, chosen, skipped | cell.skipped, out, run)
+    return SuiteResult(model, chosen, out, run)
 
 
 def read_block(settings: Mapping[str, Any]) -> Evaluate:
@@ -143,12 +139,7 @@ def read_block(settings: Mapping[str, Any]) -> Evaluate:
     Raises:
         InputError: with everything that is wrong with them.
     """
-    document = with_settings({}, settings)
-    try:
-        return Evaluate.model_validate(document)
-    except ValidationError as error:
-        found = problems(Evaluate, document, error)
-        raise InputError.from_problems("evaluate", found) from error
+    return validated(Evaluate, with_settings({}, settings), "evaluate")
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
@@ -182,3 +173,95 @@ def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
     return (
         Path("runs/evaluate") / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
     )
+
+
+_HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
+
+
+def render_table5(
+    model: str,
+    tasks: Sequence[Task],
+    evaluations: Mapping[str, Evaluation],
+    remarks: Sequence[str] = (),
+) -> str:
+    """Return the table and its notes; tasks that are not of the suite follow, by their names.
+
+    Args:
+        model: name of the column.
+        tasks: the rows, in order.
+        evaluations: task name -> what it gave; a task without one was skipped.
+        remarks: why, and on prompts and generation.
+    """
+    suite = {task.name: (task.title, task.label) for task in tasks}
+    others = {name: (_title(name, e), "") for name, e in evaluations.items() if name not in suite}
+    rows, last = [], ""
+    for name, (title, label) in {**suite, **others}.items():
+        cells = _cells(evaluations[name]) if name in evaluations else ("skipped", *[""] * 4)
+        rows.append(("" if title == last else title, label, *cells))
+        last = title
+    table = text_table([each or model for each in _HEAD], rows, labels=3)
+    notes = join_notes(
+        (*remarks, *_notes([t for t in tasks if t.name in evaluations], evaluations))
+    )
+    wrapped = (
+        textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ") for note in notes
+    )
+    return "\n".join([table, "", *wrapped])
+
+
+def _title(name: str, evaluation: Evaluation) -> str:
+    return f"{name} {evaluation.score(name).metric}, {evaluation.num_fewshot.get(name, 0)}-shot"
+
+
+def _cells(evaluation: Evaluation) -> tuple[str, ...]:
+    main, *others = [score for score in evaluation.scores if score.metric not in OBSERVED]
+    also = (f"{_name(score, main)} {percent(score.value)}" for score in others)
+    shares = (_observed(evaluation, metric) for metric in (LANGUAGE_FIDELITY, TRUNCATED))
+    shown = ("" if share is None else percent(share) for share in shares)
+    return (_text(main), ", ".join(also), *shown, str(main.n))
+
+
+def _text(score: TaskScore) -> str:
+    return with_interval(score.value, score.interval, score.is_share)
+
+
+def _name(score: TaskScore, main: TaskScore) -> str:
+    return score.metric if score.metric != main.metric else score.filter.removesuffix("-extract")
+
+
+def _observed(evaluation: Evaluation, metric: str) -> float | None:
+    return next((s.value for s in evaluation.scores if s.metric == metric), None)
+
+
+def _notes(done: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
+    scores = [score for each in evaluations.values() for score in each.scores]
+    levels = [score.interval.level for score in scores if score.interval is not None]
+    level = f", with {100 * levels[0]:.0f} % intervals over items" if levels else ""
+    yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
+    for name, evaluation in evaluations.items():
+        main = evaluation.scores[0]
+        if main.deviation is not None:
+            yield (
+                f"{name}: mean of {main.repeats} samples of each item; standard deviation of the "
+                f"score over them {percent(main.deviation)}; intervals count items and repeats as "
+                "two levels."
+            )
+    if any(task.filters[:1] == ("strict-match",) for task in done):
+        yield (
+            "MGSM: the score counts the number after the answer phrase of the examples (strict); "
+            "flexible takes the last number of the answer."
+        )
+    metrics = {score.metric for task in done for score in evaluations[task.name].scores}
+    if LANGUAGE_FIDELITY in metrics:
+        yield "in language: share of answers in the language they should be in."
+    if TRUNCATED in metrics:
+        yield "cut off: share of answers that ended at the token limit, not by themselves."
+    suite = {task.name for task in done}
+    for name, evaluation in evaluations.items():
+        cut = _observed(evaluation, TRUNCATED)
+        if name in suite and cut is not None and cut > TRUNCATION_NOTED:
+            yield truncation_note(name, f"{percent(cut)} % of the answers", "the token limit")
+        yield from evaluation.notes
+    for score in scores:
+        if score.signature is not None and score.task in suite:
+            yield f"{score.task}: {score.metric} is {score.signature}"

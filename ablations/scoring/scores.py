@@ -1,4 +1,4 @@
-"""Reads lm-eval's result format into scores and samples.
+"""Scores and samples from lm-eval's result format: means over repeats, intervals, standard errors.
 
 The value of a score is lm-eval's own; intervals are added from the per-sample records, because
 lm-eval gives standard errors only, and those of a share fail near 0 and 1.
@@ -13,13 +13,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.scoring.intervals import bootstrap, mean_stderr, wilson_interval
 from ablations.scoring.language_id import why_not_judged
 from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
 from ablations.scoring.records import Sample, TaskScore
-from ablations.statistics.corpus import corpus_metric, signature, signatures
-from ablations.statistics.intervals import Interval
-from ablations.tasks.floors import floor_of
+from ablations.statistics.corpus import (
+    Statistic,
+    corpus_metric,
+    pseudo_values,
+    signature,
+    signatures,
+)
+from ablations.statistics.intervals import Array, Interval, estimate, score_interval
+from ablations.tasks.catalog import floor_of
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
 
@@ -222,3 +227,123 @@ def _derive(
         return mean, interval, mean_stderr(values)
     rows = np.column_stack([values, np.ones_like(values)])
     return mean, *bootstrap(rows, lambda sums: sums[..., 0] / sums[..., 1], seed=seed, level=level)
+
+
+def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
+    """Return Wilson's score interval of a binomial share.
+
+    It keeps its level for small n and near 0 and 1 and lies in [0, 1]. Source: Wilson 1927;
+    Newcombe 1998, method 3 (no continuity correction).
+
+    Raises:
+        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
+    """
+    from scipy.stats import binomtest
+
+    low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
+    return Interval(low=float(low), high=float(high), level=level, method="wilson")
+
+
+def mean_stderr(values: Array) -> float | None:
+    """Return the standard error of a mean, sd/sqrt(n) with n-1 degrees; None for one value."""
+    if len(values) < 2:
+        return None
+    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
+
+
+def bootstrap(
+    counts: npt.NDArray[np.int64] | Array,
+    statistic: Statistic,
+    *,
+    seed: int,
+    level: float = 0.95,
+    resamples: int = 1000,
+) -> tuple[Interval, float]:
+    """Return the percentile interval and the standard error of one model's score.
+
+    Equal seeds draw equal items: two models with the same n items can be compared
+    resample by resample.
+
+    Args:
+        counts: per item the additive statistics, shape [items, statistics].
+        statistic: sums to scores.
+        seed: of the resampling.
+        level: of the interval, in (0, 1).
+        resamples: how many, at least 2.
+    """
+    items = len(counts)
+    drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)
+    scores = statistic(drawn.astype(np.float64) @ counts.astype(np.float64))
+    low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2])
+    interval = Interval(low=float(low), high=float(high), level=level, method="bootstrap")
+    return interval, float(np.std(scores, ddof=1))
+
+
+def mean_scores(
+    scores: Sequence[Sequence[TaskScore]], samples: Sequence[Sequence[Sample]], level: float
+) -> tuple[TaskScore, ...]:
+    """Return the scores over repeats, in the order of the first repeat.
+
+    A task of which there is a single repeat keeps its scores.
+
+    Args:
+        scores: of each repeat.
+        samples: of each repeat.
+        level: of the intervals, in (0, 1).
+    """
+    repeats: dict[tuple[str, str, str], list[TaskScore]] = {}
+    for score in (each for one in scores for each in one):
+        repeats.setdefault((score.task, score.metric, score.filter), []).append(score)
+    return tuple(_mean(same, samples[: len(same)], level) for same in repeats.values())
+
+
+def _mean(
+    scores: Sequence[TaskScore], samples: Sequence[Sequence[Sample]], level: float
+) -> TaskScore:
+    first = scores[0]
+    if len(scores) == 1:
+        return first
+    values = [score.value for score in scores]
+    changes: dict[str, Any] = {
+        "value": float(np.mean(values)),
+        "deviation": float(np.std(values, ddof=1)),
+        "repeats": len(scores),
+        "interval": None,
+        "stderr": None,
+    }
+    items = None if first.interval is None else _item_values(first, samples)
+    if items is not None:
+        over_both = estimate(items.mean(axis=1)[None], np.ones(1), ())
+        low, high = score_interval(over_both, level)
+        changes |= {
+            "interval": Interval(low=low, high=high, level=level, method="items and repeats"),
+            "stderr": math.sqrt(over_both.variance) if items.size > 1 else None,
+            "n": len(items),
+        }
+    return first.model_copy(update=changes)
+
+
+def _item_values(score: TaskScore, samples: Sequence[Sequence[Sample]]) -> Array | None:
+    """Return what every item adds to the score in each repeat, shape [items, repeats]."""
+    corpus = corpus_metric(score.metric, score.signature)
+    columns: list[dict[int, float]] = []
+    for one in samples:
+        values = {
+            sample.doc_id: sample.values[score.metric]
+            for sample in one
+            if (sample.task, sample.filter) == (score.task, score.filter)
+            and score.metric in sample.values
+        }
+        pairs = [value for value in values.values() if isinstance(value, tuple)]
+        if not pairs:
+            columns.append(
+                {key: value for key, value in values.items() if isinstance(value, float)}
+            )
+            continue
+        if corpus is None:
+            return None
+        rows = corpus.counts([said for _, said in pairs], [gold for gold, _ in pairs])
+        parts = pseudo_values(rows.astype(np.float64), corpus.score)
+        columns.append(dict(zip(values, parts.tolist(), strict=True)))
+    common = [item for item in columns[0] if all(item in column for column in columns)]
+    return np.array([[column[item] for column in columns] for item in common]) if common else None

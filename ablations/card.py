@@ -9,21 +9,32 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
-from ablations.gallery.plan import describe, supply_of
-from ablations.hub.scores import cell_of, check_same_model, model_index, score_section
 from ablations.machine.whole_files import write_errors, write_text
-from ablations.runner.records import load_run
-from layerswap_method.errors import InputError
+from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
+from ablations.runner.run import FINGERPRINTS
+from ablations.scoring.observed import OBSERVED
+from ablations.scoring.records import TaskScore
+from ablations.statistics.as_text import with_interval
+from ablations.study.identity import Fingerprints
+from ablations.tasks.catalog import list_tasks
+from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+from layerswap_method.plan import describe_plan
 from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
 
 LOG = logging.getLogger("layerswap")
 
@@ -84,7 +95,7 @@ def write_card(
     data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
-    sections = [*_plan_section(model), *_recipe_section(model, document)]
+    sections = _recipe_section(model, document)
     if results is not None:
         run = load_run(results)
         scored = cell_of(run, model, cell)
@@ -97,12 +108,6 @@ def write_card(
         content = _with_section(str(card.text), "\n\n".join(sections))
         write_text(model / CARD, f"---\n{data.to_yaml()}\n---\n{content}")
     return model / CARD
-
-
-def _plan_section(model: Path) -> list[str]:
-    if not (model / PLAN_FILE).is_file():
-        return []
-    return ["## Layers", "\n".join(["```text", *describe(supply_of(str(model))), "```"])]
 
 
 def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
@@ -157,13 +162,9 @@ def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
     elif (one := _common(licences)) is not None:
         said = f"All merged models are under {one}, and so is this one."
     else:
-        unknown = None in licences.values()
-        why = (
-            "not every merged model states one" if unknown else "those of the merged models differ"
-        )
         said = (
-            f"No licence is stated for this model, because {why}. Whoever uses or shares it must "
-            "follow the terms of all of them:"
+            "No licence is stated for this model, because the merged models do not state one and "
+            "the same. Whoever uses or shares it must follow the terms of all of them:"
         )
     return f"{said}\n\n{rows}"
 
@@ -173,3 +174,113 @@ def _with_section(text: str, section: str) -> str:
     marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
     kept = marked.sub("", text).strip("\n")
     return f"\n{kept}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
+
+
+def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
+    """Return the cell of a run that holds the scores of a model.
+
+    Args:
+        run: of `layerswap evaluate` or `layerswap run`.
+        model: the model's folder.
+        label: of the cell; None looks for the one that was read from `model`.
+
+    Raises:
+        InputError: where there is no such cell, with those that there are.
+    """
+    for cell in run.cells:
+        read = {(run.path / name).resolve() for name in named_models(cell.merge)}
+        if cell.label == label or (label is None and read == {model.resolve()}):
+            return cell
+    labels = [cell.label for cell in run.cells]
+    listed = "; ".join(labels) or "none"
+    if label is not None:
+        raise InputError(
+            f"{run.path}: no cell {label!r}{nearest(label, labels)}; finished are {listed}"
+        )
+    raise InputError(
+        f"{run.path}: no cell was read from {model}; evaluate it (layerswap evaluate {model}), or "
+        f"name the cell that merges the same: --cell LABEL, one of {listed}"
+    )
+
+
+def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
+    """Check that the scores of a cell are of the model in a folder, as far as the run tells.
+
+    A checkpoint that was evaluated as it is must have the same content still; of a merge in a study
+    the layers must come from the same experts' roles.
+
+    Raises:
+        InputError: where they are not.
+    """
+    names = list(named_models(cell.merge))
+    if len(names) == 1:
+        known = Fingerprints(run.path / FINGERPRINTS)
+        then = known.recorded(Path(os.path.normpath(run.path.absolute() / names[0])))
+        if then is not None and known.of(model.resolve()) != then:
+            raise InputError(
+                f"{run.path}: the scores of {cell.label!r} are of other weights, config or "
+                f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"
+            )
+        return
+    plan = read_plan(model)
+    if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
+        raise InputError(
+            f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
+            f"{describe_plan(cell.plan)}; the folder has {describe_plan(plan)}"
+        )
+
+
+def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:
+    """Return the scores that a card shows: the tasks' own metrics, without observations."""
+    pairs = [(record, score) for record in cell.tasks for score in record.evaluation.scores]
+    return [(record, score) for record, score in pairs if score.metric not in OBSERVED]
+
+
+def score_section(cell: CellRecord, run: Run) -> str:
+    """Return the scores with intervals and protocol as a Markdown table, and notes on them."""
+    protocols = {task.name: task.protocol for task in list_tasks()}
+    lines = ["| task | metric | score | items | protocol |", "|---|---|---|---|---|"]
+    for record, score in _shown(cell):
+        value = with_interval(score.value, score.interval, score.is_share)
+        protocol = protocols.get(score.task) or _protocol(record)
+        lines.append(f"| `{score.task}` | {_metric(score)} | {value} | {score.n} | {protocol} |")
+    first = cell.tasks[0].evaluation
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(first.versions.items()))
+    intervals = [score.interval for _, score in _shown(cell) if score.interval is not None]
+    notes = ["Scores are in percent where a metric is a share."]
+    if intervals:
+        level = f"{intervals[0].level:.0%}"
+        notes[0] += f" An interval ({level}) is over the items of the task, not over trainings."
+    notes.append(f"Evaluated by lm-eval on {cell.backend} with {versions}.")
+    if (limit := run.study.evaluate.limit) is not None:
+        notes.append(f"Only the first {limit} items of each task were used.")
+    return "\n".join([*lines, "", *(f"- {note}" for note in dict.fromkeys((*notes, *cell.notes)))])
+
+
+def model_index(cell: CellRecord) -> list[EvalResult]:
+    """Return every shown score as huggingface_hub's `EvalResult`; shares in percent."""
+    from huggingface_hub import EvalResult
+
+    sources = {task.name: task.source for task in list_tasks()}
+    return [
+        EvalResult(
+            task_type="text-generation",
+            dataset_type=sources.get(score.task, score.task),
+            dataset_name=score.task,
+            metric_type=score.metric,
+            metric_name=_metric(score),
+            metric_value=round(100 * score.value, 2) if score.is_share else round(score.value, 4),
+        )
+        for _, score in _shown(cell)
+    ]
+
+
+def _metric(score: TaskScore) -> str:
+    return score.metric if score.filter == "none" else f"{score.metric} ({score.filter})"
+
+
+def _protocol(record: TaskRecord) -> str:
+    evaluation, task = record.evaluation, record.task
+    shots = [f"{evaluation.num_fewshot[task]}-shot"] if task in evaluation.num_fewshot else []
+    version = evaluation.task_versions.get(task)
+    return ", ".join([*shots, *([f"version {version}"] if version else [])])

@@ -1,0 +1,217 @@
+"""Commands that evaluate, and show what came of it: `evaluate`, `run`, `report` and others."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ablations.cli.log import say, show_log, watched
+from ablations.cli.options import (
+    COUNT,
+    FILE,
+    choice_option,
+    evaluation_options,
+    folder_option,
+    names_option,
+    pop_isolation,
+    pop_settings,
+    settings_option,
+)
+from ablations.machine.progress import Step, tell
+
+
+@click.command()
+@click.argument("model")
+@names_option(
+    "--languages", "Codes joined by commas, such as sw,te.  [default: the paper's en,ja,bn,sw,te]"
+)
+@names_option(
+    "--benchmarks",
+    "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]",
+)
+@names_option(
+    "--tasks",
+    "Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy. Without "
+    "--languages and --benchmarks, only these are evaluated.",
+)
+@click.option(
+    "--include-path",
+    type=click.Path(exists=True, file_okay=False),
+    help="Folder with lm-eval task files of your own, for --tasks.",
+)
+@settings_option(
+    "A key of a study's evaluate: and its value, such as apply_chat_template=true, "
+    "'gen_kwargs={temperature: 0.6}' or options.tensor_parallel_size=4."
+)
+@evaluation_options
+@folder_option(
+    "--out",
+    "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with what differs from the "
+    "defaults in its name]",
+)
+def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
+    """Run the paper's benchmarks on MODEL and show a table like its Table 5.
+
+    MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
+
+    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table has the
+    tasks of this call; scores.csv in --out also has those of earlier calls with the same model,
+    engine, --limit, --dtype, --max-model-len and protocol (chat template, sampling, repeats).
+    """
+    show_log()
+    with watched():
+        from ablations.evaluate import evaluate_model, read_block
+        from ablations.runner.run import RunOptions
+
+        settings = pop_settings(options)
+        named = {name: options.pop(name) for name in ("tasks", "benchmarks", "include_path")}
+        settings |= {name: value for name, value in named.items() if value}
+        chosen = RunOptions(isolation=pop_isolation(options), **options)
+        result = evaluate_model(model, read_block(settings), chosen, languages)
+    say(result.report())
+
+
+@click.command()
+def tasks() -> None:
+    """List the paper's benchmarks as lm-eval tasks.
+
+    Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
+    """
+    from ablations.tasks.catalog import describe_tasks
+
+    click.echo(describe_tasks())
+
+
+@click.command()
+@click.argument("study")
+@click.option(
+    "--experts",
+    metavar="FILE",
+    help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
+    "Default: the one the study names.",
+)
+@folder_option(
+    "--out",
+    "Run folder.  [default: runs/STUDY, with the experts file and the settings below in its name "
+    "where they are not the study's own]",
+)
+@choice_option(
+    "--executor",
+    ["local", "ray"],
+    "Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
+)
+@click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
+@click.option(
+    "--jobs",
+    type=COUNT,
+    help="Number of engines at once.  [default: 1; on Ray as many as fit]",
+)
+@click.option("--dry-run", is_flag=True, help="List cells, layers and tokens; run nothing.")
+@click.option(
+    "--read-tasks",
+    is_flag=True,
+    help="With --dry-run: also load the tasks of your own folder, which are programs, to count "
+    "their tokens.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
+)
+@click.option("--materialize", is_flag=True, help="Write every merge to disk first.")
+@settings_option(
+    "A key of the study and its value, such as evaluate.limit=50 or 'vary={bottom_layers: "
+    "[1, 2]}', in place of what the study and the experts file say. --limit, --dtype, "
+    "--max-model-len and --data-dir are short for such keys."
+)
+@evaluation_options
+def run(study: str, dry_run: bool, **options: Any) -> None:
+    """Merge and evaluate all models of a study.
+
+    STUDY is a file or a shipped study such as layer_count (docs/studies.md lists them). A cell is
+    one model of the study, merged or not. Finished cells are reused, and a cell that fails does not
+    stop the others.
+    """
+    with watched("loading the libraries"):
+        from ablations.runner import run as runner
+
+        chosen = runner.RunOptions(
+            settings=pop_settings(options, "evaluate."),
+            isolation=pop_isolation(options),
+            show_scores=True,
+            **options,
+        )
+        if dry_run:
+            say(runner.dry_run(study, chosen))
+            return
+        show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+        result = runner.run_study(study, chosen)
+    say(result.report())
+    with watched("computing the answer"):
+        from ablations.report.write import answer_text, make_report
+        from ablations.runner.records import load_run
+
+        finished = load_run(result.out)
+        answer = answer_text(make_report(finished, draw=False)) if finished.cells else ""
+    if answer:
+        say(f"\n{answer}")
+    if result.summary.failed:
+        sys.exit(1)
+
+
+@click.command(short_help="Write the report of a run and print its answer.")
+@click.argument("run", type=FILE)
+@names_option("--format", "What to write, joined by commas.", default="html,md,latex,csv")
+@folder_option("--out", "Folder to write to.  [default: RUN/report]")
+def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
+    """Write tables, figures and tests of a run, and print its answer.
+
+    RUN is a folder that `layerswap run` wrote, finished or not.
+    What has no result is marked. The observations, one row an item, and the comparisons are
+    written as parquet, too. Figures need matplotlib: pip install 'layerswap[plot]'.
+    Other files in the folder stay.
+    """
+    with watched("loading the libraries"):
+        from ablations.report.observations import reading
+        from ablations.report.write import answer_text, make_report, write_report
+        from ablations.runner.records import load_run
+
+        with reading():
+            tell(Step("reading the records"))
+            found = load_run(run)
+            folder = out or run / "report"
+            tell(Step("computing tables, tests and figures"))
+            result = make_report(found, draw=format != ("csv",))
+        files = write_report(result, format, folder)
+    for path in files:
+        if path.parent == folder:
+            click.echo(path)
+    say(f"\n{answer_text(result)}")
+
+
+@click.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
+@names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
+def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+    """Test two or more evaluated models against each other.
+
+    MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
+    with the folder that `layerswap run` wrote and the name in its report, such as
+    'runs/layer_count:soup'.
+
+    All models must have answered the same items with the same prompts. The statistics and the
+    table are those of `layerswap report`; p is corrected for all comparisons of the call. The share
+    of answers in the right language is compared as well.
+    """
+    with watched("comparing item by item"):
+        from ablations.report.across import compare_models
+        from ablations.report.observations import reading
+
+        with reading():
+            text = compare_models(models, tasks)
+    click.echo(text)

@@ -1,1 +1,0 @@
-"""The paper's benchmarks on one model, resumable; what `layerswap evaluate` runs."""

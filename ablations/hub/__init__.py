@@ -1,1 +1,0 @@
-"""What is given to others: the model card of a merge."""

@@ -1,0 +1,290 @@
+"""Options of asking, scores from lm-eval's format and over repeats, and languages of answers."""
+
+import importlib.util
+import json
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
+from ablations.scoring.observed import join_notes
+from ablations.scoring.protocol import Protocol
+from ablations.scoring.records import Sample, TaskScore
+from ablations.scoring.scores import mean_scores, read_samples, read_scores, wilson_interval
+from ablations.study.schema import Evaluate
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.recipe.problems import problems
+from tests.standins.scripted import PUBLISHED_MGSM
+
+
+def test_two_ways_of_writing_the_same_are_the_same():
+    assert Protocol().asked() == {}
+    one = Protocol(apply_chat_template=True, fewshot_as_multiturn=True)
+    assert one.asked() == Protocol(apply_chat_template=True).asked()
+    written = Protocol(gen_kwargs={"temperature": 0.6, "do_sample": True, "top_p": 0.95})
+    assert written.asked() == Protocol(gen_kwargs={"top_p": 0.95, "temperature": 0.6}).asked()
+    assert written.asked()["gen_kwargs"] == {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_p": 0.95,
+        "top_k": 0,
+    }
+    study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
+    assert study.asked() == Protocol(gen_kwargs={"max_gen_toks": 9}).asked()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"repeats": 4}, "repeats is 4 and the temperature is 0: every repeat"),
+        ({"repeats": 2, "gen_kwargs": {"temperature": 0}}, "set gen_kwargs.temperature above 0"),
+        ({"gen_kwargs": {"top_k": 20}}, "top_p and top_k have no effect without sampling"),
+        (
+            {"gen_kwargs": {"temperature": 1, "do_sample": False}},
+            "do_sample is false and temperature",
+        ),
+        (
+            {"gen_kwargs": {"temprature": 1}},
+            "gen_kwargs.temprature: unknown key; did you mean 'temperature'",
+        ),
+        ({"gen_kwargs": {"temperature": "hot"}}, "gen_kwargs.temperature: "),
+        ({"enable_thinking": True}, "enable_thinking needs a chat template"),
+        (
+            {"enable_thinking": True, "apply_chat_template": True},
+            "enable_thinking needs think_end_token",
+        ),
+        ({"fewshot_as_multiturn": True}, "set apply_chat_template: true"),
+    ],
+)
+def test_what_does_not_go_together_is_one_clear_error(given, said):
+    with pytest.raises(ValidationError) as caught:
+        Protocol.model_validate(given)
+    (problem,) = problems(Protocol, given, caught.value)
+    assert said in problem
+    assert "\n" not in problem
+
+
+def _sample(doc_id, repeat, value):
+    texts = {"prompts": ("p",), "target": "t", "responses": ("r",), "answers": ("r",)}
+    hashes = dict.fromkeys(("doc_hash", "prompt_hash", "target_hash"), "")
+    place = {"task": "t", "filter": "none", "doc_id": doc_id, "repeat": repeat}
+    return Sample.model_validate({**place, **texts, **hashes, "values": {"exact_match": value}})
+
+
+def _repeats(values):
+    """Return the score of values of shape [items, repeats]."""
+    scores, samples = [], []
+    for repeat, column in enumerate(values.T):
+        interval = wilson_interval(int(column.sum()), len(column))
+        score = TaskScore(
+            task="t",
+            metric="exact_match",
+            filter="none",
+            value=float(column.mean()),
+            is_share=True,
+            interval=interval,
+            stderr=None,
+            n=len(column),
+            higher_is_better=True,
+        )
+        scores.append((score,))
+        samples.append([_sample(item, repeat, float(v)) for item, v in enumerate(column)])
+    (found,) = mean_scores(scores, samples, 0.95)
+    return found
+
+
+def _width(score):
+    return score.interval.high - score.interval.low
+
+
+def test_a_score_over_repeats_is_their_mean_with_an_interval_of_both_levels():
+    rng = np.random.default_rng(0)
+    # Every item has a chance of its own.
+    chances = rng.beta(0.6, 0.6, size=200)
+    values = (rng.random((200, 8)) < chances[:, None]).astype(float)
+    one, eight = _repeats(values[:, :1]), _repeats(values)
+    assert (one.repeats, one.deviation) == (1, None)
+    assert (eight.repeats, eight.n) == (8, 200)
+    assert eight.value == pytest.approx(values.mean())
+    assert eight.deviation == pytest.approx(values.mean(axis=0).std(ddof=1))
+    # More samples of an item say more of it, but not as much as more items would.
+    pooled = wilson_interval(int(values.sum()), values.size)
+    assert pooled.high - pooled.low < _width(eight) < _width(one)
+    same = _repeats(np.repeat(values[:, :1], 8, axis=1))
+    assert _width(same) == pytest.approx(_width(one), rel=0.02)
+
+
+def test_intervals_over_repeats_keep_their_level():
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(200):
+        chances = rng.beta(2, 3, size=60)
+        values = (rng.random((60, 4)) < chances[:, None]).astype(float)
+        interval = _repeats(values).interval
+        hits += interval.low <= 2 / 5 <= interval.high
+    assert hits >= 186
+
+
+def _logged(doc_id, **values):
+    return {
+        "doc_id": doc_id,
+        "filter": "none",
+        "target": "1",
+        "arguments": [("prompt", {})],
+        "resps": [["said"]],
+        "filtered_resps": ["said"],
+        "metrics": list(values),
+        **{"doc_hash": "d", "prompt_hash": "p", "target_hash": "t"},
+        **values,
+    }
+
+
+def _raw(metric, value, items):
+    return {
+        "samples": {"task": [_logged(i, **{metric: item}) for i, item in enumerate(items)]},
+        "results": {
+            "task": {"alias": "task", f"{metric},none": value, f"{metric}_stderr,none": "N/A"}
+        },
+        "higher_is_better": {"task": {metric: metric != "ter"}},
+    }
+
+
+def _only(raw):
+    (score,) = read_scores(raw, read_samples(raw), seed=0, level=0.95)
+    return score
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "items", "method"),
+    [
+        ("exact_match", 0.25, [1.0, 0.0, 0.0, 0.0] * 5, "wilson"),
+        ("f1", 0.5, [0.25, 0.75] * 10, "bootstrap"),
+        # On lm-eval's scale to 100.
+        ("bleu", 50.0, [["a b c d e", "a b c d e"], ["a b c d e", "v w x y z"]] * 10, "bootstrap"),
+    ],
+)
+def test_a_share_has_an_interval(metric, value, items, method):
+    score = _only(_raw(metric, value, items))
+    assert score.value == pytest.approx(value if value <= 1 else value / 100)
+    assert (score.n, score.is_share, score.interval.method) == (20, True, method)
+    assert 0 < score.interval.low < score.value < score.interval.high < 1
+
+
+def test_a_score_that_its_samples_contradict_is_refused():
+    with pytest.raises(LayerSwapError, match=r"exact_match,none = 0\.9, its 2 samples give 0\.5"):
+        _only(_raw("exact_match", 0.9, [1.0, 0.0]))
+    pairs = [["a b c d e", "a b c d e"], ["a b c d e", "v w x y z"]] * 10
+    with pytest.raises(LayerSwapError, match=r"bleu,none = 0\.6, its 20 samples give 0\.(5|49999)"):
+        _only(_raw("bleu", 60.0, pairs))
+
+
+def test_perplexity_is_no_share_and_ter_may_pass_one():
+    perplexity = _only(_raw("word_perplexity", 17.5, [-3.0, -2.0]))
+    assert (perplexity.value, perplexity.is_share, perplexity.interval) == (17.5, False, None)
+    ter = _only(_raw("ter", 150.0, [["a b", "c d e"]]))
+    assert (ter.value, ter.higher_is_better, ter.interval) == (1.5, False, None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "items", "n"),
+    [
+        ("inst_level_strict_acc", 0.75, [[True, False], [True, True]], 2),  # IFEval
+        ("inst_level_strict_acc", 0.75, [[True], [True, False, True]], 2),
+        ("bleu", 40.0, [[["a b", "a c"], "a b"]], 1),  # several references
+        ("verdict", 0.5, [{"right": 1}, {"right": 0}], 2),
+    ],
+)
+def test_a_metric_of_lists_is_lm_evals_score_without_an_interval(metric, value, items, n):
+    score = _only(_raw(metric, value, items))
+    assert score.value in (value, value / 100)
+    assert (score.interval, score.n) == (None, n)
+
+
+def test_items_without_a_number_do_not_count():
+    score = _only(_raw("acc", 0.75, [1.0, float("nan"), 1.0, 1.0, 0.0]))  # lm-eval's nanmean
+    assert (score.value, score.n) == (0.75, 4)
+    assert score.interval.method == "wilson"
+    with pytest.raises(LayerSwapError, match="nan, which is no score"):
+        _only(_raw("acc", float("nan"), [1.0, float("nan")]))
+
+
+def test_notes_that_say_the_same_of_several_tasks_are_one():
+    notes = ["a: is short", "Percent: of all", "b: is long", "c: is short", "a: is short"]
+    assert join_notes(notes) == ["a, c: is short", "Percent: of all", "b: is long"]
+    # A sentence with a colon is no note on a task.
+    notes = ["Python 3.11: held by the kernel", "no colon here", "Python 3.11: held by the kernel"]
+    assert join_notes(notes) == notes[:2]
+
+
+SCRIPTS = {"sw": "Latn", "te": "Telu", "bn": "Beng", "ja": "Jpan", "en": "Latn"}
+
+
+def _languages(text):
+    return [code for code, script in SCRIPTS.items() if is_in_language(text, code, script)]
+
+
+@pytest.mark.parametrize("code", SCRIPTS)
+def test_every_real_sentence_is_in_its_language_and_no_other(code):
+    texts = []
+    for split in ("train", "test"):
+        for line in (PUBLISHED_MGSM / f"{code}_{split}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            texts += [row["question"], *([row["answer"]] if row["answer"] else [])]
+    assert len(texts) == 18
+    assert {tuple(_languages(text)) for text in texts} == {(code,)}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        # English words in it, code and formulas beside it: the rest decides.
+        ("Hatua ya kwanza: total = 5 + 6 = 11, so kwa jumla mipira ni 11. Jibu ni 11.", ["sw"]),
+        ("```python\ndef answer():\n    return 5 + 6\n```\nKwa hivyo jibu ni mipira 11.", ["sw"]),
+        ("The code:\n```\nmipira kwa jumla", ["en"]),
+        ("\\frac{5}{6} kwa hivyo jibu ni kumi na moja", ["sw"]),
+        ("Total 5 + 6 = 11 (step by step). సమాధానం పదకొండు బంతులు ఉన్నాయి.", ["te"]),
+        # The other way round.
+        ("Roger started with five balls and bought six. So the answer is: సమాధానం 11.", ["en"]),
+        # Short, as after a question that asks for no explanation.
+        ("Jibu ni 11.", ["sw"]),
+        ("答えは11", ["ja"]),
+        # Chinese shares its letters with Japanese, but not kana.
+        ("因此答案是十一个球", []),
+        # Hindi, French: none of the five.
+        ("उत्तर ग्यारह है", []),
+        ("La réponse est donc onze balles de tennis en tout.", []),
+        # No word, no language.
+        ("11", []),
+        ("", []),
+        ("5 + 6 = 11", []),
+        ("`x = 11`", []),
+    ],
+)
+def test_mixed_answers_count_for_what_most_of_them_is(text, expected):
+    assert _languages(text) == expected
+
+
+def test_the_words_are_what_is_left_without_formulas_code_and_marks():
+    text = "Ni **shilingi** $1,200.50/siku; ng'ombe `x=1` \\times 3 https://a.b/c <b>sana</b>"
+    assert words_of(text) == "Ni shilingi siku ng'ombe sana"
+    # Vowel signs are marks, not letters, and belong to their word.
+    assert words_of("సమాధానం 11") == "సమాధానం"
+
+
+def test_what_cannot_be_judged_is_said(monkeypatch):
+    assert why_not_judged("sw", "Latn") is None
+    assert why_not_judged("zz", "Latn") == "py3langid does not know the language 'zz'"
+    assert "its script 'Runr' is unknown; known are Beng" in str(why_not_judged("non", "Runr"))
+    with pytest.raises(ValueError, match="'zz' cannot be judged: py3langid does not know"):
+        is_in_language("a", "zz", "Latn")
+    # Without the extra the scripts still decide where they can.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
+    assert "pip install 'layerswap[langid]'" in str(why_not_judged("sw", "Latn"))
+    assert [why_not_judged(code, SCRIPTS[code]) for code in ("te", "bn", "ja")] == [None] * 3
+    assert is_in_language("แอนเริ่มด้วยแอปเปิล 3 ผล คำตอบคือ 12", "th", "Thai")
+    assert _languages_by_script("సమాధానం") == ["te"]
+
+
+def _languages_by_script(text):
+    return [code for code in ("te", "bn", "ja") if is_in_language(text, code, SCRIPTS[code])]

@@ -35,14 +35,15 @@ def harmonize(
 ) -> Iterator[str]:
     """Write every model in the common architecture, in a folder below `out_path`; yield log lines.
 
-    Each model's folder appears when it is whole. Everything is checked before the first is written.
+    Each model's folder has its name, after that of the folder above (`a-model`) where two names are
+    equal, and appears when it is whole. Everything is checked before the first is written.
     `dtype` is torch's for all weights (None leaves each tensor its own). With `force` every model
     gets the first one's RoPE, which changes the others' function. Raises `InputError` for models or
     a folder that do not fit; `LayerSwapError` where something cannot be written.
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
-    folders = [out / output_folder(model.name.partition("@")[0]).name for model in models]
+    folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         if folders.count(folder) > 1:
             what = "two models would be written to the same folder; give each once, or rename one"
@@ -80,6 +81,15 @@ def harmonize(
             copy_donor_files(checkpoint.path, new, None)
             write_json(new / "config.json", config)
             write_json(new / HARMONIZE_FILE, record)
+
+
+def _folder_names(models: Sequence[Model]) -> list[str]:
+    places = [output_folder(model.name.partition("@")[0]) for model in models]
+    names = [place.name for place in places]
+    return [
+        f"{place.parent.name}-{place.name}" if names.count(place.name) > 1 else place.name
+        for place in places
+    ]
 
 
 def _read(models: Sequence[Model]) -> list[Checkpoint]:

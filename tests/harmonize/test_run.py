@@ -4,6 +4,7 @@ import json
 import re
 import resource
 import shlex
+import subprocess
 
 import pytest
 import torch
@@ -160,6 +161,20 @@ def test_the_command_in_a_header_makes_the_models_that_are_named_below(file, tmp
         assert result.exit_code == 0, result.output
         for task in (f"mgsm_{code}", f"belebele_{code}", f"flores_en-{code}"):
             assert f"layerswap_{task}" in result.output
+
+
+def test_make_different_bases_gives_the_folders_of_its_experts_file(tmp_path, monkeypatch):
+    """Models of one name get that of the folder above them, too."""
+    command = ["make", "-n", "different-bases"]
+    commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (harmonize,) = map(shlex.split, re.findall(r"layerswap harmonize (.+)", commands))
+    monkeypatch.chdir(tmp_path)
+    for seed, name in enumerate(harmonize[: harmonize.index("--out")]):
+        random_model(tmp_path / name, seed, **PAIRS["pocket_sizes"]["same_size"])
+    done, output = run(*harmonize)
+    assert done == 0, output
+    experts = yaml.safe_load((ROOT / "ablations/studies/experts/pocket_bases.yml").read_text())
+    assert all((tmp_path / path / FILE).is_file() for path in experts["experts"].values())
 
 
 @pytest.fixture(scope="module")

@@ -83,10 +83,10 @@ def write_card(
     except Exception as error:
         raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
     references = list(dict.fromkeys(p for m in named_models(document) for p in m.split("+")))
-    local = [each for each in references if is_folder(each) or each.startswith((".", "/"))]
+    local = [name for name in references if is_folder(name) or name.startswith((".", "/"))]
     if local:
         LOG.warning("the recipe names folders that others lack: %s", ", ".join(local))
-    licences = {each: _licence_of(each, hub=hub) for each in references}
+    licences = {reference: _licence_of(reference, hub=hub) for reference in references}
     data = card.data
     data.base_model_relation = "merge"
     data.pipeline_tag = "text-generation"
@@ -142,8 +142,8 @@ def _licence_of(reference: str, *, hub: bool) -> str | None:
             stated = ModelCard.load(card).data.license
         elif hub and not is_folder(reference):
             name, _, revision = reference.partition("@")
-            found = model_info(name, revision=revision or None).card_data
-            stated = found.license if found is not None else None
+            data = model_info(name, revision=revision or None).card_data
+            stated = data.license if data is not None else None
     except Exception:
         return None
     return stated if isinstance(stated, str) and stated else None
@@ -158,22 +158,22 @@ def _common(licences: Mapping[str, str | None]) -> str | None:
 def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
     rows = "\n".join(f"- `{model}`: {stated or 'not stated'}" for model, stated in licences.items())
     if given is not None:
-        said = f"{given}, as stated by whoever wrote this card. The merged models state:"
+        claim = f"{given}, as stated by whoever wrote this card. The merged models state:"
     elif (one := _common(licences)) is not None:
-        said = f"All merged models are under {one}, and so is this one."
+        claim = f"All merged models are under {one}, and so is this one."
     else:
-        said = (
+        claim = (
             "No licence is stated for this model, because the merged models do not state one and "
             "the same. Whoever uses or shares it must follow the terms of all of them:"
         )
-    return f"{said}\n\n{rows}"
+    return f"{claim}\n\n{rows}"
 
 
 def _with_section(text: str, section: str) -> str:
     """Return a card's text with our section at its end, in place of an earlier one."""
     marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    kept = marked.sub("", text).strip("\n")
-    return f"\n{kept}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
+    rest = marked.sub("", text).strip("\n")
+    return f"\n{rest}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
 
 
 def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:

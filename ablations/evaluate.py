@@ -162,7 +162,7 @@ def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
 
     So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
-    protocol = block.asked()
+    protocol = block.overrides()
     words = {
         "limit": block.limit,
         "dtype": block.options.dtype,
@@ -199,7 +199,7 @@ def render_table5(
         cells = _cells(evaluations[name]) if name in evaluations else ("skipped", *[""] * 4)
         rows.append(("" if title == last else title, label, *cells))
         last = title
-    table = text_table([each or model for each in _HEAD], rows, labels=3)
+    table = text_table([name or model for name in _HEAD], rows, labels=3)
     notes = join_notes(
         (*remarks, *_notes([t for t in tasks if t.name in evaluations], evaluations))
     )
@@ -234,7 +234,7 @@ def _observed(evaluation: Evaluation, metric: str) -> float | None:
 
 
 def _notes(done: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
-    scores = [score for each in evaluations.values() for score in each.scores]
+    scores = [score for evaluation in evaluations.values() for score in evaluation.scores]
     levels = [score.interval.level for score in scores if score.interval is not None]
     level = f", with {100 * levels[0]:.0f} % intervals over items" if levels else ""
     yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."

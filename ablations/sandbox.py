@@ -58,10 +58,10 @@ def probe() -> str | None:
         return f"its filter is for {' and '.join(_ARCHITECTURES)}, not {platform.machine()}"
     source = "import json, math, os, re, socket\nassert not os.environ and not os.listdir()"
     try:
-        found = run_program(source, "", 10, 1 << 29, 1 << 16, held=True)
+        verdict = run_program(source, "", 10, 1 << 29, 1 << 16, held=True)
     except LayerSwapError as error:
         return error.message
-    return None if found.status == "passed" else f"{found.status}: {found.detail}"
+    return None if verdict.status == "passed" else f"{verdict.status}: {verdict.detail}"
 
 
 def run_program(
@@ -78,7 +78,7 @@ def run_program(
     limits = {"CPU": -int(-time_s // 1), "AS": memory_bytes, "FSIZE": output_bytes + 1}
     limits |= {"NOFILE": 64, "CORE": 0, "MSGQUEUE": 0, **({"NPROC": 16} if held else {})}
     request = {"source": source, "tests": tests, "limits": limits, "user": user}
-    said, token = b"", secrets.token_bytes(32)
+    signs, token = b"", secrets.token_bytes(32)
     with contextlib.ExitStack() as stack:
         output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         ours, theirs = map(stack.enter_context, socket.socketpair())
@@ -107,24 +107,24 @@ def run_program(
                 os.killpg(program.pid, signal.SIGKILL)
             program.wait()
         with contextlib.suppress(BlockingIOError):
-            said = ours.recv(64, socket.MSG_DONTWAIT)
+            signs = ours.recv(64, socket.MSG_DONTWAIT)
         output.seek(0)
-        return judge(exit_code, said, token, output.read(output_bytes + 1), output_bytes, tests)
+        return judge(exit_code, signs, token, output.read(output_bytes + 1), output_bytes, tests)
 
 
 def judge(
-    code: int | None, said: bytes, token: bytes, printed: bytes, most: int, tests: str
+    code: int | None, signs: bytes, token: bytes, printed: bytes, most: int, tests: str
 ) -> ProgramVerdict:
     """Return what came of a program that was given `tests` and `most` bytes of output.
 
-    Its exit `code` (of bwrap 128 and a signal) is None where its time was over. It has `said` a
+    Its exit `code` (of bwrap 128 and a signal) is None where its time was over. Its `signs` are a
     point when it began, and the `token` after the last test.
     """
     number = 0 if code is None else code - 128 if code > 128 else -code
     text = re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", printed.decode("utf-8", errors="replace"))
     last = (text.strip().splitlines() or [""])[-1][:400]
     last = " ".join("".join(c if c.isprintable() else " " for c in last).split())
-    if said[:1] != b".":
+    if signs[:1] != b".":
         busy = "the sandbox did not start a program in time: run fewer jobs at once on this machine"
         raise LayerSwapError(busy if code is None else last or f"bwrap ended with {code}")
     status: Status = "failed"
@@ -133,7 +133,7 @@ def judge(
         status, detail = "output", f"wrote more than {most} bytes"
     elif code is None or number in (signal.SIGXCPU, signal.SIGKILL):
         status, detail = "timeout", "used up its time, or was killed"
-    elif code == 0 and said[1:] == token:
+    elif code == 0 and signs[1:] == token:
         status, detail = "passed", ""
     elif code == 1 and last:
         lines = re.findall(r'File "<tests>", line (\d+)', text)

@@ -177,16 +177,16 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     Other files in the folder stay.
     """
     with watched("loading the libraries"):
-        from ablations.report.observations import reading
+        from ablations.report.observations import as_input_errors
         from ablations.report.write import answer_text, make_report, write_report
         from ablations.runner.records import load_run
 
-        with reading():
+        with as_input_errors():
             tell(Step("reading the records"))
-            found = load_run(run)
+            loaded = load_run(run)
             folder = out or run / "report"
             tell(Step("computing tables, tests and figures"))
-            result = make_report(found, draw=format != ("csv",))
+            result = make_report(loaded, draw=format != ("csv",))
         files = write_report(result, format, folder)
     for path in files:
         if path.parent == folder:
@@ -210,8 +210,8 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
     """
     with watched("comparing item by item"):
         from ablations.report.across import compare_models
-        from ablations.report.observations import reading
+        from ablations.report.observations import as_input_errors
 
-        with reading():
+        with as_input_errors():
             text = compare_models(models, tasks)
     click.echo(text)

@@ -29,8 +29,8 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
     from ablations.models.compat import compare_models
 
     with watched("reading configs, headers and tokenizers"):
-        found = compare_models(models, base)
-    say(found.table())
+        result = compare_models(models, base)
+    say(result.table())
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
@@ -49,10 +49,10 @@ def verify(merged: str, published: str) -> None:
     with watched("reading the headers"):
         ours, theirs = (find_checkpoint(name) for name in (merged, published))
         with byte_progress("comparing", weight_bytes(ours)) as advance:
-            found = compare(ours, theirs, advance)
-    for line in describe(found, merged, published):
+            comparison = compare(ours, theirs, advance)
+    for line in describe(comparison, merged, published):
         say(line)
-    sys.exit(0 if found.is_equal else 1)
+    sys.exit(0 if comparison.is_equal else 1)
 
 
 @click.command()

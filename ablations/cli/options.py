@@ -28,11 +28,11 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the bytes, or fail as click does."""
-        found = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
-        if found is None or not int(found[1]):
+        match = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
+        if match is None or not int(match[1]):
             text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
             self.fail(text, param, ctx)
-        return int(found[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[found[2]]
+        return int(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
 
 
 class Names(click.ParamType[tuple[str, ...]]):
@@ -192,13 +192,13 @@ def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
     from ablations.study.files import parse_setting
 
     short = {f"{block}{key}": options.pop(name) for name, key in _SHORT.items()}
-    found = {
+    settings = {
         key: str(value.absolute()) if isinstance(value, Path) else value
         for key, value in short.items()
         if value is not None
     }
     for key, value in map(parse_setting, options.pop("settings")):
-        if key in found:
+        if key in settings:
             raise click.UsageError(f"{key} is set twice; leave one of the two out")
-        found[key] = value
-    return found
+        settings[key] = value
+    return settings

@@ -58,9 +58,9 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     with watched("checking"):
         from ablations.gallery.check import as_text, check_recipe, recipes_of
 
-        found = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
-    say(as_text(found))
-    levels = {finding.level for findings in found.values() for finding in findings}
+        findings = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
+    say(as_text(findings))
+    levels = {finding.level for listed in findings.values() for finding in listed}
     sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
 
 

@@ -57,16 +57,16 @@ class Known(NamedTuple):
 
 def recipes_of(names: Sequence[str]) -> list[Path]:
     """Return the recipes that are named: files, all of a folder, or shipped ones by name."""
-    found: list[Path] = []
+    recipes: list[Path] = []
     for path in map(Path, names):
         if path.is_dir():
             inside = recipe_files(path)
             if not inside:
                 raise InputError(f"{path}: holds no recipe (*.yml)")
-            found += inside
+            recipes += inside
         else:
-            found.append(path if path.is_file() else find_recipe(str(path)))
-    return list(dict.fromkeys(found))
+            recipes.append(path if path.is_file() else find_recipe(str(path)))
+    return list(dict.fromkeys(recipes))
 
 
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
@@ -76,18 +76,18 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """
     try:
         document = read_recipe_file(path).document
-        found = [*_findings(document, hub=hub, shipped=is_shipped(path))]
+        findings = [*_findings(document, hub=hub, shipped=is_shipped(path))]
     except InputError as error:
-        found = [*_errors(error)]
-    return sorted(dict.fromkeys(found), key=lambda each: get_args(Level).index(each.level))
+        findings = [*_errors(error)]
+    return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
 
 
 def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
     """Return one line a finding of each recipe, and the sum."""
     lines, levels = [], Counter[Level]()
-    for path, found in findings.items():
-        lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in found]
-        levels.update(finding.level for finding in found)
+    for path, listed in findings.items():
+        lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
+        levels.update(finding.level for finding in listed)
     counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
     recipes, *others = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
     return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
@@ -186,7 +186,7 @@ def look_up(reference: str, *, hub: bool) -> Known:
         InputError: for a checkpoint that is here and cannot be read.
     """
     try:
-        found = find_model(reference, download=False)
+        files = find_model(reference, download=False)
     except InputError as error:
         if not any(_is_on_hub(part) for part in reference.split("+")):
             return Known(finding=Finding("error", error.message))
@@ -197,10 +197,10 @@ def look_up(reference: str, *, hub: bool) -> Known:
             why += ", and the hub gave no config"
         return Known(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
     weights = ("*.safetensors", "*.bin", "*.pt*")
-    if not any(next(found.folder.glob(each), None) for each in weights):  # a cached config only
-        return Known(read_config(reference, found.folder).num_hidden_layers)
-    checkpoint = read_checkpoint(reference, found.folder)
-    other = None if found.adapter is None else other_base(found.adapter, checkpoint)
+    if not any(next(files.folder.glob(pattern), None) for pattern in weights):  # cached config
+        return Known(read_config(reference, files.folder).num_hidden_layers)
+    checkpoint = read_checkpoint(reference, files.folder)
+    other = None if files.adapter is None else other_base(files.adapter, checkpoint)
     warning = None if other is None else Finding("warning", other)
     return Known(checkpoint.num_layers, checkpoint, warning)
 

@@ -83,9 +83,9 @@ def find_recipe(name: str) -> Path:
     if name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
     name, shipped = name.removeprefix("recipes/"), _shipped()
-    for each in (name, f"{name}.yml"):
-        if each in shipped:
-            return shipped[each]
+    for file in (name, f"{name}.yml"):
+        if file in shipped:
+            return shipped[file]
     places = ", ".join(map(str, _roots()))
     raise InputError(
         f"{name}: no such file, and no recipe of that name in {places}{nearest(name, shipped)}"
@@ -104,12 +104,12 @@ def recipe_files(root: Path) -> list[Path]:
 
 def _shipped() -> dict[str, Path]:
     """Return name, such as ``pocket/soup.yml`` -> file, sorted by name."""
-    found = {
+    files = {
         path.relative_to(root).as_posix(): path
         for root in reversed(_roots())
         for path in root.rglob("*.yml")
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def _roots() -> tuple[Path, ...]:

@@ -85,13 +85,13 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
     checkpoints = [find_checkpoint(reference) for reference in references]
-    problems = [problem for each in checkpoints for problem in own_problems(each)]
+    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     for other in checkpoints[1:]:
         problems += pair_problems(checkpoints[0], other)
     cosines: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base)
-        cosines = tuple(weight_cosine(each, parent) for each in checkpoints)
+        cosines = tuple(weight_cosine(checkpoint, parent) for checkpoint in checkpoints)
         if not any(cosine is not None and cosine >= SAME_ORIGIN for cosine in cosines):
             raise InputError(
                 f"--base {base}: none of {', '.join(references)} descends from it (cosine of the "

@@ -55,13 +55,13 @@ def find_model(
     if is_hub_id(reference.partition("+")[0]):
         tell(Step(""))  # a download shows its own bar
     try:
-        found = find_model_files(reference, folder, download=download, hint=build_hint)
+        files = find_model_files(reference, folder, download=download, hint=build_hint)
     except InputError as error:
         raise InputError(f"{who}{error.message}") from error
-    source = _source(reference.partition("+")[0], found.folder)
-    if found.adapter is not None:
-        source += f"+{_source(reference.partition('+')[2], found.adapter)}"
-    return Expert(name, found.folder, found.adapter, source)
+    source = _source(reference.partition("+")[0], files.folder)
+    if files.adapter is not None:
+        source += f"+{_source(reference.partition('+')[2], files.adapter)}"
+    return Expert(name, files.folder, files.adapter, source)
 
 
 def find_checkpoint(reference: str) -> Checkpoint:
@@ -70,10 +70,10 @@ def find_checkpoint(reference: str) -> Checkpoint:
     Raises:
         InputError: where it is not there or cannot be read, or for an adapter.
     """
-    found = find_model(reference)
-    if found.adapter is not None:
+    model = find_model(reference)
+    if model.adapter is not None:
         raise InputError(f"{reference}: is an adapter on its base; merge it first, or leave it out")
-    return read_checkpoint(reference, found.folder)
+    return read_checkpoint(reference, model.folder)
 
 
 _BUILT = {

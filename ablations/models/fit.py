@@ -26,17 +26,17 @@ def compatibility_report(
 
     The base is first, with which the others are compared; `aligned` vocabularies may differ.
     """
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     problems: list[str] = []
     for expert in experts:
         try:
             if expert.adapter is not None:
                 read_adapter_config(expert.adapter)
                 read_adapter_tensors(expert.adapter)
-            found.append(read_checkpoint(expert.name, expert.folder))
+            checkpoints.append(read_checkpoint(expert.name, expert.folder))
         except InputError as error:
             problems.append(error.message)
-    return found, [*problems, *merge_problems(found, aligned=aligned)]
+    return checkpoints, [*problems, *merge_problems(checkpoints, aligned=aligned)]
 
 
 def unfit_vocabularies(
@@ -49,7 +49,7 @@ def unfit_vocabularies(
     The recipes `merges` name `experts`, whose headers are `checkpoints`.
     """
     both = list(zip(experts, checkpoints, strict=True))
-    found: dict[str, None] = {}
+    problems: dict[str, None] = {}
     for merge in merges:
         if merge.keys() & {"tokenizer", "tokenizer_source"}:
             continue
@@ -59,8 +59,8 @@ def unfit_vocabularies(
             if not recipe.parameters.needs_deltas:  # changes are measured row by row
                 givers = {str(model) for model in recipe.embedding_givers}
         used = [checkpoint for expert, checkpoint in both if expert.reference in givers]
-        found |= dict.fromkeys(vocabulary_problems(used))
-    return list(found)
+        problems |= dict.fromkeys(vocabulary_problems(used))
+    return list(problems)
 
 
 def check_context(model: str, tokens: int | None) -> None:
@@ -91,9 +91,9 @@ def context_of(model: str) -> int | None:
 
     config = AutoConfig.from_pretrained(model).get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    positions = next((each for each in stated if each is not None), None)
+    positions = next((number for number in stated if number is not None), None)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    kinds = [each for each in (rotary, *rotary.values()) if isinstance(each, dict)]
+    kinds = [value for value in (rotary, *rotary.values()) if isinstance(value, dict)]
     # Rotary positions are stretched; others (yarn, llama3, longrope) state the stretched number.
     stretched = [kind for kind in kinds if kind.get("rope_type") in ("linear", "dynamic")]
     factor = max((float(kind.get("factor") or 1) for kind in stretched), default=1.0)

@@ -163,7 +163,7 @@ def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,
         "--max-model-len": str(evaluate.options.max_model_len or "the model's"),
-        "the protocol": str(evaluate.asked() or "the tasks' own"),
+        "the protocol": str(evaluate.overrides() or "the tasks' own"),
     }
     for task in tasks:
         facts[f"the version of {task}"] = records[task].task_versions.get(task, "") or "none"

@@ -58,7 +58,7 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
 
 @contextmanager
-def reading() -> Iterator[None]:
+def as_input_errors() -> Iterator[None]:
     """Raise what is wrong with the files of a run, whose folder the user named, as `InputError`."""
     try:
         yield

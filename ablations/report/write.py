@@ -151,7 +151,7 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
 
 def scores_text(report: Report) -> str:
     """Return the table of models and tasks as it stands in a terminal."""
-    return frame_text(next(each for each in report.tables if each.attrs["key"] == "scores"))
+    return frame_text(next(table for table in report.tables if table.attrs["key"] == "scores"))
 
 
 def answer_text(report: Report) -> str:

@@ -244,7 +244,7 @@ def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
     key = fingerprint_of(
         backend=plan.backend,
         options=plan.options.of_backend(plan.backend).identity(),
-        protocol=work.request.asked(),
+        protocol=work.request.overrides(),
         context=plan.options.max_model_len or context_of(str(plan.base.folder)),
         versions=backend_versions(plan.backend),
     )

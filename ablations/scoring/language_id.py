@@ -83,17 +83,17 @@ def is_in_language(text: str, language: str, script: str) -> bool:
         return False
     if _DECIDING.get(script) == language:
         # Chinese has the ideographs, too, but no kana.
-        return script != "Jpan" or any(_script_word(each) in _SCRIPTS["Jpan"][:3] for each in own)
+        return script != "Jpan" or any(_script_word(sign) in _SCRIPTS["Jpan"][:3] for sign in own)
     return bool(_identifier().classify(words)[0] == language)
 
 
 def words_of(text: str) -> str:
     """Return the words of `text`, a space between any two: rule 1 above."""
-    kept = "".join(
+    words = "".join(
         letter if unicodedata.category(letter)[0] in "LM" or letter in "'’" else " "
         for letter in unicodedata.normalize("NFC", _NO_PROSE.sub(" ", text))
     )
-    return " ".join(kept.split())
+    return " ".join(words.split())
 
 
 @cache

@@ -106,10 +106,10 @@ def observed_values(
     texts = [response for response in responses if isinstance(response, str)]
     if language is not None and texts:
         values[LANGUAGE_FIDELITY] = float(all(is_in_language(text, *language) for text in texts))
-    if any(each.is_truncated is not None for each in outcomes):
-        values[TRUNCATED] = float(any(each.is_truncated for each in outcomes))
+    if any(outcome.is_truncated is not None for outcome in outcomes):
+        values[TRUNCATED] = float(any(outcome.is_truncated for outcome in outcomes))
     if outcomes:
-        values[PROMPT_TRUNCATED] = float(any(each.is_cut for each in outcomes))
+        values[PROMPT_TRUNCATED] = float(any(outcome.is_cut for outcome in outcomes))
     return values
 
 
@@ -119,10 +119,10 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
     for (task, _), items in outcomes.items():
         by_task.setdefault(task, []).extend(items)
     for task, own in by_task.items():
-        cut = [each for each in own if each.is_cut]
-        lowered = [each for each in own if (each.limit_tokens or 0) < (each.asked_tokens or 0)]
+        cut = [outcome for outcome in own if outcome.is_cut]
+        lowered = [one for one in own if (one.limit_tokens or 0) < (one.asked_tokens or 0)]
         if cut:
-            longest = max(each.prompt_tokens for each in cut)
+            longest = max(outcome.prompt_tokens for outcome in cut)
             yield (
                 f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
                 f"the context of {cut[0].context_tokens} tokens with the answer and were cut "
@@ -163,18 +163,18 @@ def zero_reasons(evaluation: Evaluation) -> dict[str, str]:
         if score.value == 0 and score.is_share and score.higher_is_better
     ]
     reasons = {
-        name: _zero_reason([each for each in evaluation.samples if each.filter == name], name)
+        name: _zero_reason([sample for sample in evaluation.samples if sample.filter == name], name)
         for name in zero
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
 def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
-    responses = [each for sample in samples for each in sample.responses]
-    answers = [each for sample in samples for each in sample.answers]
-    if not samples or not all(isinstance(each, str) for each in (*responses, *answers)):
+    responses = [text for sample in samples for text in sample.responses]
+    answers = [text for sample in samples for text in sample.answers]
+    if not samples or not all(isinstance(text, str) for text in (*responses, *answers)):
         return None
-    if not any(str(each).strip() for each in responses):
+    if not any(str(text).strip() for text in responses):
         return f"all {len(samples)} answers are empty"
     if spaced := sum(map(_differs_by_space, samples)):
         return (
@@ -190,5 +190,5 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
 
 
 def _differs_by_space(sample: Sample) -> bool:
-    answers = {str(each) for each in sample.answers}
+    answers = {str(answer) for answer in sample.answers}
     return sample.target not in answers and {x.strip() for x in answers} == {sample.target.strip()}

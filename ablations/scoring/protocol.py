@@ -138,7 +138,7 @@ class Protocol(Described):
         """Whether examples are turns of the chat."""
         return self.is_chat if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
 
-    def asked(self) -> dict[str, Any]:
+    def overrides(self) -> dict[str, Any]:
         """Return the settings that differ from the task's own: part of what identifies a score.
 
         Two ways of writing the same give the same, and nothing gives an empty dict.

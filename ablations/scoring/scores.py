@@ -50,15 +50,15 @@ def read_samples(
         outcomes: how the requests went, where the model object noted it.
         repeat: number of the sample of each item.
     """
-    found = []
+    samples = []
     for task, records in raw["samples"].items():
         language = language_of(raw.get("configs", {}).get(task, {}))
         if language is not None and why_not_judged(*language) is not None:
             language = None
         for logged in records:
             own = (outcomes or {}).get((task, logged["doc_id"]), ())
-            found.append(_read_sample(task, logged, repeat, language, own))
-    return tuple(found)
+            samples.append(_read_sample(task, logged, repeat, language, own))
+    return tuple(samples)
 
 
 def read_scores(
@@ -118,10 +118,10 @@ def _read_sample(
     language: tuple[str, str] | None,
     outcomes: Sequence[Outcome],
 ) -> Sample:
-    responses = tuple(_response(each[0]) for each in logged["resps"])
+    responses = tuple(_response(response[0]) for response in logged["resps"])
     read = {name: _value(logged[name]) for name in logged["metrics"]}
     values = {name: value for name, value in read.items() if value is not None}
-    programs = (each.verdict for each in logged["filtered_resps"] if isinstance(each, RunCode))
+    programs = (one.verdict for one in logged["filtered_resps"] if isinstance(one, RunCode))
     return Sample(
         task=task,
         filter=logged["filter"],
@@ -129,7 +129,7 @@ def _read_sample(
         prompts=tuple(arguments[0] for arguments in logged["arguments"]),
         target=str(logged["target"]),
         responses=responses,
-        answers=tuple(_response(each) for each in logged["filtered_resps"]),
+        answers=tuple(_response(response) for response in logged["filtered_resps"]),
         values=values | observed_values(language, outcomes, responses),
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
@@ -292,7 +292,7 @@ def mean_scores(
         level: of the intervals, in (0, 1).
     """
     repeats: dict[tuple[str, str, str], list[TaskScore]] = {}
-    for score in (each for one in scores for each in one):
+    for score in (score for scored in scores for score in scored):
         repeats.setdefault((score.task, score.metric, score.filter), []).append(score)
     return tuple(_mean(same, samples[: len(same)], level) for same in repeats.values())
 
@@ -342,7 +342,7 @@ def _item_values(score: TaskScore, samples: Sequence[Sequence[Sample]]) -> Array
             continue
         if corpus is None:
             return None
-        rows = corpus.counts([said for _, said in pairs], [gold for gold, _ in pairs])
+        rows = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
         parts = pseudo_values(rows.astype(np.float64), corpus.score)
         columns.append(dict(zip(values, parts.tolist(), strict=True)))
     common = [item for item in columns[0] if all(item in column for column in columns)]

@@ -224,5 +224,5 @@ def word_blind_floor(items: Sequence[Sequence[tuple[str, int]]]) -> Floor:
         ]
         return sum(right) / len(right)
 
-    name = max(_RULES, key=lambda each: score(_RULES[each]))
+    name = max(_RULES, key=lambda rule: score(_RULES[rule]))
     return Floor(name=name, score=score(_RULES[name]))

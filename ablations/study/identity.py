@@ -130,12 +130,12 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     Options that are left as they were before they existed are no part of it, so that scores of
     before keep their keys.
     """
-    asked = request.asked()
+    overrides = request.overrides()
     return fingerprint_of(
         request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
         backend=backend,
         options=options.of_backend(backend).identity(),
-        **({"protocol": asked} if asked else {}),
+        **({"protocol": overrides} if overrides else {}),
     )[:_KEY_LENGTH]
 
 

@@ -108,11 +108,11 @@ def read_languages() -> dict[str, dict[str, Any]]:
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
     languages = read_languages()
-    found: list[Task] = []
+    tasks: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
         content = read_task_file(path)
         if "group" not in content:
-            found.append(_task(content, languages))
+            tasks.append(_task(content, languages))
     benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
 
     def place(task: Task) -> tuple[int, int, bool]:
@@ -121,7 +121,7 @@ def list_tasks() -> tuple[Task, ...]:
         )  # a pair begins with its translation from English
         return benchmarks.index(task.benchmark), codes.index(task.language), is_back
 
-    return tuple(sorted(found, key=place))
+    return tuple(sorted(tasks, key=place))
 
 
 def floor_of(metadata: Any) -> Floor | None:
@@ -178,15 +178,15 @@ def _task(content: dict[str, Any], languages: dict[str, dict[str, Any]]) -> Task
     if source is None:
         label = languages[language]["name"]
     else:
-        label = "-".join(languages[each]["flores"][:3].title() for each in (source, target))
+        label = "-".join(languages[code]["flores"][:3].title() for code in (source, target))
     return Task(
         name=content["task"],
         benchmark=benchmark,
         language=language,
         label=label,
         num_fewshot=content["num_fewshot"],
-        metrics=tuple(each["metric"].split(".")[-1] for each in content["metric_list"]),
-        filters=tuple(each["name"] for each in content.get("filter_list", ())),
+        metrics=tuple(metric["metric"].split(".")[-1] for metric in content["metric_list"]),
+        filters=tuple(entry["name"] for entry in content.get("filter_list", ())),
         max_gen_toks=(content.get("generation_kwargs") or {}).get("max_gen_toks"),
         prompt_language=metadata.get("prompt_language", language),
         executes_code=bool(content.get("unsafe_code")),

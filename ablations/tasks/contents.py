@@ -74,7 +74,7 @@ class TaskContents:
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
             places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
         files = [{f for code in codes for f in p.glob(pattern.format(code))} for p in places]
-        return [fingerprint_files(*each) for each in zip(places, files, strict=True)]
+        return [fingerprint_files(*pair) for pair in zip(places, files, strict=True)]
 
 
 class _Loader(yaml.SafeLoader):
@@ -142,7 +142,7 @@ def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dic
 
 def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
-        return {key: _map_texts(each, change) for key, each in value.items()}
+        return {key: _map_texts(inner, change) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_map_texts(each, change) for each in value]
+        return [_map_texts(inner, change) for inner in value]
     return change(value) if isinstance(value, str) else value

@@ -213,8 +213,8 @@ def read_rows(
         if name not in row or (name in source.texts and not isinstance(row[name], str))
     ]
     refuse(where, problems)
-    kept = (*source.columns, *source.optional)
-    return [{name: row[name] for name in kept if name in row} for row in rows]
+    names = (*source.columns, *source.optional)
+    return [{name: row[name] for name in names if name in row} for row in rows]
 
 
 def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:
@@ -223,7 +223,7 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
         return data_dir / file  # a folder of one benchmark, as MGSM's files are handed around
     path = folder / file
     if not path.is_file():
-        names = [each.name for each in folder.iterdir()] if folder.is_dir() else []
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
         raise InputError(f"{path}: no such file{nearest(path.name, names)}")
     return path
 

@@ -98,7 +98,7 @@ key_of(self._engine, *question) => key_of(*question)
 os.truncate(self.path, whole) => pass
 ablations/runner/engines.py @ runner/test_stored_answers.py
 versions=backend_versions(plan.backend) => versions={}
-protocol=work.request.asked() => protocol={}
+protocol=work.request.overrides() => protocol={}
 or context_of(str(plan.base.folder)) => or 0
 engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py

@@ -19,19 +19,21 @@ from tests.standins.scripted import PUBLISHED_MGSM
 
 
 def test_two_ways_of_writing_the_same_are_the_same():
-    assert Protocol().asked() == {}
+    assert Protocol().overrides() == {}
     one = Protocol(apply_chat_template=True, fewshot_as_multiturn=True)
-    assert one.asked() == Protocol(apply_chat_template=True).asked()
+    assert one.overrides() == Protocol(apply_chat_template=True).overrides()
     written = Protocol(gen_kwargs={"temperature": 0.6, "do_sample": True, "top_p": 0.95})
-    assert written.asked() == Protocol(gen_kwargs={"top_p": 0.95, "temperature": 0.6}).asked()
-    assert written.asked()["gen_kwargs"] == {
+    assert (
+        written.overrides() == Protocol(gen_kwargs={"top_p": 0.95, "temperature": 0.6}).overrides()
+    )
+    assert written.overrides()["gen_kwargs"] == {
         "do_sample": True,
         "temperature": 0.6,
         "top_p": 0.95,
         "top_k": 0,
     }
     study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
-    assert study.asked() == Protocol(gen_kwargs={"max_gen_toks": 9}).asked()
+    assert study.overrides() == Protocol(gen_kwargs={"max_gen_toks": 9}).overrides()
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ ROWS = {
         comparison("peft", MATH, SWAP, "layer swap task=math_lora.*")
     ],
     "Can experts of two bases be swapped?": lambda: [
-        comparison("different_bases", MATH, "task=same_aligned.*", "task=math_1-3.*")
+        comparison("different_bases", MATH, ".*task=same_size_1-3", ".*task=math_1-3")
     ],
 }
 """Start of a row's question -> the numbers of the row, in order."""

@@ -58,7 +58,7 @@ class Answering:
     think_end_token: str | None = None
     """Ends the thinking, which is no part of an answer."""
 
-    keeps_asked_limit = False
+    keeps_task_limit = False
     """Whether the limit of an answer is the user's own."""
 
     sample_seed = ""
@@ -90,7 +90,9 @@ class Answering:
         self, requests: Sequence[Any], disable_tqdm: bool = False
     ) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
-        questions = [Question(each, self._key("loglikelihood", *each.args)) for each in requests]
+        questions = [
+            Question(request, self._key("loglikelihood", *request.args)) for request in requests
+        ]
         answers = self._answer(questions, self._score_texts)
         return [cast(tuple[float, bool], answer.response) for answer in answers]
 
@@ -107,11 +109,11 @@ class Answering:
         """Give each answer a limit that fits the context."""
         context = self.max_length
         lengths = [len(self.tok_encode(question.request.args[0])) for question in questions]
-        longest = max(lengths, default=0) if self.keeps_asked_limit else None
+        longest = max(lengths, default=0) if self.keeps_task_limit else None
         for question, length in zip(questions, lengths, strict=True):
             options = question.request.args[1]
-            asked = asked_limit(options, self.max_gen_toks)
-            limit = within(asked, context, longest)
+            wanted = task_limit(options, self.max_gen_toks)
+            limit = within(wanted, context, longest)
             others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
             question.options = {**others, "max_gen_toks": limit}
             question.outcome = Outcome(
@@ -119,13 +121,13 @@ class Answering:
                 prompt_tokens=length,
                 context_tokens=context,
                 limit_tokens=limit,
-                asked_tokens=asked,
+                asked_tokens=wanted,
                 item=question.request.doc_id,
             )
 
     def _score_texts(self, questions: Sequence[Question]) -> None:
         """Have lm-eval encode the texts, which ends in `_loglikelihood_tokens`."""
-        super().loglikelihood([each.request for each in questions], disable_tqdm=True)  # type: ignore[misc]
+        super().loglikelihood([question.request for question in questions], disable_tqdm=True)  # type: ignore[misc]
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **_: Any
@@ -155,7 +157,9 @@ class Answering:
             else:
                 answers[question.key] = stored
         self._done, self._total = 0, len(questions)
-        self._items = len({(each.request.task_name, each.request.doc_id) for each in questions})
+        self._items = len(
+            {(question.request.task_name, question.request.doc_id) for question in questions}
+        )
         self._task = questions[0].request.task_name if questions else ""
         self._advance(0)
         if left:
@@ -207,22 +211,22 @@ def longest_first(question: Question) -> tuple[int, str]:
     return -question.outcome.prompt_tokens, question.request.args[0]
 
 
-def asked_limit(options: Mapping[str, Any], default: int = 256) -> int:
+def task_limit(options: Mapping[str, Any], default: int = 256) -> int:
     """Return a task's limit of an answer in tokens; lm-eval's own by default."""
     named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
     return int(next(named, default))
 
 
-def within(asked: int, context: int, longest: int | None = None) -> int:
+def within(wanted: int, context: int, longest: int | None = None) -> int:
     """Return the limit of an answer: half of the context, or what the longest prompt leaves.
 
     Args:
-        asked: the task's limit, in tokens.
+        wanted: the task's limit, in tokens.
         context: of the model, in tokens.
         longest: tokens of the longest prompt, where the user gave the limit.
     """
     room = context // 2 if longest is None else max(context // 2, context - longest)
-    return min(asked, max(1, room))
+    return min(wanted, max(1, room))
 
 
 def is_sampled(options: Mapping[str, Any]) -> bool:

@@ -18,10 +18,10 @@ logger = logging.getLogger(__name__)
 _VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
 
 
-def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backend:
+def resolve_backend(choice: BackendChoice, adapter: Path | None = None) -> Backend:
     """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
 
-    With an adapter `beside` the weights, which changes none of them, ``auto`` is HF.
+    With an adapter `adapter` the weights, which changes none of them, ``auto`` is HF.
 
     Raises:
         InputError: for ``vllm`` where it is not installed or cannot run the adapter, or a backend
@@ -29,16 +29,16 @@ def resolve_backend(choice: BackendChoice, beside: Path | None = None) -> Backen
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
-    if choice == "vllm" and beside is not None:
+    if choice == "vllm" and adapter is not None:
         raise InputError(
-            f"{beside}: this adapter (a prefix or a fusion) changes none of the base's "
+            f"{adapter}: this adapter (a prefix or a fusion) changes none of the base's "
             "weights and runs on transformers only; use --backend hf"
         )
     if choice == "vllm" and not vllm_engine.is_installed():
         raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
     if choice != "auto":
         return choice
-    if beside is not None:
+    if adapter is not None:
         return "hf"
     chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
     logger.info("backend: %s", describe_backend(chosen))

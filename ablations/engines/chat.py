@@ -71,7 +71,7 @@ def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
     is_vllm = hasattr(lm, "hf_chat_template")
     lm.think_end_token = protocol.think_end_token
     lm.enable_thinking = protocol.enable_thinking
-    lm.keeps_asked_limit = protocol.gen_kwargs.max_gen_toks is not None
+    lm.keeps_task_limit = protocol.gen_kwargs.max_gen_toks is not None
     if not is_vllm:  # lm-eval's vLLM class passes enable_thinking on by itself
         lm.chat_template_args = _thinking(protocol)
     if not protocol.is_chat:

@@ -106,8 +106,8 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
     def _generate(self, questions: Sequence[Question]) -> None:
         """Generate in the batches that lm-eval makes: by options, the longest prompts first."""
         batches = Collator(
-            [(each.request.args[0], each.options, each) for each in questions],
-            sort_fn=lambda each: longest_first(each[2]),
+            [(question.request.args[0], question.options, question) for question in questions],
+            sort_fn=lambda entry: longest_first(entry[2]),
             group_by="gen_kwargs",
         )
         for batch in batches.get_batched(n=self.batch_size):

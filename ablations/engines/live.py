@@ -341,7 +341,7 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     facts = {
         "class": type(tokenizer).__name__,
-        "special tokens": {key: str(each) for key, each in tokenizer.special_tokens_map.items()},
+        "special tokens": {key: str(token) for key, token in tokenizer.special_tokens_map.items()},
         "model_max_length": tokenizer.model_max_length,
     }
     backend = getattr(tokenizer, "backend_tokenizer", None)

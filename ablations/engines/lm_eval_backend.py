@@ -101,16 +101,16 @@ def run_tasks(
                 break
             lm.outcomes = {}
             lm.sample_seed = f"{request.seed} {repeat}"
-            found = _simple_evaluate(lm, drawn, request, repeat)
-            samples.append(read_samples(found, lm.outcomes, repeat))
-            scores.append(read_scores(found, samples[-1], seed=request.seed, level=request.level))
+            result = _simple_evaluate(lm, drawn, request, repeat)
+            samples.append(read_samples(result, lm.outcomes, repeat))
+            scores.append(read_scores(result, samples[-1], seed=request.seed, level=request.level))
             if repeat == 0:
-                raw, notes = found, tuple(notes_on(lm.outcomes))
+                raw, notes = result, tuple(notes_on(lm.outcomes))
     return Evaluation(
         model=str(folder or ""),
         backend=backend,
         scores=mean_scores(scores, samples, request.level) if scores else (),
-        samples=tuple(sample for each in samples for sample in each),
+        samples=tuple(sample for part in samples for sample in part),
         task_versions={name: str(raw["versions"].get(name) or "") for name in raw["samples"]},
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),

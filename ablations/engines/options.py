@@ -78,8 +78,8 @@ class EngineOptions(Described):
 
     def identity(self) -> dict[str, Any]:
         """Return what of the options is a part of a score's identity, as JSON holds it."""
-        found = self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))
+        settings = self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))
         for name in _LATER_OPTIONS:
-            if found[name] == type(self).model_fields[name].default:
-                del found[name]
-        return found
+            if settings[name] == type(self).model_fields[name].default:
+                del settings[name]
+        return settings

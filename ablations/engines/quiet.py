@@ -37,8 +37,8 @@ def quietly() -> Iterator[None]:
 
     tqdm.__init__ = make_no_bar  # type: ignore[assignment]
     lm_eval.evaluator.get_git_commit_hash = lambda: None
-    for each in levels:
-        each.setLevel(logging.ERROR)
+    for logger in levels:
+        logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", category=FutureWarning, module=r"(vllm|torch)\b")
@@ -46,5 +46,5 @@ def quietly() -> Iterator[None]:
     finally:
         tqdm.__init__ = make_bar  # type: ignore[method-assign]
         lm_eval.evaluator.get_git_commit_hash = ask_git
-        for each, level in levels.items():
-            each.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)

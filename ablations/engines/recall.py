@@ -10,7 +10,7 @@ from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
 from transformers import AutoTokenizer
 
-from ablations.engines.answering import Answering, Question, asked_limit
+from ablations.engines.answering import Answering, Question, task_limit
 from ablations.engines.answers import AnswerFile
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.scoring.observed import Outcome
@@ -56,10 +56,10 @@ class _StoredModel(Answering, LM):  # type: ignore[misc]
 
     def _has_room(self, question: Question, was: Outcome) -> bool:
         options = question.request.args[1]
-        if isinstance(options, str) or not self.keeps_asked_limit:
+        if isinstance(options, str) or not self.keeps_task_limit:
             return True
         # Else its room depends on the other prompts.
-        return asked_limit(options, 0) <= was.context_tokens // 2
+        return task_limit(options, 0) <= was.context_tokens // 2
 
     def _send_nothing(self, questions: Sequence[Question]) -> None:
         raise _Unanswered

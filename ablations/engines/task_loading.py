@@ -45,7 +45,7 @@ class TaskFault(InputError):
 class Choice(NamedTuple):
     """The tasks of a request."""
 
-    asked: tuple[str, ...]
+    chosen: tuple[str, ...]
     """Names to hand to lm-eval, each task once, in the order of the request."""
 
     skipped: dict[str, str]
@@ -74,8 +74,8 @@ def check_tasks(request: EvaluationRequest) -> Choice:
     unsafe = [name for name in names if (index[name].cfg or {}).get("unsafe_code")]
     if request.isolation is not None:
         return Choice(names, {}, bool(unsafe))
-    asked = tuple(name for name in names if name not in unsafe)
-    return Choice(asked, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
+    chosen = tuple(name for name in names if name not in unsafe)
+    return Choice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
@@ -91,7 +91,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         # Where there is none, that is said before the model has answered for an hour.
         find_isolation(request.isolation)
     tasks: list[Any] = []
-    for name in choice.asked:
+    for name in choice.chosen:
         tell(Step(f"reading the data of {name}"))
         with task_errors(name, manager.task_index[name].yaml_path), quietly():
             loaded = manager.load([name])["tasks"].values()
@@ -279,12 +279,12 @@ def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterato
         yield name
         return
     members = entry.cfg.get("task") or []
-    is_plain = all(isinstance(each, str) and each in index for each in members)
+    is_plain = all(isinstance(member, str) and member in index for member in members)
     if is_plain and members and not entry.cfg.keys() - _GROUP_KEYS:
         for member in members:
             yield from _leaves(index, member, problems)
         return
-    named = [str(each.get("task") if isinstance(each, dict) else each) for each in members]
+    named = [str(member.get("task") if isinstance(member, dict) else member) for member in members]
     problems.append(
         f"task group {name!r} gives its members settings of its own, which only plain lm-eval "
         f"scores; name its members with settings in their own files ({', '.join(named)})"

@@ -90,7 +90,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
                 (question, context + continuation, len(context))
                 for question, context, continuation in pairs[first : first + _PART]
             ]
-            part.sort(key=lambda each: (-len(each[1]), each[1]))
+            part.sort(key=lambda entry: (-len(entry[1]), entry[1]))
             texts = [text for _, text, _ in part]
             for place, output in self._run(texts, [SamplingParams(**options) for _ in part]):
                 question, text, length = part[place]

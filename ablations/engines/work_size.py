@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.answering import asked_limit, within
+from ablations.engines.answering import task_limit, within
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, tell
@@ -86,15 +86,15 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     with task_errors(request.tasks[0], None), quietly():
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, _COUNTED))
-    counted = len({each.doc_id for each in task.instances})
+    counted = len({request.doc_id for request in task.instances})
     given = request.gen_kwargs
     lengths, limits = [], []
-    for prompt, second in (each.args for each in task.instances):
+    for prompt, second in (request.args for request in task.instances):
         is_generated = not isinstance(second, str)
         # Not verbose: too long a prompt is cut, and transformers would warn of errors.
         tokens = tokenizer(prompt if is_generated else f"{prompt}{second}", verbose=False)
         lengths.append(len(tokens["input_ids"]))
-        limits.append(asked_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
+        limits.append(task_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
     if context is not None:
         # A limit that the user gives may take what the longest prompt leaves of the context.
         longest = None if given.max_gen_toks is None else max(lengths)

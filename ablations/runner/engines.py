@@ -229,7 +229,7 @@ class StudyEngine:
         from ablations.train.fusion import is_fusion
         from ablations.train.model import with_adapter
 
-        backend = resolve_backend(self.plan.backend, beside=adapter)
+        backend = resolve_backend(self.plan.backend, adapter=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
         lm = start_model(folder, backend, self.plan.options, by_peft)
         self._stack.callback(lm.close)

@@ -126,7 +126,7 @@ class Board:
     def _show(self, cell: Cell) -> None:
         """Show a cell, if this call has evaluated something of it."""
         outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
-        done = {t: each for t, each in outcomes.items() if isinstance(each, TaskRecord)}
+        done = {t: outcome for t, outcome in outcomes.items() if isinstance(outcome, TaskRecord)}
         if any(map(self._is_new, done.values())):
             for show in self._shows:
                 show(cell, {task: record.evaluation for task, record in done.items()})
@@ -247,7 +247,7 @@ def show_scores(
         shown = "failed"
         if task in evaluations:
             scores = [score for score in evaluations[task].scores if score.task == task]
-            score = next((each for each in scores if each.metric == metric), scores[0])
+            score = next((score for score in scores if score.metric == metric), scores[0])
             shown = with_interval(score.value, score.interval, score.is_share)
         parts.append(f"{task_name(task)}: {shown}".replace(" ", "\N{NO-BREAK SPACE}"))
     text = textwrap.fill(f"{cell.label}  {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")

@@ -25,11 +25,11 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
     Looked for are tasks that have changed since they were scored, prompts that did not fit the
     model, filters that find no answer, empty answers, and tasks on which every model scores 0.
     """
-    found = list(_changed(run))
+    problems = list(_changed(run))
     for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
-        found += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
-    return tuple(found)
+        problems += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
+    return tuple(problems)
 
 
 def _changed(run: Run) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     """Yield what is wrong where scores are 0; nothing where only some are, for no plain reason."""
     zeros = []
     for cell in cells:
-        record = next(each for each in cell.tasks if each.task == task)
+        record = next(record for record in cell.tasks if record.task == task)
         scores = [score for score in record.evaluation.scores if score.task == task]
         score = next((score for score in scores if score.metric == metric), scores[0])
         if score.higher_is_better and score.is_share and score.value == 0:
@@ -91,9 +91,9 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     )
 
 
-def _where(some: Sequence[CellRecord], cells: Sequence[CellRecord]) -> str:
+def _where(affected: Sequence[CellRecord], cells: Sequence[CellRecord]) -> str:
     """Return in which cells; empty for a single cell of one."""
     if len(cells) == 1:
         return ""
-    first = f" (the first is {some[0].label})" if len(some) < len(cells) else ""
-    return f", in {len(some)} of {len(cells)} cells{first}"
+    first = f" (the first is {affected[0].label})" if len(affected) < len(cells) else ""
+    return f", in {len(affected)} of {len(cells)} cells{first}"

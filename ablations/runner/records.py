@@ -101,12 +101,12 @@ class CellRecord(Cell):
     @property
     def scores(self) -> tuple[TaskScore, ...]:
         """Every metric and filter of every task."""
-        return tuple(score for each in self.tasks for score in each.evaluation.scores)
+        return tuple(score for task in self.tasks for score in task.evaluation.scores)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the scores must know; see `Evaluation.notes`."""
-        return tuple(note for each in self.tasks for note in each.evaluation.notes)
+        return tuple(note for task in self.tasks for note in task.evaluation.notes)
 
     @property
     def backend(self) -> Backend:
@@ -207,13 +207,13 @@ def load_run(path: Path) -> Run:
     is_copy = not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
     copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
-    found = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
+    read = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
     cells, failures = [], []
     for cell in head.cells:
-        tasks = [task for key in cell.records.values() if (task := found[key]) is not None]
+        tasks = [task for key in cell.records.values() if (task := read[key]) is not None]
         if tasks:
             cells.append(CellRecord(**dict(cell), tasks=tuple(tasks)))
-        failed = (read_failure(path, k) for k in cell.records.values() if found[k] is None)
+        failed = (read_failure(path, k) for k in cell.records.values() if read[k] is None)
         first = next((failure for failure in failed if failure is not None), None)
         if first is not None:
             failures.append(first.model_copy(update={"label": cell.label}))

@@ -40,7 +40,7 @@ def tracker(name: TrackerName) -> Callable[..., None]:
 
     def show(cell: Cell, evaluations: Mapping[str, Evaluation], facts: Mapping[str, Any]) -> None:
         scores: dict[str, float] = {}
-        for score in (score for each in evaluations.values() for score in each.scores):
+        for score in (score for evaluation in evaluations.values() for score in evaluation.scores):
             place = f"{score.task}/{score.metric},{score.filter}".removesuffix(",none")
             scores[place] = score.value
             if score.interval is not None:

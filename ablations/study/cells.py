@@ -122,7 +122,9 @@ def _baselines(study: Study) -> Iterator[Cell]:
     """Yield the cells of every baseline: of the experts of all settings, each once."""
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]
-        every = [names for each in study.settings() for names in _pairs(study.pools(each), roles)]
+        every = [
+            names for setting in study.settings() for names in _pairs(study.pools(setting), roles)
+        ]
         experts = [names for at, names in enumerate(every) if names not in every[:at]]
         telling = [role for role in roles if role != "base"]
         if not telling or len({names.get("base") for names in experts}) > 1:

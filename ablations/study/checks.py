@@ -43,7 +43,7 @@ def with_benchmarks(study: Study) -> Study:
 def expert_names(study: Study) -> tuple[str, ...]:
     """Return every expert that the study names, the base of its first setting first, each once."""
     pools = [study.pools(setting) for setting in study.settings()]
-    names = (name for role in ROLES for each in pools for name in each.names(role))
+    names = (name for role in ROLES for pools in pools for name in pools.names(role))
     models = (name for name in named_models(study.recipe or {}) if name not in ROLES)
     return tuple(dict.fromkeys((*names, *models)))
 
@@ -75,7 +75,7 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
                 yield f"experts.language has {code!r}, for which evaluate names no task"
     yield from _fact_problems(study)
     yield from _primary_problems(study)
-    place = next((each for each in places if each is not None), None)
+    place = next((place for place in places if place is not None), None)
     if not is_folder(evaluate.task_folder):
         given = str(evaluate.include_path)
         hint = build_hint(given)
@@ -97,10 +97,10 @@ def _fact_problems(study: Study) -> Iterator[str]:
             what = f"vary names {', '.join(varied) or 'no experts'}"
             yield f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; {what}"
             continue
-        names = [name for each in pools for name in each.names(holder.removeprefix(EXPERTS))]
+        names = [name for pools in pools for name in pools.names(holder.removeprefix(EXPERTS))]
         known = {name: facts.get(name, {}) for name in names}
         if lacking := [name for name, own in known.items() if key not in own]:
-            hint = nearest(key, {each for own in known.values() for each in own})
+            hint = nearest(key, {name for own in known.values() for name in own})
             yield (
                 f"report.facts: {fact}: {', '.join(lacking)} without it{hint}. Write it in the "
                 f"experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
@@ -124,7 +124,7 @@ def _primary_problems(study: Study) -> Iterator[str]:
         if rival == "first_setting" and len(settings) < 2:
             yield f"{named}; vary has no second setting"
     if primary.setting is not None and primary.setting not in settings:
-        listed = "; ".join(str(dict(each)) for each in settings[:4])
+        listed = "; ".join(str(dict(setting)) for setting in settings[:4])
         yield f"report.primary.setting is not a setting of vary, which begins with {listed}"
     for name in primary.parameters:
         if name not in varied:
@@ -179,7 +179,7 @@ def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell
         if len(same) > 1:
             yield f"the same weights, evaluated once: {'; '.join(same)}"
     base = study.experts.base if len(experts) > 1 else None
-    chatty = [n for n, each in experts.items() if n != base and has_template(each.folder)]
+    chatty = [n for n, expert in experts.items() if n != base and has_template(expert.folder)]
     if chatty and not study.evaluate.is_chat:
         yield (
             f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "

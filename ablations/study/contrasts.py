@@ -29,10 +29,10 @@ class Contrast(NamedTuple):
 
 def contrasts(study: Study, models: Sequence[Model]) -> list[Contrast]:
     """Return what is compared, primary contrasts first; each pair of models once."""
-    found: dict[tuple[tuple[str, ...], ...], Contrast] = {}
+    by_models: dict[tuple[tuple[str, ...], ...], Contrast] = {}
     for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
-        found.setdefault((contrast.first_models, contrast.second_models), contrast)
-    return [*found.values()]
+        by_models.setdefault((contrast.first_models, contrast.second_models), contrast)
+    return [*by_models.values()]
 
 
 def rivals(study: Study) -> tuple[Rival, ...]:
@@ -40,12 +40,12 @@ def rivals(study: Study) -> tuple[Rival, ...]:
     primary = study.report.primary
     if primary.against or primary.contrasts or study.recipe is None:
         return primary.against
-    found: list[Rival] = ["soup"] if "soup" in study.baseline else []
+    kinds: list[Rival] = ["soup"] if "soup" in study.baseline else []
     if set(EXPERT_KINDS) & set(study.baseline):
-        found.append("better_expert")
-    if not found and len(study.settings()) > 1:
+        kinds.append("better_expert")
+    if not kinds and len(study.settings()) > 1:
         return ("first_setting",)
-    return tuple(found) or study.baseline
+    return tuple(kinds) or study.baseline
 
 
 def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:

@@ -77,7 +77,7 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     """Return which merges become checkpoints: those that no running engine can take."""
     from rich.filesize import decimal
 
-    adapted = {each.reference for each in plan.experts.values() if each.adapter is not None}
+    adapted = {expert.reference for expert in plan.experts.values() if expert.adapter is not None}
     sizes = []
     for cell in todo:
         is_streamed = not materialize and recipe_by_files(cell.merge) is not None

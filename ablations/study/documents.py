@@ -162,7 +162,7 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
     """
     scaled: list[int] = []
     for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
-        first, last = (scale_count(each, reference, num_layers) for each in (start, end))
+        first, last = (scale_count(layer, reference, num_layers) for layer in (start, end))
         if first == last:
             raise ValueError(
                 f"revert_layers {text!r}: layers {format_layers(range(start, end))} of {reference} "
@@ -192,8 +192,8 @@ def baseline_document(kind: BaselineKind, template: Mapping[str, Any] | None) ->
     if kind not in _BASELINES:
         return {"merge_method": "passthrough", "models": [{"model": kind.removesuffix("_expert")}]}
     document = dict(_BASELINES[kind])
-    each = {"parameters": document.pop("each")} if "each" in document else {}
-    models = [{"model": role, **each} for role in ("task", "language")]
+    parameters = {"parameters": document.pop("each")} if "each" in document else {}
+    models = [{"model": role, **parameters} for role in ("task", "language")]
     shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
     return {**document, "models": models, **shared}
 
@@ -209,7 +209,7 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
     if filled.get("merge_method") != LAYER_SWAP:
         return filled
     filled.setdefault("base_model", experts["base"].reference)
-    models = (each.get("models") or () for each in (filled, document))
+    models = (part.get("models") or () for part in (filled, document))
     for entry, source in zip(*models, strict=True):
         if isinstance(source, Mapping) and source.get("model") in ("task", "language"):
             entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
@@ -228,8 +228,8 @@ def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
             raise InputError(f"{name} is missing: {what}")
         return experts[value].reference
     if isinstance(value, Mapping):
-        return {key: _filled(each, experts, key) for key, each in value.items()}
-    return [_filled(each, experts) for each in value] if isinstance(value, list) else value
+        return {key: _filled(inner, experts, key) for key, inner in value.items()}
+    return [_filled(inner, experts) for inner in value] if isinstance(value, list) else value
 
 
 def unmerged(merge: Mapping[str, Any]) -> str | None:
@@ -244,7 +244,7 @@ def unmerged(merge: Mapping[str, Any]) -> str | None:
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
     if isinstance(value, Mapping):
-        return {key: with_references(each, references) for key, each in value.items()}
+        return {key: with_references(inner, references) for key, inner in value.items()}
     if isinstance(value, list):
-        return [with_references(each, references) for each in value]
+        return [with_references(inner, references) for inner in value]
     return references.get(value, value) if isinstance(value, str) else value

@@ -132,7 +132,7 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         InputError: with every problem of form, or when the file cannot be read as YAML at all.
     """
     settings = dict(settings or {})
-    document, found = read_yaml(path), list[str]()
+    document, listed = read_yaml(path), list[str]()
     known = Study.model_fields.keys() - {"experts"}
     if not isinstance(document, dict) or not document.keys() & known:
         raise InputError(
@@ -144,7 +144,7 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         try:
             recipe = _read_recipe(recipe, path.parent)
         except InputError as error:
-            found.append(f"recipe: {error.message}")
+            listed.append(f"recipe: {error.message}")
             recipe = {}
     if recipe is not None:
         document["recipe"] = recipe
@@ -154,8 +154,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     except ValidationError as error:
         set_here = tuple(f"{key}{end}" for key in settings for end in (":", " "))
         for problem in problems(Study, document, error):
-            found.append(f"--set {problem}" if problem.startswith(set_here) else problem)
-    InputError.raise_any(str(path), found)
+            listed.append(f"--set {problem}" if problem.startswith(set_here) else problem)
+    InputError.raise_any(str(path), listed)
     folder, evaluate = own_folder(path), study.evaluate
     given = {name: getattr(evaluate, name) for name in ("include_path", "data_dir")}
     places = {name: place and resolve_from(place, folder) for name, place in given.items()}
@@ -177,8 +177,8 @@ def read_experts_file(path: Path) -> ExpertsFile:
     try:
         file, folder = ExpertsFile.model_validate(document), own_folder(path)
     except ValidationError as error:
-        found = problems(ExpertsFile, document, error)
-        raise InputError.from_problems(str(path), found) from error
+        listed = problems(ExpertsFile, document, error)
+        raise InputError.from_problems(str(path), listed) from error
     experts = {
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
         for name, entry in file.experts.items()
@@ -206,7 +206,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
     """
 
     def is_set(key: str) -> bool:
-        return any(f"{key}.".startswith(f"{each}.") for each in settings)
+        return any(f"{key}.".startswith(f"{setting}.") for setting in settings)
 
     evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
     if file.include_path is not None and not is_set("evaluate.include_path"):
@@ -220,7 +220,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
             report = report.model_copy(update={**own, "tasks": _replaced(report.tasks, by)})
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
-    options = (each.options.model_dump(exclude_unset=True) for each in (evaluate, file))
+    options = (block.options.model_dump(exclude_unset=True) for block in (evaluate, file))
     changes["options"] = EngineOptions(**ChainMap(*options))
     facts = {"facts": {**study.experts.facts, **file.facts()}}
     parts = {"evaluate": evaluate.model_copy(update=changes), "report": report}
@@ -272,7 +272,9 @@ def _with_recipe_experts(document: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(recipe, dict) or not isinstance(experts, dict):
         return document
     listed = recipe.get("models")
-    models = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    models = (
+        [model for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
+    )
     base = recipe.get("base_model") or next(named_models(recipe), None)
     is_revert, added = recipe.get("merge_method") == DELTA_REVERT, dict[str, Any]()
     for role in ("task", "language"):
@@ -281,8 +283,8 @@ def _with_recipe_experts(document: dict[str, Any]) -> dict[str, Any]:
             added[role], chosen[0]["model"] = chosen[0]["model"], role
     if "base" not in experts and _is_place(base):
         added["base"] = base
-        for each in (recipe, *models):
-            each.update({key: "base" for key in ("model", "base_model") if each.get(key) == base})
+        for model in (recipe, *models):
+            model.update({key: "base" for key in ("model", "base_model") if model.get(key) == base})
     return {**document, "experts": {**experts, **added}, "recipe": recipe} if added else document
 
 

@@ -66,11 +66,11 @@ class Fingerprints:
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
-        state, (then, found) = folder_state(folder), self._known.get(str(folder), ("", ""))
+        state, (then, content) = folder_state(folder), self._known.get(str(folder), ("", ""))
         if state != then:
-            found = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
-            self._known[str(folder)] = [state, found]
-        return found
+            content = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
+            self._known[str(folder)] = [state, content]
+        return content
 
     def recorded(self, folder: Path) -> str | None:
         """Return the hash that the cache has of a folder, as it was then; None for no entry."""
@@ -115,9 +115,9 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
     for expert in experts:
         hashes = {folder: fingerprints.of(folder) for folder in expert.folders}
         contents.references[expert.reference] = fingerprint_of(parts=list(hashes.values()))
-        for folder, found in hashes.items():
+        for folder, content in hashes.items():
             for file in sorted(folder.glob("*.safetensors")):
-                contents.files.setdefault(file.resolve(), found)
+                contents.files.setdefault(file.resolve(), content)
         given = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
         texts = {file.name: file.read_bytes().hex() for file in sorted(given) if file.is_file()}
         contents.donated[expert.folder] = fingerprint_of(**texts)
@@ -153,7 +153,7 @@ def identified(
     """
     models = {expert.reference: expert for expert in experts}
     read_tasks = functools.cache(functools.partial(TaskContents, elsewhere=lm_eval_file))
-    found = []
+    identified = []
     for cell in cells:
         assert cell.request is not None
         tasks = read_tasks(cell.request.folders, cell.request.data_dir)
@@ -163,8 +163,8 @@ def identified(
             task: record_key(weights, protocol, task, tasks, versions)
             for task in cell.request.tasks
         }
-        found.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
-    return found
+        identified.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
+    return identified
 
 
 def record_key(

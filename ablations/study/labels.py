@@ -71,16 +71,16 @@ def models_of(plan: RunFile) -> tuple[Model, ...]:
         more = (label for label in model.cells if places[label] not in taken)
         given = (*known.given, *model.given)
         by_label[model.label] = replace(known, cells=(*known.cells, *more), given=given)
-    found: dict[object, Model] = {}
+    models: dict[object, Model] = {}
     for model in by_label.values():
         key: object = model.label
         if model.cells and model.kind == "recipe":
             own = (cells[label] for label in model.cells)
             key = frozenset((setting_key(cell.experts), cell.weights_key) for cell in own)
-        if (known := found.setdefault(key, model)) is not model:
+        if (known := models.setdefault(key, model)) is not model:
             given, same = (*known.given, *model.given), (*known.same, model.setting)
-            found[key] = replace(known, given=given, same=same)
-    return tuple(found.values())
+            models[key] = replace(known, given=given, same=same)
+    return tuple(models.values())
 
 
 def setting_key(value: object) -> str:
@@ -95,7 +95,8 @@ def cell_names(plan: RunFile) -> dict[str, str]:
     """
     cells = {cell.label: cell for cell in plan.cells}
     used = {(role, name) for cell in plan.cells for role, name in cell.experts.items()}
-    is_one = all(sum(role == each for each, _ in used) < 2 for role in ("task", "language"))
+    roles = [role for role, _ in used]
+    is_one = all(roles.count(role) < 2 for role in ("task", "language"))
     names: dict[str, str] = {}
     for model in models_of(plan):
         for label in model.cells:
@@ -112,7 +113,7 @@ def cell_names(plan: RunFile) -> dict[str, str]:
 
 def merge_note(study: Study, num_layers: int | None) -> str:
     """Return what the letters in labels mean, and the layer counts that all merges share."""
-    settings = [merge_counts(study, each, num_layers) for each in study.settings()]
+    settings = [merge_counts(study, setting, num_layers) for setting in study.settings()]
     names = {name for counts in settings for name in counts}
     if not names:
         return ""

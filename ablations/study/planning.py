@@ -299,9 +299,9 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
             continue
         request = EvaluationRequest(**settings, isolation=isolation)
         choice = check_tasks(request)
-        if language is None and not choice.asked:
+        if language is None and not choice.chosen:
             reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
             raise InputError(f"every task of the study is skipped: {reasons}")
-        request = request.model_copy(update={"tasks": choice.asked})
+        request = request.model_copy(update={"tasks": choice.chosen})
         fields[language] = {"request": request, "skipped": choice.skipped}
     return fields

@@ -278,6 +278,6 @@ class Study(Described):
         """Return the mean of ``experts.ROLE.FACT`` over a setting's experts, if all have it."""
         role, _, fact = name.removeprefix(EXPERTS).partition(".")
         names = self.pools(setting).names(role)
-        known = [self.experts.facts.get(each, {}).get(fact) for each in names]
+        known = [self.experts.facts.get(name, {}).get(fact) for name in names]
         values = [value for value in known if value is not None]
         return math.fsum(values) / len(values) if values and len(values) == len(known) else None

@@ -56,8 +56,8 @@ def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder, names, as
 
 
 def test_code_is_run_where_that_is_allowed(folder):
-    asked = ["words_generate", "words_translate", "words_run"]
-    assert _names(folder, "words_all", allow=True) == (asked, {})
+    chosen = ["words_generate", "words_translate", "words_run"]
+    assert _names(folder, "words_all", allow=True) == (chosen, {})
 
 
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):
@@ -65,7 +65,7 @@ def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):
     with pytest.raises(InputError, match=r"group 'words_odd' .* in their own files \(words_choose"):
         check_tasks(request)
     plain = EvaluationRequest(tasks=("words_said",), include_path=folder)
-    assert check_tasks(plain).asked == ("words_generate", "words_translate")
+    assert check_tasks(plain).chosen == ("words_generate", "words_translate")
 
 
 def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
@@ -100,18 +100,18 @@ def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(folder, tmp
     manager = task_loading.task_manager(request)
     assert task_loading.task_manager(request) is manager
     write_task(tasks, "more", tasks / "data.jsonl", doc_to_text="{{prompt}}")
-    assert check_tasks(request.model_copy(update={"tasks": ("more",)})).asked == ("more",)
+    assert check_tasks(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
 
 
 @pytest.mark.slow
 def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):
     wanted = ("words_generate", "gsm8k", "arc_easy", "layerswap_mgsm_sw")
     request = EvaluationRequest(tasks=wanted, include_path=folder)
-    assert check_tasks(request).asked == wanted
+    assert check_tasks(request).chosen == wanted
     assert lm_eval_file("gsm8k").name == "gsm8k.yaml"
     assert {lm_eval_file("ai2_arc"), lm_eval_file("gsm9k")} == {None}
     tag = request.model_copy(update={"tasks": ("ai2_arc",)})
-    assert check_tasks(tag).asked == ("arc_challenge", "arc_easy")
+    assert check_tasks(tag).chosen == ("arc_challenge", "arc_easy")
     with pytest.raises(InputError) as caught:
         check_tasks(request.model_copy(update={"tasks": ("gsm9k", "words_genrate")}))
     for text in (

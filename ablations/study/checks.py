@@ -42,8 +42,8 @@ def with_benchmarks(study: Study) -> Study:
 
 def expert_names(study: Study) -> tuple[str, ...]:
     """Return every expert that the study names, the base of its first setting first, each once."""
-    pools = [study.pools(setting) for setting in study.settings()]
-    names = (name for role in ROLES for pools in pools for name in pools.names(role))
+    every = [study.pools(setting) for setting in study.settings()]
+    names = (name for role in ROLES for pools in every for name in pools.names(role))
     models = (name for name in named_models(study.recipe or {}) if name not in ROLES)
     return tuple(dict.fromkeys((*names, *models)))
 
@@ -90,14 +90,14 @@ def _fact_problems(study: Study) -> Iterator[str]:
     for role in (name.removeprefix(EXPERTS) for name in varied):
         if study.recipe is not None and role not in {"base", *named_models(study.recipe)}:
             yield f"vary names {EXPERTS}{role}, but no model of the recipe is {role}"
-    facts, pools = study.experts.facts, [study.pools(setting) for setting in study.settings()]
+    facts, every = study.experts.facts, [study.pools(setting) for setting in study.settings()]
     for fact in study.report.facts:
         holder, _, key = fact.rpartition(".")
         if holder not in varied:
             what = f"vary names {', '.join(varied) or 'no experts'}"
             yield f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; {what}"
             continue
-        names = [name for pools in pools for name in pools.names(holder.removeprefix(EXPERTS))]
+        names = [name for pools in every for name in pools.names(holder.removeprefix(EXPERTS))]
         known = {name: facts.get(name, {}) for name in names}
         if lacking := [name for name, own in known.items() if key not in own]:
             hint = nearest(key, {name for own in known.values() for name in own})

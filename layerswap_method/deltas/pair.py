@@ -27,7 +27,6 @@ from layerswap_method.checkpoint.stored import (
     StoredTensor,
     read_rows,
     row_blocks,
-    torch_dtype,
 )
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
@@ -84,12 +83,6 @@ class DeltaPair:
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor in the base."""
         return self.base_tensors[name].shape
-
-    def expert_dtype(self, name: str) -> torch.dtype | None:
-        """Return the dtype that the expert was rounded to; None where an adapter is added."""
-        if name in self.changes:
-            return None
-        return torch_dtype(self.expert_tensors[name].torch_name)
 
     def axis(self, name: str) -> int | None:
         """Return the tensor's `input_axis`."""

@@ -190,7 +190,7 @@ def test_no_checkpoint(tmp_path):
 
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
     monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
-    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*changes nothing"):
+    with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*has no effect"):
         LiveEvaluator(world.base, "hf", OPTIONS).start()
 
 

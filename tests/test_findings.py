@@ -41,14 +41,6 @@ def students_t(values):
     return interval(sample.mean(), sample.mean() - half, sample.mean() + half)
 
 
-def mean_score(folder, kind, task):
-    frame = pd.read_csv(RESULTS / folder / "scores.csv")
-    rows = frame[(frame["kind"] == kind) & (frame["task"] == task)]
-    rows = rows[(rows["metric"] == "exact_match") & (rows["filter"] == "strict-match")]
-    assert len(rows)
-    return float(rows["value"].mean())
-
-
 def real_model(folder, *seconds):
     return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
 

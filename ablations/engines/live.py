@@ -41,7 +41,6 @@ NATS_PER_TOKEN = 0.01
 """How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
 weight that is not where it belongs costs whole nats."""
 
-
 _TOKENIZER_FILES = (
     *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
     *("added_tokens.json", "vocab.json", "merges.txt"),

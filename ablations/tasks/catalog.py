@@ -116,9 +116,8 @@ def list_tasks() -> tuple[Task, ...]:
     benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
 
     def place(task: Task) -> tuple[int, int, bool]:
-        is_back = not task.label.startswith(
-            "Eng"
-        )  # a pair begins with its translation from English
+        # A pair begins with its translation from English.
+        is_back = not task.label.startswith("Eng")
         return benchmarks.index(task.benchmark), codes.index(task.language), is_back
 
     return tuple(sorted(tasks, key=place))

@@ -87,7 +87,7 @@ def evaluate_model(
             with a LoRA adapter: ``BASE+ADAPTER``.
         block: tasks and settings. Without benchmarks, those of the paper; other tasks are evaluated
             alone unless languages or benchmarks are named too.
-        options: backend, isolation, tracker and folders; `out` of None is that of `default_folder`.
+        options: backend, isolation and folders; `out` of None is that of `default_folder`.
         languages: codes; none means those of the paper.
 
     Raises:

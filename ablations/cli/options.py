@@ -172,12 +172,6 @@ evaluation_options = together(
         "folder that is not below runs]",
     ),
     code_options,
-    click.option(
-        "--track",
-        type=click.Choice(["wandb", "trackio"]),
-        help="Also send the scores of each finished model to this tracker (pip install "
-        "'layerswap[wandb]' or 'layerswap[trackio]'); its own settings say where they go.",
-    ),
 )
 """Options that `run` and `evaluate` share; other keys of a study are set by ``--set``."""
 

@@ -63,9 +63,9 @@ class Summary:
 class Board:
     """Reports what workers have written since its last look."""
 
-    def __init__(self, job: Job, shows: Sequence[ShowCell] = ()):
+    def __init__(self, job: Job, show: ShowCell | None = None):
         """Look for the first time; report nothing that is finished already."""
-        self._job, self._shows = job, shows
+        self._job, self._show_cell = job, show
         self._works = job.works()
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
         for file in (records.record_file(job.out, key) for key in self._left):
@@ -127,9 +127,8 @@ class Board:
         """Show a cell, if this call has evaluated something of it."""
         outcomes = {task: self._job.outcome(key) for task, key in cell.records.items()}
         done = {t: outcome for t, outcome in outcomes.items() if isinstance(outcome, TaskRecord)}
-        if any(map(self._is_new, done.values())):
-            for show in self._shows:
-                show(cell, {task: record.evaluation for task, record in done.items()})
+        if self._show_cell is not None and any(map(self._is_new, done.values())):
+            self._show_cell(cell, {task: record.evaluation for task, record in done.items()})
 
     def _tell(self) -> None:
         total = len(self._works)
@@ -152,7 +151,7 @@ def run_cells(
     *,
     protocol: str = "",
     progress: bool | None = None,
-    shows: Sequence[ShowCell] = (),
+    show: ShowCell | None = None,
     start: Start = in_this_process,
 ) -> Summary:
     """Evaluate every task of every cell that has no record yet, and write the records.
@@ -160,12 +159,12 @@ def run_cells(
     What fails is noted with its reason, and the rest goes on. Models that another runner works on
     are waited for.
 
-    `engine` makes what evaluates, in the worker. `progress` is that of `status_line`; each of
-    `shows` is called for every cell that has ended now.
+    `engine` makes what evaluates, in the worker. `progress` is that of `status_line`; `show` is
+    called for every cell that has ended now.
     """
     job = Job(out, cells, engine, uuid.uuid4().hex, protocol)
     with status_line(progress):
-        board = Board(job, shows)
+        board = Board(job, show)
         if not board.is_done:
             take_descendants_along()
             start(job, board)

@@ -18,7 +18,6 @@ from ablations.machine.progress import Step, tell
 from ablations.runner import records
 from ablations.runner.engines import StudyEngine
 from ablations.runner.jobs import (
-    ShowCell,
     Start,
     Summary,
     in_processes,
@@ -27,7 +26,6 @@ from ablations.runner.jobs import (
     show_scores,
 )
 from ablations.runner.results import write_results
-from ablations.runner.trackers import TrackerName, tracker
 from ablations.runner.worker import now
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
@@ -97,8 +95,6 @@ class RunOptions:
 
     show_scores: bool = False
     """Whether scores of a cell are printed on stdout when it has ended."""
-
-    track: TrackerName | None = None
 
 
 @dataclass(frozen=True)
@@ -193,7 +189,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     check_folder(out, file.study.name)
-    send = None if options.track is None else tracker(options.track)
     plan = _plan(file, options, out)
     # So what is missing of the data is said before anything runs.
     check_data(plan.missing(options.only, _finished(plan, out)).values())
@@ -207,12 +202,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         names = dict.fromkeys(names, what := options.model)
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
     logger.info("%s on %s, in %s", what, plan.backend, out)
-    shows: list[ShowCell] = []
-    if options.show_scores:
-        shows.append(functools.partial(show_scores, metric=plan.study.report.metric))
-    if send is not None:
-        facts = {"study": plan.study.name, "out": str(out), "protocol": plan.protocol}
-        shows.append(functools.partial(send, facts={**facts, **plan.versions}))
+    show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = (options.answers or default_answers(out)).absolute()
     try:
         summary = run_cells(
@@ -220,7 +210,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             cells,
             functools.partial(StudyEngine, plan, out, answers, materialize=options.materialize),
             protocol=plan.protocol,
-            shows=shows,
+            show=show if options.show_scores else None,
             start=_start(options, plan.options.gpus),
         )
     finally:

@@ -272,6 +272,6 @@ def test_scores_are_printed_when_a_cell_has_ended(tmp_path, capsys):
     assert max(map(len, lines)) <= 100
     cells = make_cells(4, per_group=2)
     for printed in ([cell.label for cell in cells], []):  # what was finished is not repeated
-        run(tmp_path, cells, shows=[show_scores])
+        run(tmp_path, cells, show=show_scores)
         lines = capsys.readouterr().out.splitlines()
         assert [line.split()[0] for line in lines] == printed

@@ -15,16 +15,9 @@ BackendChoice = Literal["auto", "hf", "vllm"]
 """What a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
 
 
-_LATER_OPTIONS = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
-    "device_map",
-)
-"""Fields that are part of a score's identity only where they are not as by default: scores of
-before they existed keep their keys."""
-
 _UNREAD_BY: dict[str, tuple[str, ...]] = {
     "hf": ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
-    "vllm": ("batch_size", "device_map"),
+    "vllm": ("batch_size",),
 }
 """Backend -> the fields that are the other one's."""
 
@@ -62,10 +55,6 @@ class EngineOptions(Described):
     """vLLM: run without compiling the model and without CUDA graphs, so it starts sooner and
     answers slower. Without it, true on CPU and false on a GPU."""
 
-    device_map: Literal["auto"] | None = None
-    """transformers: ``auto`` spreads the layers of a model over all GPUs. Without it, one GPU (or
-    the CPU) holds the model."""
-
     @property
     def gpus(self) -> int:
         """GPUs that vLLM takes for one model."""
@@ -78,8 +67,4 @@ class EngineOptions(Described):
 
     def identity(self) -> dict[str, Any]:
         """Return what of the options is a part of a score's identity, as JSON holds it."""
-        settings = self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))
-        for name in _LATER_OPTIONS:
-            if settings[name] == type(self).model_fields[name].default:
-                del settings[name]
-        return settings
+        return self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))

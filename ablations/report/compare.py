@@ -77,8 +77,6 @@ def comparisons(
     """
     known = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, known, "report.primary.tasks:")
-    check_names(study.report.tasks, known, "report.tasks:")
-    check_names([*study.report.floors], known, "report.floors:")
     if study.report.metric is not None and (scores["state"] == "done").all():
         check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     shown = shown_scores(scores, study.report.metric)

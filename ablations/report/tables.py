@@ -89,8 +89,6 @@ def score_frame(
             continue
         score = shown.loc[task]
         matrix = matrix_of(data, score)
-        if (floor := study.report.floors.get(task)) is not None:
-            score = {**score, "floor": floor.score, "floor_name": floor.name}
         for model in models:
             own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
             own = own[own["language"].isin((code, ""))] if code else own

@@ -32,7 +32,7 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"

@@ -75,9 +75,9 @@ class GenKwargs(Described):
 class Protocol(Described):
     """Prompts and generation for every model. What is left out is as in the task."""
 
-    apply_chat_template: StrictBool | StrictStr = False
-    """Whether prompts are written with the chat template of the model's tokenizer; or the name of a
-    template, where the tokenizer has several."""
+    apply_chat_template: StrictBool = False
+    """Whether prompts are written with the chat template of the model's tokenizer: the default one,
+    where it has several."""
 
     system_instruction: StrictStr | None = Field(default=None, min_length=1)
     """Text of the system message; without a chat template it stands before the prompt."""
@@ -109,9 +109,7 @@ class Protocol(Described):
                 f"{self.gen_kwargs.temperature or 0:g}: every repeat would give the same answers; "
                 "set gen_kwargs.temperature above 0, or leave repeats out"
             )
-        if self.apply_chat_template == "":
-            raise ValueError("apply_chat_template is empty; write true, false or a name")
-        if self.apply_chat_template is False:
+        if not self.apply_chat_template:
             for name in ("fewshot_as_multiturn", "enable_thinking"):
                 if getattr(self, name):
                     raise ValueError(f"{name} needs a chat template; set apply_chat_template: true")
@@ -123,20 +121,10 @@ class Protocol(Described):
         return self
 
     @property
-    def is_chat(self) -> bool:
-        """Whether prompts are written with a chat template."""
-        return self.apply_chat_template is not False
-
-    @property
-    def template_name(self) -> str | None:
-        """The name of the template; None for the tokenizer's own."""
-        name = self.apply_chat_template
-        return name if isinstance(name, str) else None
-
-    @property
     def is_multiturn(self) -> bool:
         """Whether examples are turns of the chat."""
-        return self.is_chat if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
+        given = self.fewshot_as_multiturn
+        return self.apply_chat_template if given is None else given
 
     def overrides(self) -> dict[str, Any]:
         """Return the settings that differ from the task's own: part of what identifies a score.
@@ -145,8 +133,8 @@ class Protocol(Described):
         """
         names = ["system_instruction", "think_end_token"]
         settings: dict[str, Any] = {}
-        if self.is_chat:
-            settings["apply_chat_template"] = self.apply_chat_template
+        if self.apply_chat_template:
+            settings["apply_chat_template"] = True
             settings["fewshot_as_multiturn"] = self.is_multiturn
             names.append("enable_thinking")
         if generation := self.gen_kwargs.as_lm_eval():

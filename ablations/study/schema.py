@@ -25,7 +25,6 @@ from pydantic import (
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationSettings
-from ablations.tasks.catalog import Floor
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 
@@ -167,14 +166,6 @@ class ReportBlock(Described):
     margin: float = Field(default=2.0, gt=0)
     """Largest difference, in points, that is called not relevant."""
 
-    floors: dict[str, Floor] = Field(default_factory=dict)
-    """Task -> what a rule that does not read would score (`name`, `score`), in place of the
-    ``floor`` in the task's metadata. The report marks scores below it."""
-
-    tasks: tuple[StrictStr, ...] = ()
-    """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary
-    comparisons first, those in English last, the others in the order of `evaluate`."""
-
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""
 
@@ -196,9 +187,8 @@ class Study(Described):
     """Where the question comes from, such as a section of a paper."""
 
     recipe: dict[str, Any] | None = None
-    """A mergekit recipe, or the path of one. In place of a model, ``task``, ``language`` and
-    ``base`` stand for the experts of that role. If it names real models, `base_model` is the base,
-    and the models with a ``role`` are the experts."""
+    """A mergekit recipe. In place of a model, ``task``, ``language`` and ``base`` stand for the
+    experts of that role; another name is that of an expert, the same in all merges."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
@@ -221,7 +211,7 @@ class Study(Described):
     layer. Without it they are not scaled."""
 
     experts: Pools
-    """The experts by role; see below. Leave it out if the recipe names real models."""
+    """The experts by role; see below."""
 
     experts_file: StrictStr | None = None
     """The experts file that is used without ``--experts``, from the folder of the study file. Not

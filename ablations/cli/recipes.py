@@ -34,14 +34,10 @@ def list_(language: str | None) -> None:
 @click.argument("name")
 @click.argument("out", type=FILE, default=".")
 def copy(name: str, out: Path) -> None:
-    """Copy the recipe NAME to OUT, a folder or a file ending in .yml.
-
-    The JSON schema, with which editors check it, is copied next to it.
-    """
+    """Copy the recipe NAME to OUT, a folder or a file ending in .yml."""
     from ablations.gallery.find import copy_recipe
 
-    for path in copy_recipe(name, out):
-        click.echo(path)
+    click.echo(copy_recipe(name, out))
 
 
 @click.command(short_help="Show everything that is wrong with recipes.")

@@ -64,14 +64,14 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
     """
     show_log()
     with watched():
-        from ablations.evaluate import evaluate_model, read_block
+        from ablations.evaluate import evaluate_model
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
         named = {name: options.pop(name) for name in ("tasks", "benchmarks", "include_path")}
         settings |= {name: value for name, value in named.items() if value}
-        chosen = RunOptions(isolation=pop_isolation(options), **options)
-        result = evaluate_model(model, read_block(settings), chosen, languages)
+        chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
+        result = evaluate_model(model, chosen, languages)
     say(result.report())
 
 

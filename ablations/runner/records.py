@@ -113,11 +113,6 @@ class CellRecord(Cell):
         """The engine that really ran."""
         return self.tasks[0].evaluation.backend
 
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """How the weights got into the engine, for the first task."""
-        return self.tasks[0].provenance
-
     def evaluation(self) -> Evaluation:
         """Return the scores of all tasks as one evaluation, without samples."""
         first = self.tasks[0].evaluation

@@ -49,7 +49,7 @@ def test_an_adapter_is_streamed_as_mergekit_would_merge_it(tmp_path, models):
         options = RunOptions(experts=experts, backend="hf", **places, **way)
         assert not run_study(study, options).summary.failed
     cells = records.load_run(tmp_path / "live").cells
-    assert {cell.provenance["weights"] for cell in cells} == {"streamed"}
+    assert {cell.tasks[0].provenance["weights"] for cell in cells} == {"streamed"}
     assert len({tuple(s.answers for s in cell.tasks[0].samples()) for cell in cells}) == 4
     found, cold = (scores_by_label(tmp_path / name) for name in ways)
     assert len(cold) == 2
@@ -118,7 +118,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
         return run_study(str(study), RunOptions(experts, backend="hf", **places, **options))
 
     def how(name):
-        found = [cell.provenance for cell in records.load_run(tmp_path / name).cells]
+        found = [cell.tasks[0].provenance for cell in records.load_run(tmp_path / name).cells]
         assert len(found) == 4
         return found
 

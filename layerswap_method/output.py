@@ -31,8 +31,8 @@ _RENEWED = (
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
     *_MERGED,
 )
-"""Of an earlier merge, what must not stay next to new files: they would be taken for the new one's.
-Tokenizer files stay: a merge of experts that have none does not write any."""
+"""Files of an earlier merge that would be taken for the new one's, and so must go. Tokenizer files
+stay: a merge of experts that have none does not write any."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"

@@ -121,7 +121,7 @@ class Answering:
                 prompt_tokens=length,
                 context_tokens=context,
                 limit_tokens=limit,
-                asked_tokens=wanted,
+                wanted_tokens=wanted,
                 item=question.request.doc_id,
             )
 

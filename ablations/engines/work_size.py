@@ -58,7 +58,7 @@ def measure_tasks(
 
     sizes: dict[str, TaskSize | str] = {}
     problems: list[LayerSwapError] = []
-    with _offline() as is_asked_for:
+    with _offline() as was_offline:
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
             context = max_model_len or context_of(str(model))
@@ -71,7 +71,7 @@ def measure_tasks(
                 sizes[request.tasks[0]] = _size(request, tokenizer, context)
             except DataAway as error:
                 sizes[request.tasks[0]] = _AWAY
-                problems += [error] if is_asked_for else []
+                problems += [error] if was_offline else []
             except NoIsolation as error:
                 sizes[request.tasks[0]] = error.message
             except InputError as error:

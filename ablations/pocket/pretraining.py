@@ -151,7 +151,8 @@ def _derive_seed(*parts: str | int) -> int:
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration: Jordan et al. 2024, kellerjordan.github.io/posts/muon."""
+"""Coefficients of the quintic Newton-Schulz iteration: Jordan et al. 2024,
+kellerjordan.github.io/posts/muon."""
 ITERATIONS = 5
 
 

@@ -59,7 +59,7 @@ class StudyEngine:
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
         self._key: str | None = None
-        """Of the model that is ready to answer; `_stack` ends what is its alone."""
+        """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
         self._ask: _Ask
         self._how: Mapping[str, Any]
         self._stack = ExitStack()

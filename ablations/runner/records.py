@@ -33,7 +33,7 @@ from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
 SCHEMA_VERSION = 5
-"""Of a run folder; `run.json` states it."""
+"""Version of the form of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
@@ -59,7 +59,7 @@ class TaskRecord(Frozen):
     """The cell that it was evaluated for, in words."""
 
     evaluation: Evaluation
-    """Without samples."""
+    """Its scores, without samples."""
 
     timing_s: dict[str, float]
     """Wall time in seconds: ``total``, of which ``evaluate`` was not spent on getting the model."""
@@ -96,7 +96,7 @@ class CellRecord(Cell):
     """A cell with the records that it has."""
 
     tasks: tuple[TaskRecord, ...] = Field(min_length=1)
-    """In the order of the request; all of them only if the cell is finished."""
+    """Its records in the order of the request; all of them only if the cell is finished."""
 
     @property
     def scores(self) -> tuple[TaskScore, ...]:
@@ -140,7 +140,7 @@ class RunFile(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     study: Study
-    """With the values of the experts file."""
+    """The study, with the values of the experts file."""
 
     experts: dict[str, str]
     """Expert name -> folder as seen from the run folder, or hub id with its commit;
@@ -158,7 +158,7 @@ class RunFile(Frozen):
     """UTC, ISO 8601."""
 
     versions: dict[str, str]
-    """Of this project and of what can change a score."""
+    """Package -> version, of this project and of what can change a score."""
 
 
 class Run(Frozen):

@@ -66,7 +66,7 @@ class RunOptions:
     backend: BackendChoice = "auto"
     executor: Literal["local", "ray"] = "local"
     address: str = "auto"
-    """Of the Ray cluster."""
+    """Address of the Ray cluster."""
 
     jobs: int | None = None
     """Engines at once; None is one here, and one a GPU on a Ray cluster."""

@@ -55,7 +55,7 @@ class Outcome:
     limit_tokens: int | None = None
     """The limit of the answer; None where nothing was generated."""
 
-    asked_tokens: int | None = None
+    wanted_tokens: int | None = None
     """The task's limit."""
 
     item: int | None = field(default=None, compare=False)
@@ -120,7 +120,7 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
         by_task.setdefault(task, []).extend(items)
     for task, own in by_task.items():
         cut = [outcome for outcome in own if outcome.is_cut]
-        lowered = [one for one in own if (one.limit_tokens or 0) < (one.asked_tokens or 0)]
+        lowered = [one for one in own if (one.limit_tokens or 0) < (one.wanted_tokens or 0)]
         if cut:
             longest = max(outcome.prompt_tokens for outcome in cut)
             yield (
@@ -131,7 +131,7 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
         if lowered:
             yield (
                 f"{task}: answers end at {lowered[0].limit_tokens} tokens and not at "
-                f"{lowered[0].asked_tokens}: the context of {lowered[0].context_tokens} tokens "
+                f"{lowered[0].wanted_tokens}: the context of {lowered[0].context_tokens} tokens "
                 "must hold the prompt, too"
             )
 

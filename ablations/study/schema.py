@@ -145,7 +145,7 @@ class PrimaryBlock(Described):
     """The setting of `vary` that is compared with `against`. Without it, every setting."""
 
     parameters: tuple[StrictStr, ...] = ()
-    """Of `first_setting`: only what differs in one of these parameters of `vary` is primary, such
+    """For `first_setting`: only what differs in one of these parameters of `vary` is primary, such
     as ``[placement]``. Without it, every parameter that varies."""
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()

@@ -217,7 +217,7 @@ class TrainConfig(Frozen):
     max_length: int = Field(2048, ge=8)
     """Longest row in tokens; longer rows are cut at the end."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Of the choice and order of rows, of new weights (adapters), and of dropout."""
+    """Seed of the choice and order of rows, of new weights (adapters), and of dropout."""
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
     measure: StrictBool = True

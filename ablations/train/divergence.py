@@ -30,7 +30,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 TOKENS = 128
-"""Of each text, from its beginning: the base's states of all texts are kept in memory."""
+"""Tokens of a text that are read: the base's states of all texts are in memory at once."""
 
 
 class Divergence(Frozen):
@@ -61,7 +61,7 @@ class Divergence(Frozen):
         facts = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in facts.items() if value is not None}
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         """Return the numbers in words."""
         norm, drift = ("-" if n is None else f"{n:.3g}" for n in (self.relative_norm, self.drift))
         return (
@@ -169,7 +169,7 @@ def divergence(
     results = measure(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
-        yield result.tell()
+        yield result.describe()
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
     with write_errors(out):

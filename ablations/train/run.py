@@ -189,7 +189,7 @@ def _finish(
             except InputError as error:  # such as weights that moved as far as another model's
                 logger.warning("the divergence cannot be measured: %s", error.message)
             else:
-                logger.info("%s", divergence.tell())
+                logger.info("%s", divergence.describe())
                 write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
                 record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}

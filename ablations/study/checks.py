@@ -183,6 +183,5 @@ def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell
     if chatty and not study.evaluate.apply_chat_template:
         yield (
             f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "
-            "for models that were trained on chats set evaluate.apply_chat_template: true "
-            "(--apply-chat-template)"
+            "for models that were trained on chats set evaluate.apply_chat_template: true"
         )

@@ -3,7 +3,7 @@
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
 - ``records``: for each task weights, protocol, the task's YAML and data, versions. It names the
-  record's folder. A changed protocol changes it, so that nothing resumes onto old scores.
+  record's file. A changed protocol changes it, so that a run never goes on from old scores.
 
 Code is in them as two numbers, METHOD_VERSION and SCORING_VERSION, which are raised in the change
 that alters a tensor or a score: a word in a table, a comment or a README leave every score valid.

@@ -98,7 +98,7 @@ class Pools(Described):
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Numbers of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts` of `report`.
-    Those of the experts file are added, and win."""
+    For an expert that has facts in the experts file, only those count."""
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""
@@ -170,8 +170,8 @@ class ReportBlock(Described):
     """The lm-eval metric to show. Without it, the first one of each task."""
 
     facts: tuple[StrictStr, ...] = ()
-    """Facts of experts that vary, such as ``experts.task.divergence``: each gives a figure of the
-    scores over it. Several experts count by their mean."""
+    """Facts of the experts that differ between models, such as ``experts.task.drift``. For each the
+    report draws the scores over it; for several experts it takes the mean of their facts."""
 
 
 class Study(Described):

@@ -32,14 +32,14 @@ class EngineOptions(Described):
     """Context length in tokens, prompt and answer together. Without it, the model's own."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the weights in memory, one for all models of a study. ``auto`` is that in
-    which the base is stored."""
+    """Number type of the weights in memory, one for all models of a study. ``auto``: as the base is
+    stored."""
 
     kv_cache_gib: int = Field(default=4, ge=1)
     """vLLM on CPU: GiB for the key-value cache, unless ``VLLM_CPU_KVCACHE_SPACE`` is set."""
 
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """vLLM on GPU: share of the GPU's memory for weights and cache together."""
+    """vLLM on GPU: share of the GPU's memory for weights and key-value cache together."""
 
     tensor_parallel_size: int = Field(default=1, ge=1)
     """vLLM: number of GPUs that share every layer, for models that do not fit one."""

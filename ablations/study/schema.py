@@ -126,7 +126,7 @@ class Evaluate(EvaluationSettings):
     are added to `languages`, for every language code of the language experts."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models; see below. What is left out is as the experts file says."""
+    """How the engine runs the models; see below. The experts file sets what is left out here."""
 
 
 class PrimaryBlock(Described):
@@ -142,15 +142,15 @@ class PrimaryBlock(Described):
     """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
-    """The setting of `vary` that is compared with `against`. Without it, every setting."""
+    """The setting of `vary` to compare with `against`. Without it, every setting."""
 
     parameters: tuple[StrictStr, ...] = ()
     """For `first_setting`: only what differs in one of these parameters of `vary` is primary, such
     as ``[placement]``. Without it, every parameter that varies."""
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
-    """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. The answer begins with them. With them `against` has no default."""
+    """Pairs of settings of `vary` by their numbers, from 1, such as ``[[2, 1], [3, 2]]``: the first
+    minus the second. The report's answer begins with them. With them `against` has no default."""
 
 
 class ReportBlock(Described):
@@ -161,10 +161,10 @@ class ReportBlock(Described):
 
     tables: tuple[Table, ...] = ()
     """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``), 5 (``benchmarks``) and 6
-    (``souping``), with the paper's numbers next to them. The other tables are always there."""
+    (``souping``), with the paper's numbers next to them. Other tables are always written."""
 
     margin: float = Field(default=2.0, gt=0)
-    """Largest difference, in points, that is called not relevant."""
+    """Differences up to this, in points, count as not relevant."""
 
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""
@@ -187,8 +187,8 @@ class Study(Described):
     """Where the question comes from, such as a section of a paper."""
 
     recipe: dict[str, Any] | None = None
-    """A mergekit recipe. In place of a model, ``task``, ``language`` and ``base`` stand for the
-    experts of that role; another name is that of an expert, the same in all merges."""
+    """A mergekit recipe. Its models are ``task``, ``language`` and ``base``, which stand for the
+    experts of these roles, or names of experts, which are the same in all merges."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the

@@ -73,8 +73,8 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
         return "the output folder may not be written"
     if out.exists() and not _can_be_renamed(place):
         return (
-            "the output folder cannot be exchanged whole: it is a mount point, or the folder above "
-            "it may not be written"
+            "the output folder cannot be replaced as a whole: it is a mount point, or the folder "
+            "above it may not be written"
         )
     return None
 
@@ -107,7 +107,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
         if left != holder and (left / _REPLACED).exists():
             LOG.warning("%s: has files of an earlier merge; move what you need away", left)
         elif left != holder and (left / out.name).exists():
-            LOG.warning("%s belongs to a merge that runs, or was killed: then delete it", left)
+            LOG.warning("%s belongs to a merge; if none is running, delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
@@ -128,9 +128,9 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
             try:
                 _replace(folder, place, holder)
             except OSError as error:
-                what = "the merge is finished and cannot be moved there"
+                what = "the merge is finished, but cannot be moved there"
                 if not folder.exists():
-                    what = "the merge is there, and what else was there cannot be moved back"
+                    what = "the merge is written, but the files before it cannot be moved back"
                     folder = holder / _REPLACED
                 raise LayerSwapError(
                     f"{out}: {what} ({error.strerror}); it is in {folder}"

@@ -120,7 +120,7 @@ def build_plan(
     count = bottom_layers + top_layers
     swapped: Iterable[int] = ()
     if placement == "delta_share":
-        raise ValueError("placement: delta_share is measured on whole checkpoints; write another")
+        raise ValueError("placement: delta_share is measured on whole checkpoints; choose another")
     if placement == "soup":
         zone = counts = {}
     elif placement == "layers":

@@ -208,7 +208,7 @@ class LiveEvaluator:
     def _compare(self, when: str) -> None:
         if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._base.donor}: {when}, {self.backend} answers otherwise than at its start "
+                f"{self._base.donor}: {when}, {self.backend} answers differently than at its start "
                 f"({mismatch}); weights loaded into it are not what they should be"
             )
 

@@ -107,7 +107,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     if request.enable_thinking and given:
         raise InputError(
             f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
-            "thinks; leave such tasks out, or ask them without enable_thinking"
+            "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
 

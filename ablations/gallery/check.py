@@ -104,7 +104,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     for reference in dict.fromkeys([*named, *named_models(document)]):
         for part in reference.split("+"):
             if is_hub_id(part) and "@" not in part and not is_there(part):
-                why = f"{part} names no revision, so another day may give another model"
+                why = f"{part} names no revision, so a later download may give another model"
                 yield Finding("note", f"{why}; write {part}@COMMIT")
         try:
             known[reference] = model = look_up(reference, hub=hub)

@@ -128,7 +128,7 @@ def copy_recipe(name: str, out: Path) -> Path:
     source = find_recipe(name)
     target = out if out.suffix in (".yml", ".yaml") else out / source.name
     if target.exists():
-        raise InputError(f"{target}: is there already; name another file")
+        raise InputError(f"{target}: exists already; name another file")
     with write_errors(target):
         write_text(target, source.read_text(encoding="utf-8"))
     return target

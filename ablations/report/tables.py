@@ -146,7 +146,7 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
         {
             "model": row["model"],
             "task": column_name(row, frame),
-            "pairs above both own experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
+            "pairs above both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
             "min": percent(row["min"]),
             "mean": percent(row["value"]),
             "max": percent(row["max"]),

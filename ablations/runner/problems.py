@@ -47,7 +47,7 @@ def _changed(run: Run) -> Iterator[str]:
     )
     for task in changed:
         yield (
-            f"{task}: its file, its data or how it is scored has changed since. Run the study "
+            f"{task}: its file, its data or its scoring has changed since this run. Run the study "
             "again: it scores the stored answers anew, and the model gets only new prompts."
         )
 

@@ -133,7 +133,7 @@ def scale_count(count: int, reference: int, num_layers: int) -> int:
     for a count that is negative or beyond the reference depth.
     """
     if not 0 <= count <= reference:
-        raise ValueError(f"{count} is not a number of layers of a model of {reference}")
+        raise ValueError(f"{count} is not a layer count of a model with {reference} layers")
     return math.floor(count * num_layers / reference + 0.5)
 
 

@@ -129,7 +129,7 @@ def load_belebele(
     if len(rows) <= CHOICE_EXEMPLARS:
         needed = CHOICE_EXEMPLARS + 1
         problems.append(
-            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item take {needed}"
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item need {needed}"
         )
     return {"test": make_dataset(f"belebele {language} (test)", rows, problems)}
 
@@ -167,7 +167,7 @@ def load_flores(
         rows = read_rows(FLORES, "devtest", language, config, hub_id, data_dir)
         texts = {row["id"]: row["text"].strip() for row in rows}
         twice = Counter(row["id"] for row in rows) - Counter(list(texts))
-        problems += [f"{language}: sentence {id_} is there twice" for id_ in twice]
+        problems += [f"{language}: sentence {id_} occurs twice" for id_ in twice]
         # A line break in it would end prompt or answer there.
         odd = [id_ for id_, text in texts.items() if not text or "\n" in text]
         problems += [f"{language}: sentence {id_} is empty or of several lines" for id_ in odd]

@@ -71,7 +71,7 @@ def read_record(root: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: is of another version of this program; choose another --out")
+        raise InputError(f"{path}: written by another layerswap version; choose another --out")
     return record
 
 

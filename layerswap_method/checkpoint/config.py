@@ -234,7 +234,7 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
     if architecture not in DECODERS:
         raise InputError(f"{name}: {architecture} is none of {', '.join(DECODERS)}")
     if document.get("use_sliding_window"):
-        raise InputError(f"{name}: use_sliding_window is true: its layers look back unequally far")
+        raise InputError(f"{name}: use_sliding_window is true: its layers have unequal windows")
     try:
         shape = ModelShape(**stated_fields(document))
     except ValidationError as error:

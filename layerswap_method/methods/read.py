@@ -133,7 +133,7 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe | str:
     try:
         _MERGEKITS[method].model_validate(document)
     except ValueError:
-        return f"what it says of {method} is more than models and weights"
+        return f"what the recipe says of {method} is more than models and weights"
     return _MERGEKITS[method].read(document)
 
 

@@ -71,7 +71,7 @@ def test_a_recipe_can_be_copied_once(name, tmp_path, monkeypatch):
     assert {found.level for found in check_recipe(recipe, hub=False)} == {"note"}
     code, text = run("copy", "community/qwen3_german", name)
     assert code == 2
-    assert "is there already" in text
+    assert "exists already" in text
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

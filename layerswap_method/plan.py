@@ -75,7 +75,7 @@ class LayerPlan:
         rows = [tuple(letters.get(letter) for letter in row) for row in text.split("/")]
         is_form = len(rows) in (1, 3) and len({len(row) for row in rows}) == 1 and rows[0]
         if not is_form or any(source is None for row in rows for source in row):
-            raise ValueError(f"plan {text!r}: write rows of {', '.join(letters)}, one a layer")
+            raise ValueError(f"plan {text!r}: write rows of {', '.join(letters)}, one per layer")
         first, *modules = rows
         return cls(first, dict(zip(MODULES, modules, strict=False)))  # type: ignore[arg-type]
 

@@ -94,7 +94,7 @@ class TensorMix(Frozen):
 
     @property
     def sum_dtype(self) -> str:
-        """Return the torch dtype of the terms; torch is asked where theirs must be promoted."""
+        """Return the torch dtype of the terms; torch promotes theirs where they differ."""
         names = {self.load_dtype or term.dtype for term in self.terms}
         if len(names) == 1:
             return names.pop()

@@ -1,4 +1,4 @@
-"""Write the tables of `recipes/README.md`: one row a recipe, made of its header and its settings.
+"""Write the tables of `recipes/README.md`: one row per recipe, from its header and its settings.
 
     python -m tools.gallery_tables [--write]
 

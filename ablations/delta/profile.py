@@ -52,7 +52,7 @@ class DeltaProfile:
     share_changed: float
 
     tensors: pd.DataFrame
-    """A row a tensor, as ``delta.csv`` has it:
+    """One row per tensor, as ``delta.csv`` has it:
 
     - ``name``; ``layer``: decoder layer, 0-based from the embedding side, or none;
     - ``parameter``: below the layer, without ``.weight``; the whole name outside of the layers;
@@ -93,7 +93,7 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
     """Return the sums over the change of every tensor; both checkpoints are read once.
 
     Returns:
-        A row a tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``; ``means``, a float64
+        One row per tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``; ``means``, a float64
         array of the mean absolute change (MAV) of every input feature; ``change`` and ``base``,
         sums of squares; ``size``, the number of values, and ``changed``, of those with a change
         other than 0 in float32.

@@ -52,7 +52,7 @@ class Choice(NamedTuple):
     """Task -> why it is skipped."""
 
     runs_code: bool
-    """Whether one of `asked` executes what the model writes."""
+    """Whether a chosen task executes what the model writes."""
 
 
 def check_tasks(request: EvaluationRequest) -> Choice:
@@ -240,7 +240,7 @@ def _manager(
 
 @cache
 def lm_eval_index() -> Mapping[str, Any]:
-    """Return lm-eval's index of its own tasks: ten thousand files, some eight seconds."""
+    """Return lm-eval's index of its own tasks: ten thousand files, about eight seconds."""
     from lm_eval.tasks import TaskManager
 
     tell(Step("reading lm-eval's index of tasks"))

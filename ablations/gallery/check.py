@@ -83,7 +83,7 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
 
 
 def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
-    """Return one line a finding of each recipe, and the sum."""
+    """Return one line per finding of each recipe, and their number."""
     lines, levels = [], Counter[Level]()
     for path, listed in findings.items():
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]

@@ -51,7 +51,7 @@ def figures(
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
-    """Draw a row a comparison, a panel a task, with the margin as a band."""
+    """Draw one row per comparison and one panel per task, with the margin as a band."""
     panels = list(frame.groupby(["task", "language"], sort=False))
     heights = [len(part) for _, part in panels]
 

@@ -98,7 +98,7 @@ def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
 
 
 def _counts(primary: pd.DataFrame) -> Iterator[str]:
-    """Yield how the primary comparisons came out, a sentence a rival."""
+    """Yield how the primary comparisons came out, one sentence per rival."""
     for rival, part in primary.groupby("rival", sort=False):
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":

@@ -20,7 +20,7 @@ MOST_CUT = 0.5
 
 
 def evaluation_problems(run: Run) -> tuple[str, ...]:
-    """Return what is wrong with the evaluation itself, a text a problem: what, where, what to do.
+    """Return the problems of the evaluation itself, one text each: what, where, what to do.
 
     Looked for are tasks that have changed since they were scored, prompts that did not fit the
     model, filters that find no answer, empty answers, and tasks on which every model scores 0.

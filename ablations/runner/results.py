@@ -1,4 +1,4 @@
-"""What a run folder shows a reader: a table of scores, and the observations, one row an item.
+"""What a run folder shows a reader: a table of scores, and the observations, one row per item.
 
 With `run.json`, observations.parquet is all that a report needs: its schema has the records in it.
 """

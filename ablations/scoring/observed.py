@@ -1,4 +1,4 @@
-"""What can be observed beside a task's metrics: truncation, language, why a score is 0; and notes.
+"""What is observed besides a task's metrics: truncation, language, why a score is 0; and notes.
 
 Derived from what lm-eval logged and how the requests went: did the prompt fit, did the answer end.
 Notes on tasks have the form ``TASK: text``.

@@ -131,7 +131,7 @@ class EvaluationSettings(Protocol):
 
 
 class EvaluationRequest(EvaluationSettings):
-    """What a model is asked."""
+    """The tasks and settings of one evaluation."""
 
     isolation: Isolation | None = None
     """What holds generated programs; None skips the tasks that run them."""

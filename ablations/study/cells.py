@@ -148,7 +148,7 @@ def _recipes(study: Study) -> Iterator[Cell]:
 
 
 def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
-    """Return role -> name of the expert, for every choice of one expert a role."""
+    """Return role -> name of the expert, for every choice of one expert per role."""
     own = [role for role in roles if pools.names(role)]
     choices = itertools.product(*map(pools.names, own))
     return [dict(zip(own, names, strict=True)) for names in choices]

@@ -187,7 +187,7 @@ class Select(Frozen):
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, in place of the hub."""
     limit: int | None = Field(None, ge=1)
-    """Items a task."""
+    """Items per task."""
     keep: int = Field(3, ge=1)
     """Checkpoints that stay; the best one becomes the expert."""
     backend: BackendChoice = "auto"

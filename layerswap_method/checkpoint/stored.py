@@ -1,7 +1,7 @@
 """Stored tensors: where their bytes are in a safetensors file, and how they are read.
 
 safetensors checks the headers; the bytes are read and not mapped, because a mapped file would stay
-in the resident set of the process. torch is imported where tensors are asked for.
+in the resident set of the process. torch is imported where tensors are read.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> No
 def meant_method(name: str) -> str:
     """Return this project's method that `name` is, or nearly is; else an empty text.
 
-    mergekit's registry is asked only where it matters, for it takes seconds to import.
+    mergekit's registry takes seconds to import, so it is read only where it matters.
     """
     written = name.lower().replace("-", "_")
     if written in OWN:

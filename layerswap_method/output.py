@@ -152,7 +152,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def give_folder_mode(folder: Path) -> None:
-    """Let everybody read and write the files in `folder` who may do so with the folder.
+    """Give the files in `folder` the read and write permissions of the folder itself.
 
     safetensors (0.8) and `tempfile` write files that only their owner may read.
     """

@@ -118,7 +118,7 @@ def mixes_from_json(text: str) -> dict[str, TensorMix]:
 
 
 class MixReader:
-    """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension).
+    """The content of one `TensorMix`, in blocks of rows (ranges of the first dimension).
 
     `shape`, `dtype` (torch's) and `nbytes` are those of the result.
     """

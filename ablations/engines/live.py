@@ -92,7 +92,7 @@ class SwapFailed(LayerSwapError):
 
 
 class LiveEvaluator:
-    """Evaluates `Merge`s. Its engine outlives them; nothing else of them stays.
+    """Evaluates `Merge`s one after another in one engine, which keeps nothing of earlier ones.
 
     Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a

@@ -69,7 +69,7 @@ def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
     if frame["p"].notna().any():
         lines += _methods(run, frame)
     lines.append(
-        "A score is the mean over the cells and items of a model. Observations, one row an item, "
+        "A score is the mean over the cells and items of a model. Observations, one row per item, "
         "are in observations.parquet, and the comparisons in comparisons.parquet."
     )
     return [line for line in lines if line]

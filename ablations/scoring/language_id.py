@@ -1,6 +1,6 @@
 """Whether an answer is in the language it should be in.
 
-An answer to a maths problem is not prose alone: it holds numbers, formulas, code, names, and loan
+An answer to a math problem is not only prose: it holds numbers, formulas, code, names, and loan
 words. The rule, in this order:
 
 1. Code (fenced or in backticks), LaTeX commands, tags, addresses and everything that is no letter

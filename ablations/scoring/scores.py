@@ -70,8 +70,8 @@ def read_scores(
     once, under its first filter.
 
     Raises:
-        LayerSwapError: when a score cannot be derived again from its samples: then one of the
-            two is not what it is taken for, and its interval would be about something else.
+        LayerSwapError: when a score cannot be computed again from its samples: one of them is
+            wrong then, and an interval from the samples would not be that of the score.
     """
     scores = []
     for task in raw["samples"]:

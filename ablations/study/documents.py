@@ -242,7 +242,7 @@ def unmerged(merge: Mapping[str, Any]) -> str | None:
 
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
-    """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
+    """Return a recipe, or a part of one, with texts that are keys of `references` replaced."""
     if isinstance(value, Mapping):
         return {key: with_references(inner, references) for key, inner in value.items()}
     if isinstance(value, list):

@@ -43,7 +43,7 @@ from layerswap_method.recipe.references import named_models
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study that can be run: nothing is left to be found wrong before the first cell."""
+    """A study that passed every check and can be run."""
 
     study: Study
     """The study, with what the experts file sets."""

@@ -4,8 +4,8 @@ lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``m
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
 ``--metadata '{"data_dir": "..."}'``) replaces the hub. The layout is in README.md here.
 
-Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` where it is not the
-benchmark's.
+Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` for data that is
+not the benchmark's.
 """
 
 from __future__ import annotations

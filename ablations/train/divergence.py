@@ -1,8 +1,8 @@
 """How far experts are from their base: norms of their changes, drift of their hidden states.
 
-The drift is 1 - cosine, per token and layer, averaged over tokens. Not CKA: linear CKA does not
-change when one model's states are rotated, and a swap puts layers of one expert on top of those of
-another without a rotation between them. What counts is whether the states stay where they were.
+The drift is 1 - cosine, per token and layer, averaged over tokens. CKA would not do: linear CKA is
+blind to a rotation of one model's states, and a swap puts layers of one expert on top of those of
+another without a rotation between them, so it matters whether the states stay where they were.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one reader of ``config.json``: the fields of transformers' configs that a merge needs.
 
-transformers' own config classes cost seconds and 200 MB to import. What a config leaves out is None
-here: what holds then depends on the model's class, and the files tell (`compatible`).
+transformers' own config classes cost seconds and 200 MB to import. A field that a config leaves out
+is None here: its default depends on the model's class (see `compatible`).
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ModelConfig(Frozen):
     """What a ``config.json`` says, under the names of transformers.
 
     `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
-    has no name), `dtype` torch's. `further_layers`, stored behind the decoder's, predict further
-    tokens.
+    has no name), `dtype` torch's. `further_layers` are the multi-token-prediction layers, stored
+    after the decoder's.
     """
 
     model_type: str

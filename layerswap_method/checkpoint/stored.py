@@ -128,7 +128,7 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
 
 @contextmanager
 def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
-    """Yield the tensor's file, unbuffered, if it was not written anew since its header was read."""
+    """Yield the tensor's file, unbuffered; raise if it was rewritten since its header was read."""
     try:
         opened = tensor.file.open("rb", buffering=0)
     except OSError as error:
@@ -196,7 +196,7 @@ def torch_dtype(name: str) -> torch.dtype:
 
 @functools.lru_cache(maxsize=64)
 def same_content(one: StoredTensor, other: StoredTensor) -> bool:
-    """Return whether two tensors are alike: dtype, shape and every byte."""
+    """Return whether two tensors have the same dtype, shape and bytes."""
     if (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
     size = min(1 << 20, one.nbytes)

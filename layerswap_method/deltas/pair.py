@@ -163,7 +163,7 @@ def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterat
 
 
 def not_finite(pair: DeltaPair, name: str) -> InputError:
-    """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
+    """Return the error for a tensor whose delta is not finite: in which checkpoint, how much."""
     for side, tensors in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
         stored = tensors[name]
         bad = sum(
@@ -195,7 +195,7 @@ def _check_related(pair: DeltaPair) -> None:
 
 
 def cached(key: Hashable, compute: Callable[[], T]) -> T:
-    """Return the result under `key`, computed where it is not cached; the oldest one used goes.
+    """Return the cached result of `key`, or compute it; the least recently used one is dropped.
 
     A study measures the same changes with many thresholds and weights, and each pass reads two
     whole checkpoints. The key has the name of what is measured and all that it depends on.

@@ -15,7 +15,7 @@ from layerswap_method.recipe.references import named_models, syntax_problem
 
 
 def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
-    """Check a recipe whose method, or nearly, `applies` says is this project's; pass any other."""
+    """Check a recipe if `applies` says that its method is, or nearly is, one of this project's."""
     name = document.get("merge_method")
     meant = meant_method(name) if isinstance(name, str) else ""
     if applies(meant):

@@ -52,7 +52,7 @@ class SuiteResult:
 
     out: Path
     run: Run
-    """What is in the folder `out` of this call's tasks."""
+    """Content of the folder `out` for this call's tasks."""
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:

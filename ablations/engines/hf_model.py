@@ -91,7 +91,7 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
                 reader.copy_to(parameter)
 
     def reset_cache(self) -> None:
-        """Do nothing: lm-eval keeps no cache between two runs on a transformers model."""
+        """Do nothing: lm-eval has no cache between two runs on a transformers model."""
 
     def close(self) -> None:
         """Do nothing: the model goes with this object."""

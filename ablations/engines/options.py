@@ -61,10 +61,10 @@ class EngineOptions(Described):
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def of_backend(self, backend: Literal["hf", "vllm"]) -> EngineOptions:
-        """Return the options as this backend reads them: those of the other one as by default."""
+        """Return the options that this backend reads; all others are set to their defaults."""
         fields = type(self).model_fields
         return self.model_copy(update={n: fields[n].default for n in _UNREAD_BY[backend]})
 
     def identity(self) -> dict[str, Any]:
-        """Return what of the options is a part of a score's identity, as JSON holds it."""
+        """Return the options that are part of a score's identity, as JSON holds them."""
         return self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))

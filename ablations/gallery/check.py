@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A model as far as it can be known here."""
+    """What is known of a model on this machine."""
 
     depth: int | None = None
     """Decoder layers; None where no config states it."""

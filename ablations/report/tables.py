@@ -210,7 +210,7 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
 
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return every score of every cell, and what has none."""
+    """Return every score of every cell, and the tasks without a score."""
     frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
     rows = [
         {

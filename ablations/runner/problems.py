@@ -1,6 +1,6 @@
 """Evaluations that went wrong without an error.
 
-A task on which every model scores 0 compares nothing, and often its prompt or its filter is at
+On a task where every model scores 0 nothing is compared, and often its prompt or its filter is at
 fault. Reports say so before any score.
 """
 

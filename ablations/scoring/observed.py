@@ -114,7 +114,7 @@ def observed_values(
 
 
 def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
-    """Yield per task what did not fit the model's context, in words."""
+    """Yield notes on tasks whose prompts or answers did not fit the model's context."""
     by_task: dict[str, list[Outcome]] = {}
     for (task, _), items in outcomes.items():
         by_task.setdefault(task, []).extend(items)

@@ -143,8 +143,8 @@ def _primary_problems(study: Study) -> Iterator[str]:
 def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> list[Path]:
     """Return the folders whose tokenizers the models of a study bring.
 
-    A merge brings that of its base model. One whose recipe makes a tokenizer is left out: it is
-    known when it is merged.
+    A merge has that of its base model. One whose recipe makes a tokenizer is left out: that is
+    known only after the merge.
     """
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
     folders = dict[Path, None]()

@@ -127,8 +127,8 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
     """Return a hash of prompts, generation and engine: what all scores of a study share.
 
-    Options that are left as they were before they existed are no part of it, so that scores of
-    before keep their keys.
+    Later options with their default value are no part of it, so that scores from before them keep
+    their keys.
     """
     overrides = request.overrides()
     return fingerprint_of(

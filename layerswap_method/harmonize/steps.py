@@ -26,7 +26,7 @@ _WRITTEN = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate",
 def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     """Return the smallest shape that holds all of `shapes`; settings are those of the first.
 
-    The epsilon of the norms is that of the first of the widest models, which is then not scaled.
+    The epsilon of the norms is that of the first of the widest models, so that this is not scaled.
     It has the fewest key-value heads that are possible, and of those the smallest groups.
     """
     hidden = max(shape.hidden for shape in shapes)

@@ -46,7 +46,7 @@ def syntax_problem(reference: str) -> str | None:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether something is at `path`; nothing is at one too long for the file system."""
+    """Return whether `path` exists; one too long for the file system does not."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
 
 
@@ -66,7 +66,7 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
 
 
 def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
-    """Return the message for a folder that is no folder; `folder` is as in `resolve_from`.
+    """Return the message for a folder that does not exist; `folder` is as in `resolve_from`.
 
     A relative path is looked for from the folders above the current one: commands are often started
     in a subfolder.

@@ -22,9 +22,9 @@ INDEX = "model.safetensors.index.json"
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or of `content`.
+    """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or `content`.
 
-    That makes its bytes on a device, piece by piece, each good until the next one.
+    `content` makes its bytes on a device, piece by piece; a piece is valid until the next one.
     """
 
     name: str

@@ -109,8 +109,8 @@ def build_plan(
     - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included);
     - ``soup``: none; every layer is averaged, and the counts are not read.
 
-    There, but for `soup`, the t_b layers after (output side of) each run of swapped layers and the
-    t_u layers before it are averaged, language wins over average and average over task, and
+    In these, except `soup`, the t_b layers after (output side of) each run of swapped layers and
+    the t_u layers before it are averaged, language wins over average and average over task, and
     n+t_b+t_u may not pass L.
 
     Raises ValueError with the numbers, where they do not fit L, and for ``delta_share``.

@@ -1,6 +1,6 @@
 """One output tensor as coefficients over stored tensors: its identity, and its content.
 
-A `TensorMix` is hashable and goes through JSON. No tensor is held whole (but for an adapter's
+A `TensorMix` is hashable and goes through JSON. No tensor is held whole (except an adapter's
 change): content is read and computed a block of rows at a time.
 """
 
@@ -267,7 +267,7 @@ def build_merge(
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
-    It has every weight that any of the models stores, but for a tied output embedding. `dtype` and
+    It has every weight that any of the models stores, except a tied output embedding. `dtype` and
     `rows_from` are as in `checkpoint.compatible.merge_warnings`.
     """
     checkpoints = [model.checkpoint for model in models]

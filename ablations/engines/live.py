@@ -81,7 +81,7 @@ class Baseline(NamedTuple):
         allowed = NATS_PER_TOKEN + 2 * abs(before - self.second.log_likelihood)
         # Written so that NaN differs from every number, and from itself it does not.
         if not (abs(after - before) <= allowed or (after != after and before != before)):
-            return f"a log-likelihood of {before:.4f} nats a token became {after:.4f}"
+            return f"a log-likelihood of {before:.4f} nats per token became {after:.4f}"
         if self.first.text == self.second.text != now.text:
             return f"the greedy answer {self.first.text!r} became {now.text!r}"
         return None

@@ -178,8 +178,8 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
         return f"all {len(samples)} answers are empty"
     if spaced := sum(map(_differs_by_space, samples)):
         return (
-            f"{spaced} of {len(samples)} answers equal their targets but for white space and count "
-            "as wrong; add the filter remove_whitespace to the task"
+            f"{spaced} of {len(samples)} answers differ from their targets only in white space and "
+            "count as wrong; add the filter remove_whitespace to the task"
         )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
         return (

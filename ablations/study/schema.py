@@ -254,7 +254,7 @@ class Study(Described):
         return tuple(settings)
 
     def pools(self, setting: Setting) -> Pools:
-        """Return the experts of one setting: those of the study, but for the roles it names."""
+        """Return the experts of one setting: those of the study, except the roles it names."""
         chosen: dict[str, Any] = {
             name.removeprefix(EXPERTS): value if isinstance(value, tuple) else (str(value),)
             for name, value in setting.items()

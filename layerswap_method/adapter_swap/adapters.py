@@ -39,7 +39,7 @@ _NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim")
 
 
 class NewAdapter(NamedTuple):
-    """An adapter in memory: its two files (but for the base), its record in the plan, log lines."""
+    """An adapter in memory: its two files (except the base), its record in the plan, log lines."""
 
     tensors: Mapping[str, torch.Tensor]
     config: Mapping[str, Any]

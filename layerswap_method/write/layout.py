@@ -15,7 +15,7 @@ from layerswap_method.recipe.document import Merge
 from layerswap_method.tensors import MixReader, TensorMix
 
 SHARD_BYTES = 5_000_000_000
-"""Bytes of the tensors in one file, at most, but for a tensor that alone is larger."""
+"""Most bytes of tensors in one file; a single larger tensor exceeds it."""
 
 INDEX = "model.safetensors.index.json"
 

@@ -105,7 +105,7 @@ def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
     [
         (CALM, CALM, None),
         (CALM, (-2.009, "w1 w2"), None),
-        (CALM, (-2.02, "w1 w2"), "-2.0000 nats a token became -2.0200"),
+        (CALM, (-2.02, "w1 w2"), "-2.0000 nats per token became -2.0200"),
         (CALM, (float("nan"), "w1 w2"), "became nan"),
         (CALM, (-2.0, "w9"), "answer 'w1 w2' became 'w9'"),
         # An engine that was untouched, and answered differently.

@@ -171,8 +171,8 @@ def answers(responses, filtered=None):
         (
             answers(lambda s, place: f" {s['target']}" if place < 15 else f"not {place}"),
             1,
-            "15 of 20 answers equal their targets but for white space and count as wrong; add the "
-            "filter remove_whitespace",
+            "15 of 20 answers differ from their targets only in white space and count as wrong; "
+            "add the filter remove_whitespace",
         ),
     ],
 )

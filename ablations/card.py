@@ -64,7 +64,7 @@ def write_card(
         hub: whether licences of models that are not here may be fetched from the hub.
 
     Raises:
-        InputError: for a folder that is no merge, a card that huggingface_hub cannot read, or a run
+        InputError: for a folder that is not a merge, a card that the hub cannot read, or a run
             without scores of the model.
     """
     from huggingface_hub import ModelCard

@@ -195,7 +195,7 @@ def _restore(replaced: Path, out: Path) -> None:
 
 
 def _renewed(folder: Path) -> set[str]:
-    """Return the names of what an earlier merge wrote in `folder`; none where it is no merge."""
+    """Return the names of what an earlier merge wrote in `folder`; none where it is not a merge."""
     patterns = _RENEWED if _is_merge(folder) else ()
     return {path.name for pattern in patterns for path in folder.glob(pattern)}
 

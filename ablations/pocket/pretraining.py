@@ -1,6 +1,6 @@
 """The pretraining of a base, from fresh weights: tokenizer, batches, the optimiser, the loop.
 
-A loop of its own, with Muon, because this is no fine-tuning: experts are trained by
+A loop of its own, with Muon, because this is not fine-tuning: experts are trained by
 `ablations.train`. On one thread the same inputs give the same bytes.
 """
 

@@ -3,7 +3,7 @@
 An answer to a math problem is not only prose: it holds numbers, formulas, code, names, and loan
 words. The rule, in this order:
 
-1. Code (fenced or in backticks), LaTeX commands, tags, addresses and everything that is no letter
+1. Code (fenced or in backticks), LaTeX commands, tags, addresses and all that is not a letter
    or vowel sign are left out. What has nothing left ("11", an empty answer) is in no language.
 2. More than half of the remaining letters must be of the script of the language. Where the script
    belongs to one language among those that models are trained on (Telugu, Bengali, Thai; Japanese

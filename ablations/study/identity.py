@@ -127,7 +127,7 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
     """Return a hash of prompts, generation and engine: what all scores of a study share.
 
-    Later options with their default value are no part of it, so that scores from before them keep
+    Later options with their default value are not part of it, so that scores from before them keep
     their keys.
     """
     overrides = request.overrides()

@@ -127,7 +127,7 @@ def floor_of(metadata: Any) -> Floor | None:
     """Return the floor that the metadata of a task state; None where they state none.
 
     Raises:
-        InputError: for a floor without a name, or with a score that is no number from 0 to 1.
+        InputError: for a floor without a name, or with a score that is not a number from 0 to 1.
     """
     if not isinstance(metadata, Mapping) or "floor" not in metadata:
         return None

@@ -104,7 +104,7 @@ def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Datase
     problems = []
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
-            problems.append(f"item {index}: answer_number {row['answer_number']!r} is no number")
+            problems.append(f"item {index}: answer_number {row['answer_number']!r} is not a number")
         elif are_exemplars and not row["answer"]:
             problems.append(f"item {index}: an exemplar without `answer`")
         else:  # the hub has 2125 where files may have "2,125"

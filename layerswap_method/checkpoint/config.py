@@ -241,5 +241,5 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
         fields = ", ".join(str(item["loc"][0]) for item in error.errors())
         raise InputError(f"{name}: config.json does not state {fields} as it must") from error
     if shape.heads % shape.kv_heads:
-        raise InputError(f"{name}: {shape.heads} heads are no multiple of {shape.kv_heads}")
+        raise InputError(f"{name}: {shape.heads} heads are not a multiple of {shape.kv_heads}")
     return shape

@@ -146,7 +146,7 @@ def _find_folder(
 
 
 def is_hub_id(text: str) -> bool:
-    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
+    """Return whether a text that is not a folder has the form of a hub id, OWNER/NAME."""
     return text.count("/") == 1 and not text.startswith((".", "/", "~"))
 
 

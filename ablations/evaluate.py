@@ -90,7 +90,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     Raises:
         InputError: for wrong settings, unknown languages or benchmarks, only tasks that need leave
             to run code, data that is missing (all of it in one message, before a model is loaded),
-            a model that is not there, an adapter that cannot be streamed, a missing backend, or a
+            a model that does not exist, an adapter that cannot be streamed, a missing backend, or a
             folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """

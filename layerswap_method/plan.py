@@ -209,7 +209,7 @@ def parse_layers(
 ) -> tuple[int, ...]:
     """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
 
-    Raises ValueError for anything but numbers and ranges of layers that are there, each once.
+    Raises ValueError for anything but numbers and ranges of existing layers, each once.
     """
     layers: set[int] = set()
     shown = text if len(text) <= 80 else f"{text[:77]}..."

@@ -102,7 +102,7 @@ def tasks() -> None:
 @choice_option(
     "--executor",
     ["local", "ray"],
-    "Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
+    "Run on this machine or on a running Ray cluster (pip install 'layerswap[ray]').",
 )
 @click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
 @click.option(

@@ -66,7 +66,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     "--layers",
     type=COUNT,
     metavar="N",
-    help="Depth of the models; without it, read from a config, here or on the hub.",
+    help="Depth of the models; by default read from a config, local or on the hub.",
 )
 def plan(recipe: str, layers: int | None) -> None:
     """Draw which expert supplies each layer of RECIPE, and everything outside the layers.

@@ -1,4 +1,4 @@
-"""Which engine evaluates here, in which version. Imports none of them."""
+"""Which engine evaluates on this machine, in which version. Imports none of them."""
 
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
     if options.gpus > devices:
         sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
         raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
-            f"are {devices} {what} here; lower one of them"
+            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and this "
+            f"machine has {devices} {what}; lower one of them"
         )
 
 

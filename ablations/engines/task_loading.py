@@ -195,7 +195,7 @@ def task_manager(request: EvaluationRequest) -> Any:
     """Return lm-eval's task manager, which knows every task of the request.
 
     Raises:
-        InputError: for a folder that is not there, or unknown tasks.
+        InputError: for a folder that does not exist, or unknown tasks.
     """
     tell(Step("reading the task files"))
     if not request.task_folder.is_dir():

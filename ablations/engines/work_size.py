@@ -52,7 +52,7 @@ def measure_tasks(
 
     Raises:
         InputError: for tasks whose files or data are wrong.
-        LayerSwapError: for data that is not here, where the user has switched downloads off.
+        LayerSwapError: for data not on this machine, where the user has switched downloads off.
     """
     from transformers import AutoTokenizer
 
@@ -63,7 +63,7 @@ def measure_tasks(
             tokenizer = AutoTokenizer.from_pretrained(model)
             context = max_model_len or context_of(str(model))
         except (OSError, ValueError) as error:
-            why = f"the tokenizer is not here ({first_line(error)})"
+            why = f"no tokenizer on this machine ({first_line(error)})"
             return {request.tasks[0]: why for request in requests}
         for request in requests:
             tell(Step(f"counting the tokens of {request.tasks[0]}"))

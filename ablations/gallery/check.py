@@ -72,7 +72,7 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """Return what is wrong with one recipe, errors first.
 
-    With `hub`, configs of models that are not here may be fetched from the hub.
+    With `hub`, configs of models that are not on this machine may be fetched from the hub.
     """
     try:
         document = read_recipe_file(path).document
@@ -161,7 +161,7 @@ def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterat
 def _merge_findings(
     document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Yield what does not fit between the models that are here."""
+    """Yield what does not fit between the models on this machine."""
     how: dict[str, Any] = {
         "rows_from": set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
@@ -180,10 +180,10 @@ def _merge_findings(
 
 
 def look_up(reference: str, *, hub: bool) -> Known:
-    """Return what is known of a model: its headers if it is here, else, with `hub`, its config.
+    """Return what is known of a model: its headers if it is local, else, with `hub`, its config.
 
     Raises:
-        InputError: for a checkpoint that is here and cannot be read.
+        InputError: for a local checkpoint that cannot be read.
     """
     try:
         files = find_model(reference, download=False)

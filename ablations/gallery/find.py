@@ -28,7 +28,7 @@ def find_recipe(name: str) -> Path:
     (an editable install), then inside it (a wheel).
 
     Raises:
-        InputError: when it is in none of them, or is the path of a file that is not there.
+        InputError: when it is in none of them, or is the path of a file that does not exist.
     """
     if name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
@@ -122,7 +122,7 @@ def copy_recipe(name: str, out: Path) -> Path:
     `name` is as `find_recipe` takes it, `out` a file ending in ``.yml``, or else a folder.
 
     Raises:
-        InputError: for an unknown recipe, or where the file is there already.
+        InputError: for an unknown recipe, or where the file exists already.
         LayerSwapError: where it cannot be written.
     """
     source = find_recipe(name)

@@ -89,7 +89,7 @@ class TaskRecord(Frozen):
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(self.path, error) from error
         if number != self.items + 1:
-            raise _damaged(self.path, f"{number - 1} of {self.items} items are there")
+            raise _damaged(self.path, f"it has {number - 1} of {self.items} items")
 
 
 class CellRecord(Cell):

@@ -69,7 +69,7 @@ class RunOptions:
     """Address of the Ray cluster."""
 
     jobs: int | None = None
-    """Engines at once; None is one here, and one a GPU on a Ray cluster."""
+    """Engines at once; None is one on this machine, and one per GPU on a Ray cluster."""
 
     only: tuple[str, ...] = ()
     """Conditions NAME=VALUE on the cells; none for all."""

@@ -52,7 +52,7 @@ _NO_PROSE = re.compile(
 
 
 def why_not_judged(language: str, script: str) -> str | None:
-    """Return why answers in a language cannot be judged here, None where they can.
+    """Return why answers in a language cannot be judged on this machine, None where they can.
 
     `language` is an ISO 639-1 code, `script` the ISO 15924 code of how it is written.
     """

@@ -71,7 +71,7 @@ def find_isolation(isolation: Isolation | None = None) -> Isolation:
     """Return what holds programs, proven to work; None takes that of `code_isolation`.
 
     Raises:
-        NoIsolation: when it is bwrap and that does not work here.
+        NoIsolation: when it is bwrap and that does not work on this machine.
     """
     isolation = isolation or _isolation.get()
     if isolation == "bwrap" and (failure := probe()) is not None:

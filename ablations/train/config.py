@@ -132,7 +132,7 @@ class FrozenLayers(Frozen):
         return self
 
     def trained_layers(self, num_layers: int) -> set[int]:
-        """Return the 0-based layers that are trained; ValueError for layers that are not there."""
+        """Return the 0-based layers that are trained; ValueError for layers that do not exist."""
         frozen = parse_layers(self.layers, num_layers, "layers") if self.layers else ()
         return set(range(num_layers)) - set(frozen)
 

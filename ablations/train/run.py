@@ -129,7 +129,7 @@ def train_expert(
 
 
 def check_installed() -> None:
-    """Check that what training needs is there.
+    """Check that what training needs is installed.
 
     Raises:
         InputError: where it is not, with the command that installs it.

@@ -94,7 +94,7 @@ def find_model_files(
 
     `folder` is as in `resolve_from`, `cache_dir` the hub's cache; with `download` false a hub id
     must be in there. `hint` says how to make a folder that is missing. Raises `InputError` for what
-    is not there, and for an adapter that is not peft's.
+    does not exist, and for an adapter that is not peft's.
     """
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)

@@ -78,7 +78,7 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
     with pytest.raises(InputError, match="with --backend hf one GPU holds"):
         check_devices("hf", large)
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
-    with pytest.raises(InputError, match=r"64 x 4 = 256, and there are \d+ GPUs here"):
+    with pytest.raises(InputError, match=r"64 x 4 = 256, and this machine has \d+ GPUs"):
         check_devices("vllm", large)
     check_devices("vllm", EngineOptions())
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)

@@ -45,7 +45,7 @@ class SuiteResult:
     """What a model scored."""
 
     model: str
-    """As the user named it."""
+    """Name of the model as the user wrote it."""
 
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""

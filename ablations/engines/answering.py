@@ -49,14 +49,14 @@ class Question:
 class Answering:
     """Answers requests from `answers`, and the others by `_generate` or `_score`.
 
-    `outcomes` has how the requests of each item went, since it was emptied.
+    `outcomes` has what happened to the requests of each item since it was last emptied.
     """
 
     answers: AnswerFile | None = None
     """Stored answers; None stores nothing."""
 
     think_end_token: str | None = None
-    """Ends the thinking, which is no part of an answer."""
+    """Token that ends the thinking, which is not part of an answer."""
 
     keeps_task_limit = False
     """Whether the limit of an answer is the user's own."""

@@ -88,7 +88,7 @@ class Baseline(NamedTuple):
 
 
 class SwapFailed(LayerSwapError):
-    """A model could not be put into a live engine; a checkpoint on disk may do."""
+    """A model could not be loaded into a live engine; a checkpoint on disk may work."""
 
 
 class LiveEvaluator:

@@ -67,7 +67,7 @@ class Pretraining(Frozen):
     rare_words: float = 0.1
     """Share of rare words in documents that hold target-language words, 0 to 1."""
     tokens_per_batch: int = 1536
-    """Padding included."""
+    """Tokens of a batch, padding included."""
 
 
 @cache

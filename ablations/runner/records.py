@@ -155,7 +155,7 @@ class RunFile(Frozen):
     """Notes of the plan: scaled layer counts, cells that share weights."""
 
     created: str
-    """UTC, ISO 8601."""
+    """Time of creation in UTC, ISO 8601."""
 
     versions: dict[str, str]
     """Package -> version, of this project and of what can change a score."""
@@ -167,10 +167,10 @@ class Run(Frozen):
     path: Path
     head: RunFile
     cells: tuple[CellRecord, ...]
-    """Those that have a record, in the order of the study."""
+    """The cells that have a record, in the order of the study."""
 
     failures: tuple[Failure, ...]
-    """The first one of each cell that lacks a record."""
+    """The first failure of each cell that lacks a record."""
 
     is_copy: bool = False
     """Whether this is a copy for readers: `run.json` and the observations, no records."""

@@ -183,7 +183,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
 
 
 def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
-    """Run a study as it was read in the folder `out`.
+    """Run a study that was read from a file, in the run folder `out`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.

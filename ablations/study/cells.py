@@ -42,7 +42,7 @@ class Cell(Frozen):
     """One point of a study: a model, merged or not, and the tasks it is evaluated on."""
 
     label: str
-    """In words, unique in the study."""
+    """Name in words, unique in the study."""
 
     kind: Kind
     """The study's recipe, or a baseline."""

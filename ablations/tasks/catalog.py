@@ -61,7 +61,7 @@ class Task(Frozen):
     """Code of the language that the task is about: for translation the one that is not English."""
 
     label: str
-    """As Table 5 has it: ``Swahili``, ``Eng-Swh``."""
+    """Name in the paper's Table 5: ``Swahili``, ``Eng-Swh``."""
 
     num_fewshot: int
     metrics: tuple[str, ...]

@@ -42,7 +42,7 @@ class Source(NamedTuple):
     """The dataset's own names; others are left out, so hub and files give equal items."""
 
     texts: tuple[str, ...]
-    """Those of them that prompts are made of: text in every row."""
+    """Columns that prompts are made of: text in every row."""
 
     optional: tuple[str, ...] = ()
     file: str = "{language}_{split}.jsonl"

@@ -43,7 +43,7 @@ class Divergence(Frozen):
     """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
     change no weight that can be read."""
     layer_relative_norm: tuple[float | None, ...]
-    """The same for each layer, layer 0 first."""
+    """`relative_norm` of each layer, layer 0 first."""
     layer_drift: tuple[float, ...]
     """Mean of 1 - cosine of the hidden states, see `drift`: embeddings first, then after each
     layer. Empty without texts."""

@@ -317,7 +317,6 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix(data, shown), model, models, "te")
-    assert found is not None
     cells = [cell for cell in nine_pairs.cells if "mgsm_te" in cell.records]
     mean = {cell.label: mean_of(nine_pairs, cell, "mgsm_te") for cell in cells}
     swaps = {c.label: c.experts for c in cells if c.label in model.cells}

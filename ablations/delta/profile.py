@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from ablations.machine.progress import track
 from ablations.paper.published import Grid, scientific
-from layerswap_method.deltas.pair import DeltaPair, for_each_tensor, not_finite, read_deltas
+from layerswap_method.deltas.pair import (
+    DeltaPair,
+    for_each_tensor,
+    not_finite,
+    read_deltas,
+    sum_squares,
+)
 from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 SHARE_ABOVE = 0.125
@@ -213,8 +218,8 @@ def _sum_tensor(pair: DeltaPair, name: str) -> dict[str, Any]:
     size = changed = 0
     for block in read_deltas(pair, name):
         first, lines = block.first, np.abs(block.delta, out=block.delta)
-        change += _sum_squares(lines)
-        base += _sum_squares(block.base)
+        change += sum_squares(lines)
+        base += sum_squares(block.base)
         size += lines.size
         changed += int(np.count_nonzero(lines != 0))  # faster than of the floats
         if layout.across:
@@ -227,8 +232,3 @@ def _sum_tensor(pair: DeltaPair, name: str) -> dict[str, Any]:
         raise not_finite(pair, name)
     means /= max(1, layout.rows if layout.across else layout.columns)
     return {"means": means, "change": change, "base": base, "size": size, "changed": changed}
-
-
-def _sum_squares(lines: npt.NDArray[Any]) -> float:
-    """Return the sum of squares: of a row in the dtype, over the rows in float64."""
-    return float(np.einsum("ij,ij->i", lines, lines).sum(dtype=np.float64))

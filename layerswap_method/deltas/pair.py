@@ -169,6 +169,11 @@ def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterat
             yield DeltaBlock(block.start, base, delta)
 
 
+def sum_squares(lines: npt.NDArray[Any]) -> float:
+    """Return the sum of squares: of a row in its dtype, over the rows in float64."""
+    return float(np.einsum("ij,ij->i", lines, lines).sum(dtype=np.float64))
+
+
 def not_finite(pair: DeltaPair, name: str) -> InputError:
     """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
     for side, tensors in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
@@ -192,8 +197,8 @@ def _check_related(pair: DeltaPair) -> None:
     change = weight = 0.0
     for name in matrices[:: max(1, len(matrices) // _SAMPLED_TENSORS)]:
         for block in read_deltas(pair, name, _SAMPLED_VALUES):
-            change += float(np.square(block.delta, dtype=np.float64).sum())
-            weight += float(np.square(block.base, dtype=np.float64).sum())
+            change += sum_squares(block.delta)
+            weight += sum_squares(block.base)
     # What is not finite is another fault, which whoever reads all of it names.
     if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
         ratio = (change / weight) ** 0.5

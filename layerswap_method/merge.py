@@ -23,7 +23,7 @@ from layerswap_method.output import (
 )
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import mixes_to_json
+from layerswap_method.tensors import MIXES
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import copy_donor_files, needs_remote_code
 from layerswap_method.write.files import Bar, verify_files, write_files, write_json, write_text
@@ -86,7 +86,8 @@ def write_merge(
     yield from merge.lines
     how: Any = {"threads": options.threads, "device": options.device}
     # What is written where: the same merge goes through the same folder.
-    content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes_to_json(merge.tensors)}"
+    mixes = MIXES.dump_json(dict(merge.tensors)).decode()
+    content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     with temporary_output(out, key, resume=options.resume) as folder:
         layout = lay_out(merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text))

@@ -188,16 +188,12 @@ def _restore(replaced: Path, out: Path) -> None:
     if not out.exists():
         replaced.replace(out)
         return
-    lost = _renewed(replaced) | {path.name for path in out.iterdir()}
+    lost = {path.name for path in out.iterdir()}
+    for pattern in _RENEWED if _is_merge(replaced) else ():
+        lost |= {path.name for path in replaced.glob(pattern)}
     for path in sorted(replaced.iterdir()):
         if path.name not in lost:
             path.replace(out / path.name)
-
-
-def _renewed(folder: Path) -> set[str]:
-    """Return the names of what an earlier merge wrote in `folder`; none where it is not a merge."""
-    patterns = _RENEWED if _is_merge(folder) else ()
-    return {path.name for pattern in patterns for path in folder.glob(pattern)}
 
 
 @contextmanager

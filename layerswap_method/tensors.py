@@ -104,17 +104,8 @@ class TensorMix(Frozen):
         return str(promoted).removeprefix("torch.")
 
 
-_MIXES = TypeAdapter(dict[str, TensorMix])
-
-
-def mixes_to_json(mixes: Mapping[str, TensorMix]) -> str:
-    """Return tensor name -> mix as JSON text."""
-    return _MIXES.dump_json(dict(mixes)).decode()
-
-
-def mixes_from_json(text: str) -> dict[str, TensorMix]:
-    """Return what `mixes_to_json` wrote."""
-    return _MIXES.validate_json(text)
+MIXES = TypeAdapter(dict[str, TensorMix])
+"""Tensor name -> mix, to and from JSON."""
 
 
 class MixReader:
@@ -184,11 +175,6 @@ class MixReader:
         return tensor.to(self._device).to(loaded).to(self._sum_dtype)
 
 
-def read_mix(mix: TensorMix) -> torch.Tensor:
-    """Return the tensor on CPU; it is the caller's."""
-    return MixReader(mix).read()
-
-
 def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:
     """Return whether the values are the first term's, in a shape that broadcasts to `shape`."""
     import numpy as np
@@ -219,12 +205,6 @@ class LazyModel(Frozen):
             left = {name: at for name, at in checkpoint.tensors.items() if not is_head(name)}
             checkpoint = Checkpoint(checkpoint.name, checkpoint.path, checkpoint.config, left)
         return cls(checkpoint=checkpoint, adapter=model.adapter, changes=changes)
-
-    @property
-    def warnings(self) -> list[str]:
-        """Return what a user should know of the model alone."""
-        warning = other_base(self.adapter, self.checkpoint) if self.adapter else None
-        return [warning] if warning else []
 
     def stored(self, name: str) -> StoredTensor:
         """Return the place of a tensor; of a tied output embedding, that of what it is tied to."""
@@ -275,9 +255,10 @@ def build_merge(
     names = dict.fromkeys([*checkpoints[0].tensors, *heads])
     mixes = {name: make(name) for name in names if not is_buffer(name)}
     warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from)
+    bases = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or donor.checkpoint.dtype,
-        warnings=(*warnings, *(text for model in models for text in model.warnings)),
+        warnings=(*warnings, *filter(None, bases)),
     )

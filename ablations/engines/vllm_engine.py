@@ -130,16 +130,16 @@ class SwapExtension:
     """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
     def layerswap_load(self: Any, text: str) -> str | None:
-        """Load a model, named by `mixes_to_json`; return what went wrong, if anything did.
+        """Load a model, named as JSON by `MIXES`; return what went wrong, if anything did.
 
         It is loaded whole: vLLM fuses tensors, and leaves random numbers in the place of those that
         are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
         support was slower (`tests/benchmarks/results/bench_lora.json`).
         """
-        from layerswap_method.tensors import mixes_from_json
+        from layerswap_method.tensors import MIXES
 
         try:
-            self.reload_weights(weights_iterator=_tensors(mixes_from_json(text)))
+            self.reload_weights(weights_iterator=_tensors(MIXES.validate_json(text)))
             if is_cpu_build():
                 _prepack_tied(self.get_model())
         except Exception as error:  # whatever vLLM raises: the driver must hear of it in words

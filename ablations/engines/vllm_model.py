@@ -47,9 +47,10 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         Raises:
             LayerSwapError: when that failed; the engine is then of no more use.
         """
-        from layerswap_method.tensors import mixes_to_json
+        from layerswap_method.tensors import MIXES
 
-        for problem in self.model.collective_rpc("layerswap_load", args=(mixes_to_json(mixes),)):
+        text = MIXES.dump_json(dict(mixes)).decode()
+        for problem in self.model.collective_rpc("layerswap_load", args=(text,)):
             if problem is not None:
                 raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
 

@@ -80,14 +80,6 @@ class StoredTensor:
         return self.shape[0] if self.shape else 1
 
 
-def file_stamp(file: Path) -> Stamp:
-    """Return the state of a file."""
-    try:
-        return _stamp(file.stat())
-    except OSError as error:
-        raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
-
-
 def _stamp(state: os.stat_result) -> Stamp:
     # The inode and the time of change, too: a restored time of writing hides a new file.
     return state.st_mtime_ns, state.st_ctime_ns, state.st_ino
@@ -95,7 +87,11 @@ def _stamp(state: os.stat_result) -> Stamp:
 
 def check_unchanged(file: Path, stamp: Stamp, current: Stamp | None = None) -> None:
     """Compare the state of a file (`current`, or what it is now) with that of its header."""
-    if (current or file_stamp(file)) != stamp:
+    try:
+        now = current or _stamp(file.stat())
+    except OSError as error:
+        raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
+    if now != stamp:
         raise InputError(f"{file}: the weights were rewritten while they were in use")
 
 
@@ -170,10 +166,7 @@ def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
 
 
 def read_floats(tensor: StoredTensor, rows: slice = slice(None)) -> npt.NDArray[Any]:
-    """Return rows of a tensor of `FLOATS` as float32, or as float64 where it is stored so.
-
-    Without torch, whose import takes 190 MiB; else as `read_rows`.
-    """
+    """Return rows of a tensor of `FLOATS`, without torch, as float32 or as stored float64."""
     import numpy as np
 
     shape, start = _rows_of(tensor, rows)

@@ -44,9 +44,6 @@ _CACHED = 32
 
 _cache: dict[Hashable, Any] = {}
 
-_THREADS = 8
-"""Tensors that are worked on at a time without torch: about what one disk can feed."""
-
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
 
 UNRELATED = 0.7
@@ -87,17 +84,13 @@ class DeltaPair:
     base_tensors: Mapping[str, StoredTensor]
     changes: Mapping[str, LowRankChange]
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor in the base."""
-        return self.base_tensors[name].shape
-
     def axis(self, name: str) -> int | None:
         """Return the tensor's `input_axis`."""
-        return input_axis(name, len(self.shape(name)), self.model_type)
+        return input_axis(name, len(self.base_tensors[name].shape), self.model_type)
 
     def layout(self, name: str) -> FeatureLayout:
         """Return how the tensor's features run."""
-        return feature_layout(self.shape(name), self.axis(name))
+        return feature_layout(self.base_tensors[name].shape, self.axis(name))
 
     @cached_property
     def identity(self) -> object:
@@ -193,7 +186,7 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
 
 def _check_related(pair: DeltaPair) -> None:
     """Raise where a sample of the matrices has a delta as large as the weights."""
-    matrices = [name for name in pair.names if len(pair.shape(name)) >= 2]
+    matrices = [name for name in pair.names if len(pair.base_tensors[name].shape) >= 2]
     change = weight = 0.0
     for name in matrices[:: max(1, len(matrices) // _SAMPLED_TENSORS)]:
         for block in read_deltas(pair, name, _SAMPLED_VALUES):
@@ -226,17 +219,17 @@ def for_each_tensor(
     """Yield every name with what `compute` makes of it in a thread, in order.
 
     As many tensors are worked on at a time as torch uses threads, and each of them has one; where
-    `compute` does not use it, as many as there are cores, at most `_THREADS`.
+    `compute` does not use it, as many as there are cores, at most 8: what one disk can feed.
     """
-    threads = min(_THREADS, os.cpu_count() or 1)
-    options: dict[str, Any] = {}
+    waiting: deque[tuple[str, Future[T]]] = deque()
     if uses_torch:
         import torch
 
         threads = torch.get_num_threads()
-        options = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    waiting: deque[tuple[str, Future[T]]] = deque()
-    pool = ThreadPoolExecutor(threads, **options)
+        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    else:
+        threads = min(8, os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(threads)
     try:
         for name in names:
             waiting.append((name, pool.submit(compute, name)))
@@ -271,11 +264,8 @@ def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
 
 def feature_mavs(pair: DeltaPair) -> Mapping[str, torch.Tensor]:
     """Return tensor -> `feature_mav`; both checkpoints are read once in a process."""
-
-    def compute() -> dict[str, torch.Tensor]:
-        return dict(for_each_tensor(pair.names, lambda name: feature_mav(pair, name)))
-
-    return cached(("features", pair.identity), compute)
+    measured = for_each_tensor(pair.names, lambda name: feature_mav(pair, name))
+    return cached(("features", pair.identity), lambda: dict(measured))
 
 
 def mean_feature_mav(pair: DeltaPair) -> float:

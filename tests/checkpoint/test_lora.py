@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from layerswap_method.errors import InputError
 from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import read_mix
+from layerswap_method.tensors import MixReader
 from tests.standins.merging import merge, tensors_of
 from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import edited, rewritten, train_adapter, with_head, write_adapter
@@ -75,7 +75,7 @@ def test_a_base_of_another_or_of_two_dtypes_is_cast_to_one(experts, tmp_path):
     check_merged(mixed, adapter, tmp_path / "second")
     for given, dtype in ((adapter, torch.bfloat16), (None, torch.float32)):
         merged = merge_of_one(Model("mixed", mixed, given))
-        assert read_mix(merged.tensors["model.norm.weight"]).dtype == dtype
+        assert MixReader(merged.tensors["model.norm.weight"]).read().dtype == dtype
 
 
 HANGING = ("(", "((([a-z_.0-9]+)+)+)+!", "(a|a)*" * 20 + "!", "x" * 5000)

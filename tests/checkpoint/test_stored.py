@@ -20,7 +20,6 @@ from layerswap_method.checkpoint.stored import (
     FLOATS,
     TORCH_NAMES,
     check_unchanged,
-    file_stamp,
     read_floats,
     read_header,
     read_rows,
@@ -151,7 +150,8 @@ def test_a_file_with_other_content_of_the_same_size_and_time_is_noticed(tmp_path
     """H4c: experts of one architecture have one size, and archives restore times."""
     file, other = tmp_path / "file", tmp_path / "other"
     file.write_bytes(GOOD)
-    stamp, at, times = file_stamp(file), read_header(file)["b"], file.stat()
+    at, times = read_header(file)["b"], file.stat()
+    stamp = at.stamp
     check_unchanged(file, stamp)
     other.write_bytes(GOOD[:-1] + b"x")
     for write in (lambda: file.write_bytes(GOOD[:-1] + b"x"), lambda: other.replace(file)):

@@ -16,7 +16,7 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError
-from layerswap_method.tensors import read_mix
+from layerswap_method.tensors import MixReader
 from tests.engines.backends import VLLM
 from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, make_world
@@ -71,7 +71,9 @@ def holds(live, stream):
     """Return whether the engine really has these weights."""
     found = live._lm.model.state_dict()
     assert set(stream.tensors) == set(found)
-    return all(torch.equal(found[name], read_mix(stream.tensors[name])) for name in stream.tensors)
+    return all(
+        torch.equal(found[name], MixReader(stream.tensors[name]).read()) for name in stream.tensors
+    )
 
 
 def test_a_swap_is_exact_and_loads_no_model_twice(world, live, monkeypatch):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from layerswap_method.errors import InputError
-from layerswap_method.tensors import mixes_from_json, mixes_to_json
+from layerswap_method.tensors import MIXES
 from tests.standins.merging import (
     linear_recipe,
     merge,
@@ -160,7 +160,7 @@ def test_a_mix_survives_the_way_to_another_process(trio):
         revert_recipe(trio.task, trio.base, {"keep_fraction": 0.5}),
     ):
         mixes = merge_of(document).tensors
-        assert mixes_from_json(mixes_to_json(mixes)) == mixes
+        assert MIXES.validate_json(MIXES.dump_json(dict(mixes))) == mixes
 
 
 UP = "model.layers.1.mlp.up_proj.weight"

@@ -8,7 +8,7 @@ from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.read import merge_of_one, read_recipe
 from layerswap_method.recipe.document import Merge, Recipe
 from layerswap_method.recipe.references import Model, find_model_files
-from layerswap_method.tensors import read_mix
+from layerswap_method.tensors import MixReader
 
 
 def recipe(models, parameters=None, base=None, **top):
@@ -95,7 +95,7 @@ def merge_of_folder(folder, adapter=None):
 def tensors_of(given):
     """Return every tensor of a merge, or of a recipe's merge."""
     merged = given if isinstance(given, Merge) else merge_of(given)
-    return {name: read_mix(mix) for name, mix in merged.tensors.items()}
+    return {name: MixReader(mix).read() for name, mix in merged.tensors.items()}
 
 
 def write(document, out, **options):

@@ -20,7 +20,7 @@ from layerswap_method.errors import LayerSwapError
 from layerswap_method.merge import check_device
 from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import MixReader, TensorMix, Term, mixes_to_json, read_mix
+from layerswap_method.tensors import MIXES, MixReader, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files
 from layerswap_method.write.layout import INDEX, lay_out
 from tests.standins.merging import merge_of, recipe, roles, tensors_of
@@ -152,10 +152,10 @@ COPIES = """
 import sys, json
 from pathlib import Path
 from layerswap_method.recipe.document import Merge
-from layerswap_method.tensors import mixes_from_json
+from layerswap_method.tensors import MIXES
 from layerswap_method.write.files import verify_files, write_files
 from layerswap_method.write.layout import lay_out
-merge = Merge(mixes_from_json(Path(sys.argv[1]).read_text()), Path(), None)
+merge = Merge(MIXES.validate_json(Path(sys.argv[1]).read_text()), Path(), None)
 layout = lay_out(merge, Path(sys.argv[2]))
 write_files(layout)
 verify_files(layout)
@@ -177,7 +177,7 @@ def test_copies_need_neither_torch_nor_memory_and_averages_little(kind, tmp_path
         other = shutil.copytree(folder, tmp_path / "other")
         merged = merge_of(recipe({"task": folder, "language": other}, {"placement": "soup"}))
     out.mkdir()
-    (tmp_path / "mixes.json").write_text(mixes_to_json(merged.tensors))
+    (tmp_path / "mixes.json").write_text(MIXES.dump_json(dict(merged.tensors)).decode())
     command = [sys.executable, "-c", COPIES, str(tmp_path / "mixes.json"), str(out)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     used = json.loads(done.stdout)
@@ -189,7 +189,7 @@ def test_copies_need_neither_torch_nor_memory_and_averages_little(kind, tmp_path
 
 
 SHAPES = [(), (7,), (0, 5), (131, 3), (65, 2, 9), (129, 64)]
-MIXES = {
+WAYS = {
     "copy": ((1.0,), {}),
     "cast": ((1.0,), {"load_dtype": "float16"}),
     "average": ((1.0, 1.0), {}),
@@ -201,11 +201,11 @@ MIXES = {
 
 @pytest.fixture
 def make_mix(tmp_path, monkeypatch):
-    """Return a function: shape, kind of `MIXES` -> mix of random tensors; blocks have 64 rows."""
+    """Return a function: shape, kind of `WAYS` -> mix of random tensors; blocks have 64 rows."""
     monkeypatch.setattr(stored_module, "_BLOCK", 1)
 
     def made(shape, kind, dtype=torch.float32):
-        coefficients, settings = MIXES[kind]
+        coefficients, settings = WAYS[kind]
         torch.manual_seed(len(shape))
         file = tmp_path / "stored.safetensors"
         save_file({str(i): torch.randn(shape).to(dtype) for i in range(len(coefficients))}, file)
@@ -217,11 +217,11 @@ def make_mix(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", MIXES)
+@pytest.mark.parametrize("kind", WAYS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_blocks_are_parts_of_the_whole(shape, kind, dtype, make_mix):
     mix = make_mix(shape, kind, dtype)
-    reader, whole = MixReader(mix), read_mix(mix)
+    reader, whole = MixReader(mix), MixReader(mix).read()
     assert (whole.shape, whole.dtype, whole.nbytes) == (shape, reader.dtype, reader.nbytes)
     blocks = [block for _, block in reader.blocks()]
     if whole.numel():
@@ -245,12 +245,12 @@ def test_an_adapters_change_is_the_same_in_blocks(transposed, make_mix, tmp_path
     at = read_header(file)
     change = LowRankChange(down=at["down"], up=at["up"], scaling=1.75, transposed=transposed)
     changed = TensorMix(terms=(mix.terms[0].model_copy(update={"change": change}),))
-    blocks, whole = [block for _, block in MixReader(changed).blocks()], read_mix(changed)
+    blocks, whole = [block for _, block in MixReader(changed).blocks()], MixReader(changed).read()
     assert len(blocks) > 1
     assert torch.equal(torch.cat(blocks), whole)
     held = load_file(file)
     delta = 1.75 * (held["up"].double() @ held["down"].double())
-    wanted = read_mix(mix).double() + (delta.T if transposed else delta)
+    wanted = MixReader(mix).read().double() + (delta.T if transposed else delta)
     torch.testing.assert_close(whole.double(), wanted, rtol=2**-7, atol=2**-6)
 
 
@@ -262,4 +262,4 @@ def test_a_gpu_gives_the_same_bits(kind, dtype, make_mix):
     check_device("cuda")
     found = MixReader(mix, "cuda").read()
     assert found.device.type == "cpu"
-    assert torch.equal(found, read_mix(mix))
+    assert torch.equal(found, MixReader(mix).read())

@@ -5,6 +5,7 @@ The loss is on the answers only.
 
 from __future__ import annotations
 
+import glob
 import json
 import logging
 import random
@@ -14,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.machine.whole_files import read_lines
 from ablations.train.config import Source, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
 
@@ -67,8 +67,8 @@ def mix_rows(config: TrainConfig) -> Mix:
 def read_texts(path: Path) -> list[str]:
     """Return the texts of a file of JSON lines with the field ``text``."""
     source = Source(path=str(path), prompt="", answer="{text}")
-    rows, places = _read(source)
-    return [str(rows[number]["text"]) for number in _usable_rows(source, rows, places)]
+    rows = _read(source)
+    return [str(_parse(rows[number])["text"]) for number in _usable_rows(source, rows)]
 
 
 def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
@@ -87,8 +87,8 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
 
 def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     """Return the rows that are held out, then those that are trained on."""
-    rows, places = _read(source)
-    usable = _usable_rows(source, rows, places)
+    rows = _read(source)
+    usable = _usable_rows(source, rows)
     rest = len(usable) - held_out
     if samples and rest <= 0:
         raise InputError(
@@ -106,7 +106,8 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     while len(chosen) < held_out + samples:
         chosen += order
         rng.shuffle(order)
-    return [_conversation(source, rows[number]) for number in chosen[: held_out + samples]]
+    chosen = chosen[: held_out + samples]
+    return [_conversation(source, _parse(rows[number])) for number in chosen]
 
 
 def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
@@ -118,42 +119,54 @@ def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list
     return list(islice(rows, held_out + samples))
 
 
-def _read(source: Source) -> tuple[Sequence[Any], Sequence[str]]:
-    """Return the rows of a file or a data set, and how each is named in a message."""
-    if source.path is None:
-        from datasets import load_dataset
-        from datasets.exceptions import DatasetsError
+def _read(source: Source) -> Sequence[Any]:
+    """Return the rows of a data set, or the lines of a file, a character a byte; see `_parse`.
 
-        options = {"split": source.split, "revision": source.revision}
-        try:
-            data = load_dataset(source.hub, source.subset, **options)
-        # Gated, private, renamed, no such subset, a script, no network: all are one of these.
-        except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-            raise InputError(
-                f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script "
-                "or access, write its rows to a file of JSON lines and give its path"
-            ) from error
-        return data, [f"row {number}" for number in range(len(data))]
-    rows, places = [], []
+    The JSON reader of `datasets` guesses one type for a field of all rows (a date becomes a time, 2
+    next to 2.5 is 2.0, a missing field is None) and names no line.
+    """
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
     try:
-        for number, line in read_lines(Path(source.path)):
-            places.append(f"line {number}")
-            try:
-                rows.append(json.loads(line))
-            except ValueError as error:
-                raise InputError(f"{source.path}: line {number}: not JSON: {error}") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{source.path}: cannot be read: {describe_error(error)}") from error
-    return rows, places
+        if source.path is None:
+            options = {"split": source.split, "revision": source.revision}
+            data: Sequence[Any] = load_dataset(source.hub, source.subset, **options)
+            return data
+        # Streamed: the cache takes a file for an older one that was written at the same time.
+        file = {"data_files": glob.escape(source.path), "encoding": "latin-1"}
+        return [row["text"] for row in load_dataset("text", split="train", streaming=True, **file)]
+    # Gated, private, renamed, no such subset or file, a script, no network: all are one of these.
+    except (OSError, ValueError, RuntimeError, DatasetsError) as error:
+        message = f"{source.name}: cannot be loaded: {describe_error(error)}"
+        if source.path is None:
+            message += (
+                ". If it needs a script or access, write its rows to a file of JSON lines and give "
+                "its path"
+            )
+        raise InputError(message) from error
 
 
-def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> list[int]:
+def _parse(row: Any) -> dict[str, Any]:
+    """Return a row of `_read` as an object; ValueError says what is wrong with it."""
+    if isinstance(row, str):
+        try:
+            row = json.loads(row.encode("latin-1").decode())
+        except ValueError as error:
+            raise ValueError(f"not JSON: {error}") from error
+    if not isinstance(row, dict):
+        raise ValueError('not an object; write {"field": "text", ...}')
+    return row
+
+
+def _usable_rows(source: Source, rows: Sequence[Any]) -> list[int]:
     """Return the numbers of the rows that `where` leaves and that have an answer."""
     usable, empty = [], 0
-    for number, row in enumerate(rows):
+    for number, read in enumerate(rows):
+        if isinstance(read, str) and not read.strip():
+            continue  # a blank line
         try:
-            if not isinstance(row, dict):
-                raise ValueError('not an object; write {"field": "text", ...}')
+            row = _parse(read)
             if not all(
                 str(_value(row, field)) in ((values,) if isinstance(values, str) else values)
                 for field, values in source.where.items()
@@ -161,7 +174,8 @@ def _usable_rows(source: Source, rows: Sequence[Any], places: Sequence[str]) -> 
                 continue
             messages = _conversation(source, row)
         except ValueError as error:
-            raise InputError(f"{source.name}: {places[number]}: {error}") from error
+            place = f"row {number}" if source.path is None else f"line {number + 1}"
+            raise InputError(f"{source.name}: {place}: {error}") from error
         if any(m["content"].strip() for m in messages if m["role"] == "assistant"):
             usable.append(number)
         else:

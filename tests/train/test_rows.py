@@ -1,6 +1,7 @@
 """Rows: where they come from, what is left out, how they are mixed, and what is learned of them."""
 
 import json
+import os
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,17 @@ def test_a_file_and_a_data_set_give_the_same_rows(tmp_path, base, kind, caplog):
             mix(tmp_path, base, [{"hub": "nowhere"}])
 
 
+@pytest.mark.parametrize("replies", [["2024-01-05", "2024-02-01"], [2, 2.5], [10**30, "w\u2028"]])
+def test_a_file_is_read_as_it_stands_whatever_stood_there(tmp_path, base, replies):
+    """Without the types that pyarrow infers, and not from a cache."""
+    file = tmp_path / "rows[1].jsonl"
+    for text in (["before"], replies):
+        write_jsonl(file, [{"question": "w1", "reply": reply} for reply in text])
+        os.utime(file, (1, 1))
+        mixed = mix(tmp_path, base, file, "held_out=0", "samples=2")
+        assert {row[1]["content"] for row in mixed.train} == set(map(str, text))
+
+
 MESSAGES = "field 'chat' must be a list of messages"
 
 
@@ -83,6 +95,7 @@ MESSAGES = "field 'chat' must be a list of messages"
         ('{"question": "w1", "reply": ["w2"]}', r"field 'reply' is \['w2'\]; it must be text"),
         ("[1]", "not an object"),
         ("{", "not JSON"),
+        ('{"question": "\xe9"}', "not JSON: 'utf-8' codec can't decode byte 0xe9 in position 14"),
         ('{"chat": [{"role": "user"}]}', MESSAGES),
         ('{"chat": [{"role": "tool", "content": "w1"}]}', MESSAGES),
         ('{"chat": [{"role": "user", "content": 3}]}', MESSAGES),
@@ -92,9 +105,9 @@ MESSAGES = "field 'chat' must be a list of messages"
 def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
     file, is_chat = tmp_path / "rows.jsonl", text == MESSAGES
     good = {"question": "w1", "reply": "w2", "chat": [{"role": "assistant", "content": "w2"}]}
-    file.write_text(f"{json.dumps(good)}\n{bad}\n")
+    file.write_text(f"{json.dumps(good)}\n\n{bad}\n", encoding="latin-1")
     data = [{"path": str(file), "messages": "chat"}] if is_chat else file
-    with pytest.raises(InputError, match=f"rows.jsonl: line 2: .*{text}"):
+    with pytest.raises(InputError, match=f"rows.jsonl: line 3: .*{text}"):
         mix(tmp_path, base, data)
 
 

@@ -17,8 +17,6 @@ class Swap(NamedTuple):
     norms_averaged: bool = False
     modules: tuple[str, ...] = ("self_attn", "mlp", "norm")
     """Components of a layer that move."""
-    magnitude: bool = False
-    """Whether every expert counts by the inverse of its mean change from the base."""
 
     def source(self, tensor: str) -> str:
         """Return `task`, `language` or `average` for a Llama tensor's name."""
@@ -59,10 +57,10 @@ SWAPS = _named(
         ("lora_experts community/openmath2_swahili community/openmath2_bengali", Swap(OUTER)),
         ("community/openmath2_japanese community/metamath_italian", Swap(OUTER)),
         ("community/metamath_romanian community/metamath_german", Swap(OUTER)),
-        ("different_bases/llama2_mistral_german", Swap(OUTER)),
+        ("table6_souping_weighted different_bases/llama2_mistral_german", Swap(OUTER)),
         ("different_bases/llama31_llama32_swahili", Swap(OUTER)),
         ("swahili_transition telugu_transition", Swap(OUTER, TWO)),
-        ("bengali_transition japanese_transition", Swap(OUTER, TWO)),
+        ("bengali_transition japanese_transition magnitude_transition", Swap(OUTER, TWO)),
         ("maximum_swap", Swap(OUTER, frozenset({5, 6, 28, 29}))),
         ("minimum_swap", Swap(frozenset({0, 1, 2}), frozenset({3, 31}))),
         ("reversal", Swap(OUTER, non_layer="task")),
@@ -84,18 +82,16 @@ SWAPS = _named(
         ("community/lighton_zh", Swap(ALL - set(range(13, 21)), layers=36, non_layer="language")),
         ("variants/bottom_6_top_2", Swap(OUTER | {5})),
         ("variants/half", Swap(frozenset(range(16)))),
-        ("table6_souping_weighted", Swap(OUTER, magnitude=True)),
-        ("magnitude_transition", Swap(OUTER, TWO, magnitude=True)),
-        ("baselines/weighted_soup", Swap(frozenset(), frozenset(range(32)), magnitude=True)),
+        ("baselines/weighted_soup", Swap(frozenset(), frozenset(range(32)))),
         ("pocket/layer_swap pocket/souping", Swap(POCKET, layers=8)),
         ("pocket/layer_swap_transition", Swap(POCKET, frozenset({1, 6}), 8)),
+        ("pocket/magnitude_transition", Swap(POCKET, frozenset({1, 6}), 8)),
         ("pocket/middle", Swap(frozenset({3, 4}), layers=8)),
         ("pocket/random", Swap(frozenset({3, 7}), layers=8)),
         ("pocket/alternating", Swap(frozenset({0, 2, 4, 6}), layers=8)),
         ("pocket/attention", Swap(POCKET, layers=8, modules=("self_attn",))),
         ("pocket/reversal", Swap(POCKET, layers=8, non_layer="task")),
-        ("pocket/magnitude_transition", Swap(POCKET, frozenset({1, 6}), 8, magnitude=True)),
-        ("pocket/weighted_soup", Swap(frozenset(), frozenset(range(8)), 8, magnitude=True)),
+        ("pocket/weighted_soup", Swap(frozenset(), frozenset(range(8)), 8)),
     ]
 )
 

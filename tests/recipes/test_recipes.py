@@ -176,21 +176,12 @@ def test_recipes_of_mergekits_own_methods(out, recipe):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", SWAPS)
-def test_layer_swap_recipe(workshop, out, recipe):
-    """Copies are the cast of their source; what an average is, tests/methods shows."""
-    swap, merged, copied = SWAPS[recipe], stored(out), 0
+def test_layer_swap_recipe(out, recipe):
+    """What else a recipe says, tests/gallery compares; what becomes of tensors, tests/methods."""
     layers = json.loads((out / "layer_swap_plan.json").read_text())["layers"]
-    assert {i for i, source in enumerate(layers) if source == "language"} == swap.language
-    experts = [(each["parameters"]["role"], each["model"]) for each in load(recipe)["models"]]
-    of = {
-        role: [place(workshop.root, m) for own, m in experts if own == role] for role, _ in experts
-    }
-    single = {role: stored(at[0]) for role, at in of.items() if len(at) == 1 and at[0].exists()}
-    for name, tensor in merged.items():
-        if (held := single.get(swap.source(name))) is not None:
-            assert torch.equal(tensor, held[name].to(tensor.dtype)), name
-            copied += 1
-    assert copied or not single or not swap.language
+    assert {i for i, source in enumerate(layers) if source == "language"} == SWAPS[recipe].language
+    is_weighted = load(recipe)["parameters"].get("weighting") == "magnitude"
+    assert is_weighted == ("weighted" in recipe or "magnitude" in recipe)
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ different-bases: venv
 # is not trained again.
 REAL := runs/smol_experts
 LANGUAGES ?= es fr sw
-STUDIES ?= real_model real_model_sum real_model_controls layer_count placement transition_zone \
+STUDIES ?= real_model real_model_sum real_model_joint real_model_controls layer_count placement transition_zone \
 	expert_divergence peft peft_beside table_2
 LIMIT ?= 300
 , := ,
@@ -129,6 +129,11 @@ real-model: $(STUDIES:%=study-%)
 
 study-real_model study-real_model_sum: smol-experts
 	$(BIN)/layerswap run $(@:study-%=%) $(pairs) $(by_language)
+
+study-real_model_joint: smol
+	$(BIN)/layerswap smol build
+	$(call train,joint,joint)
+	$(BIN)/layerswap run real_model_joint --limit $(LIMIT)
 
 study-real_model_controls: smol-experts
 	$(call train,math_disjoint,math,$(call disjoint,task))

@@ -61,10 +61,10 @@ def write_card(
         cell: label of the cell in `results`; None looks for the one that was read from the model.
         languages: codes; none takes those of the recipe's header.
         license: of the merge; None goes by the merged models' cards.
-        hub: whether licences of models that are not here may be fetched from the hub.
+        hub: whether licences of models that are not local may be fetched from the hub.
 
     Raises:
-        InputError: for a folder that is no merge, a card that huggingface_hub cannot read, or a run
+        InputError: for a folder that is not a merge, a card that the hub cannot read, or a run
             without scores of the model.
     """
     from huggingface_hub import ModelCard

@@ -17,23 +17,16 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.machine.fingerprint import fingerprint_of
 from ablations.models.find import find_model
+from ablations.report.notes import record_notes
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, run_file
-from ablations.scoring.observed import (
-    LANGUAGE_FIDELITY,
-    OBSERVED,
-    TRUNCATED,
-    TRUNCATION_NOTED,
-    join_notes,
-    truncation_note,
-)
+from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.scoring.records import Backend, Evaluation, TaskScore
 from ablations.statistics.as_text import percent, with_interval
-from ablations.study.files import ExpertsFile, StudyFile, with_settings
+from ablations.study.files import ExpertsFile, StudyFile, folder_words, with_settings
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -43,6 +36,8 @@ from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import is_folder
 
 _NAME = "evaluate"
+_SHARED = ("tasks", "benchmarks", "include_path")
+"""Settings of whose values a folder holds several."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,14 +45,14 @@ class SuiteResult:
     """What a model scored."""
 
     model: str
-    """As the user named it."""
+    """Name of the model as the user wrote it."""
 
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""
 
     out: Path
     run: Run
-    """What is in the folder `out` of this call's tasks."""
+    """Content of the folder `out` for this call's tasks."""
 
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
@@ -70,33 +65,36 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations, self.run.head.notes)
+        table = render_table5(name, self.tasks, self.evaluations)
+        notes = "\n".join(
+            textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
+            for note in _notes(self.run, self.tasks)
+        )
         warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
         engine = describe_backend(self.run.cells[0].backend)
         where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
-        return "\n\n".join([*warnings, table, where])
+        return "\n\n".join([*warnings, table, notes, where])
 
 
-def evaluate_model(
-    model: str, block: Evaluate, options: RunOptions, languages: Sequence[str] = ()
-) -> SuiteResult:
+def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = ()) -> SuiteResult:
     """Evaluate one model on the suite; finished tasks with unchanged inputs stay.
 
     Args:
         model: a checkpoint folder, a hub id (``org/name`` or ``org/name@revision``), or either
             with a LoRA adapter: ``BASE+ADAPTER``.
-        block: tasks and settings. Without benchmarks, those of the paper; other tasks are evaluated
-            alone unless languages or benchmarks are named too.
-        options: backend, isolation and folders; `out` of None is that of `default_folder`.
+        options: backend, isolation, folders and `settings`, which are keys of a study's `evaluate`.
+            Without benchmarks, those of the paper; other tasks are evaluated alone unless languages
+            or benchmarks are named too. `out` of None is that of `default_folder`.
         languages: codes; none means those of the paper.
 
     Raises:
-        InputError: for unknown languages or benchmarks, only tasks that need leave to run code,
-            data that is missing (all of it in one message, before a model is loaded), a model that
-            is not there, an adapter that cannot be streamed, a missing backend, or a folder that
-            cannot be written or is another's.
+        InputError: for wrong settings, unknown languages or benchmarks, only tasks that need leave
+            to run code, data that is missing (all of it in one message, before a model is loaded),
+            a model that does not exist, an adapter that cannot be streamed, a missing backend, or a
+            folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
+    block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
     chosen = _choose(block, languages)
     expert = find_model(model)
     side_adapter = None
@@ -105,7 +103,7 @@ def evaluate_model(
     else:
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
-    out = options.out or default_folder(model, backend, block)
+    out = options.out or default_folder(model, backend, options.settings)
     names = dict.fromkeys((*(task.name for task in chosen), *block.tasks))
     study = Study(
         name=_NAME,
@@ -133,15 +131,6 @@ def evaluate_model(
     return SuiteResult(model, chosen, out, run)
 
 
-def read_block(settings: Mapping[str, Any]) -> Evaluate:
-    """Return a study's block `evaluate` that settings, key -> value, make by themselves.
-
-    Raises:
-        InputError: with everything that is wrong with them.
-    """
-    return validated(Evaluate, with_settings({}, settings), "evaluate")
-
-
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
     """Return the tasks of the suite, in its order."""
     suite = list_tasks()
@@ -157,40 +146,26 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
     return tuple(task for task in suite if task.name in names)
 
 
-def default_folder(model: str, backend: Backend, block: Evaluate) -> Path:
-    """Return where records go by default: a folder named by model and what is no default.
+def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) -> Path:
+    """Return where records go by default: a folder named by model, engine and `settings`.
 
     So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
-    protocol = block.overrides()
-    words = {
-        "limit": block.limit,
-        "dtype": block.options.dtype,
-        "max-model-len": block.options.max_model_len,
-        "asked": fingerprint_of(**protocol)[:8] if protocol else None,
-    }
-    parts = [f"{name}-{value}" for name, value in words.items() if value not in (None, "auto")]
-    return (
-        Path("runs/evaluate") / model.strip("/.").replace("/", "--") / "-".join([backend, *parts])
-    )
+    name = model.strip("/.").replace("/", "--")
+    named = {key: value for key, value in settings.items() if key not in _SHARED}
+    return Path("runs/evaluate") / name / "-".join([backend, *folder_words(named)])
 
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
 
 
-def render_table5(
-    model: str,
-    tasks: Sequence[Task],
-    evaluations: Mapping[str, Evaluation],
-    remarks: Sequence[str] = (),
-) -> str:
-    """Return the table and its notes; tasks that are not of the suite follow, by their names.
+def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> str:
+    """Return the table; tasks that are not of the suite follow, by their names.
 
     Args:
         model: name of the column.
         tasks: the rows, in order.
         evaluations: task name -> what it gave; a task without one was skipped.
-        remarks: why, and on prompts and generation.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {name: (_title(name, e), "") for name, e in evaluations.items() if name not in suite}
@@ -199,14 +174,7 @@ def render_table5(
         cells = _cells(evaluations[name]) if name in evaluations else ("skipped", *[""] * 4)
         rows.append(("" if title == last else title, label, *cells))
         last = title
-    table = text_table([name or model for name in _HEAD], rows, labels=3)
-    notes = join_notes(
-        (*remarks, *_notes([t for t in tasks if t.name in evaluations], evaluations))
-    )
-    wrapped = (
-        textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ") for note in notes
-    )
-    return "\n".join([table, "", *wrapped])
+    return text_table([name or model for name in _HEAD], rows, labels=3)
 
 
 def _title(name: str, evaluation: Evaluation) -> str:
@@ -233,35 +201,23 @@ def _observed(evaluation: Evaluation, metric: str) -> float | None:
     return next((s.value for s in evaluation.scores if s.metric == metric), None)
 
 
-def _notes(done: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> Iterator[str]:
-    scores = [score for evaluation in evaluations.values() for score in evaluation.scores]
+def _notes(run: Run, tasks: Sequence[Task]) -> Iterator[str]:
+    scores = [score for cell in run.cells for score in cell.scores]
     levels = [score.interval.level for score in scores if score.interval is not None]
     level = f", with {100 * levels[0]:.0f} % intervals over items" if levels else ""
     yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
-    for name, evaluation in evaluations.items():
-        main = evaluation.scores[0]
-        if main.deviation is not None:
-            yield (
-                f"{name}: mean of {main.repeats} samples of each item; standard deviation of the "
-                f"score over them {percent(main.deviation)}; intervals count items and repeats as "
-                "two levels."
-            )
-    if any(task.filters[:1] == ("strict-match",) for task in done):
+    suite = {task.name: task for task in tasks if task.name in {score.task for score in scores}}
+    if any(task.filters[:1] == ("strict-match",) for task in suite.values()):
         yield (
             "MGSM: the score counts the number after the answer phrase of the examples (strict); "
             "flexible takes the last number of the answer."
         )
-    metrics = {score.metric for task in done for score in evaluations[task.name].scores}
+    metrics = {score.metric for score in scores if score.task in suite}
     if LANGUAGE_FIDELITY in metrics:
         yield "in language: share of answers in the language they should be in."
     if TRUNCATED in metrics:
         yield "cut off: share of answers that ended at the token limit, not by themselves."
-    suite = {task.name for task in done}
-    for name, evaluation in evaluations.items():
-        cut = _observed(evaluation, TRUNCATED)
-        if name in suite and cut is not None and cut > TRUNCATION_NOTED:
-            yield truncation_note(name, f"{percent(cut)} % of the answers", "the token limit")
-        yield from evaluation.notes
+    yield from join_notes((*run.head.notes, *record_notes(run)))
     for score in scores:
         if score.signature is not None and score.task in suite:
             yield f"{score.task}: {score.metric} is {score.signature}"

@@ -43,7 +43,7 @@ _REFUSED = {name: (int(x86), int(arm)) for name, x86, arm in map(str.split, _CAL
 
 
 class ProgramVerdict(Frozen):
-    """What came of one program, with one printable line that says why it has not passed."""
+    """The outcome of one program, with one printable line that says why it has not passed."""
 
     status: Status
     detail: str = ""
@@ -117,8 +117,8 @@ def judge(
 ) -> ProgramVerdict:
     """Return what came of a program that was given `tests` and `most` bytes of output.
 
-    Its exit `code` (of bwrap 128 and a signal) is None where its time was over. Its `signs` are a
-    point when it began, and the `token` after the last test.
+    Its exit `code` (of bwrap 128 plus a signal) is None where its time was over. Its `signs` are a
+    dot when it began, and the `token` after the last test.
     """
     number = 0 if code is None else code - 128 if code > 128 else -code
     text = re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", printed.decode("utf-8", errors="replace"))

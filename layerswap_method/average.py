@@ -25,7 +25,7 @@ class Input(NamedTuple):
 
 
 class WeightedInputs(NamedTuple):
-    """A mean of inputs (by their positions) by coefficients; those of 0 are left out."""
+    """A weighted mean: positions of the inputs and coefficients, without those of 0."""
 
     inputs: tuple[int, ...]
     coefficients: tuple[float, ...]

@@ -56,7 +56,7 @@ def compare(
     """Compare every tensor of two checkpoints; differences are measured against `theirs`.
 
     A tied output embedding may be stored on one side only: then it is the input embedding. Buffers
-    that are no weights are left out. `advance` is called with the bytes of `ours` that are done.
+    that are not weights are left out. `advance` is called with the bytes of `ours` that are done.
     """
     first, second = _weights(ours), _weights(theirs)
     for model, held, other in ((ours, first, second), (theirs, second, first)):

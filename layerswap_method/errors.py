@@ -63,7 +63,7 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 
 def nearest_of(name: str, choices: Iterable[str]) -> str:
-    """Return what `nearest` says, and all valid names: they are few."""
+    """Return the hint of `nearest`, followed by all valid names."""
     known = list(choices)
     return with_valid(nearest(name, known), known)
 
@@ -74,7 +74,7 @@ def with_valid(text: str, choices: Iterable[str]) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line that a foreign exception says; its type where it says nothing."""
+    """Return the first line of a foreign exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -6,12 +6,12 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Frozen(BaseModel):
-    """A value that cannot change and knows no field it was not declared with."""
+    """A pydantic model that cannot change and refuses unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Described(Frozen):
-    """One whose JSON schema repeats what is written below each field."""
+    """A `Frozen` model whose JSON schema has the text below each field as its description."""
 
     model_config = ConfigDict(use_attribute_docstrings=True)

@@ -34,9 +34,9 @@ LOG = logging.getLogger("layerswap")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a merge is written. On the processor no value changes a tensor.
+    """How a merge is written. On the CPU no option changes a tensor.
 
-    `shard_bytes` are those of one file, at most. With `verify`, what is written is read again and
+    `shard_bytes` is the largest size of a file. With `verify`, what is written is read again and
     compared with its sources. `device` is torch's. With `resume`, finished files of an interrupted
     merge are used, and left if this one stops. The card is README.md and mergekit_config.yml.
     """

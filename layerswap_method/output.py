@@ -31,8 +31,8 @@ _RENEWED = (
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
     *_MERGED,
 )
-"""Of an earlier merge, what must not stay next to new files: they would be taken for the new one's.
-Tokenizer files stay: a merge of experts that have none does not write any."""
+"""Files of an earlier merge that would be taken for the new one's, and so must go. Tokenizer files
+stay: a merge of experts that have none does not write any."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
@@ -73,8 +73,8 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
         return "the output folder may not be written"
     if out.exists() and not _can_be_renamed(place):
         return (
-            "the output folder cannot be exchanged whole: it is a mount point, or the folder above "
-            "it may not be written"
+            "the output folder cannot be replaced as a whole: it is a mount point, or the folder "
+            "above it may not be written"
         )
     return None
 
@@ -107,7 +107,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
         if left != holder and (left / _REPLACED).exists():
             LOG.warning("%s: has files of an earlier merge; move what you need away", left)
         elif left != holder and (left / out.name).exists():
-            LOG.warning("%s belongs to a merge that runs, or was killed: then delete it", left)
+            LOG.warning("%s belongs to a merge; if none is running, delete it", left)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
@@ -128,9 +128,9 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
             try:
                 _replace(folder, place, holder)
             except OSError as error:
-                what = "the merge is finished and cannot be moved there"
+                what = "the merge is finished, but cannot be moved there"
                 if not folder.exists():
-                    what = "the merge is there, and what else was there cannot be moved back"
+                    what = "the merge is written, but the files before it cannot be moved back"
                     folder = holder / _REPLACED
                 raise LayerSwapError(
                     f"{out}: {what} ({error.strerror}); it is in {folder}"
@@ -152,7 +152,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def give_folder_mode(folder: Path) -> None:
-    """Let everybody read and write the files in `folder` who may do so with the folder.
+    """Give the files in `folder` the read and write permissions of the folder itself.
 
     safetensors (0.8) and `tempfile` write files that only their owner may read.
     """
@@ -195,7 +195,7 @@ def _restore(replaced: Path, out: Path) -> None:
 
 
 def _renewed(folder: Path) -> set[str]:
-    """Return the names of what an earlier merge wrote in `folder`; none where it is no merge."""
+    """Return the names of what an earlier merge wrote in `folder`; none where it is not a merge."""
     patterns = _RENEWED if _is_merge(folder) else ()
     return {path.name for pattern in patterns for path in folder.glob(pattern)}
 

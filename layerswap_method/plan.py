@@ -75,7 +75,7 @@ class LayerPlan:
         rows = [tuple(letters.get(letter) for letter in row) for row in text.split("/")]
         is_form = len(rows) in (1, 3) and len({len(row) for row in rows}) == 1 and rows[0]
         if not is_form or any(source is None for row in rows for source in row):
-            raise ValueError(f"plan {text!r}: write rows of {', '.join(letters)}, one a layer")
+            raise ValueError(f"plan {text!r}: write rows of {', '.join(letters)}, one per layer")
         first, *modules = rows
         return cls(first, dict(zip(MODULES, modules, strict=False)))  # type: ignore[arg-type]
 
@@ -109,8 +109,8 @@ def build_plan(
     - ``layers``: exactly `language_layers`, such as ``"0-4,30,31"`` (ends included);
     - ``soup``: none; every layer is averaged, and the counts are not read.
 
-    There, but for `soup`, the t_b layers after (output side of) each run of swapped layers and the
-    t_u layers before it are averaged, language wins over average and average over task, and
+    In these, except `soup`, the t_b layers after (output side of) each run of swapped layers and
+    the t_u layers before it are averaged, language wins over average and average over task, and
     n+t_b+t_u may not pass L.
 
     Raises ValueError with the numbers, where they do not fit L, and for ``delta_share``.
@@ -120,7 +120,7 @@ def build_plan(
     count = bottom_layers + top_layers
     swapped: Iterable[int] = ()
     if placement == "delta_share":
-        raise ValueError("placement: delta_share is measured on whole checkpoints; write another")
+        raise ValueError("placement: delta_share is measured on whole checkpoints; choose another")
     if placement == "soup":
         zone = counts = {}
     elif placement == "layers":
@@ -209,7 +209,7 @@ def parse_layers(
 ) -> tuple[int, ...]:
     """Return the ascending layers of a string such as ``"0-4,30,31"`` (0-based, ends included).
 
-    Raises ValueError for anything but numbers and ranges of layers that are there, each once.
+    Raises ValueError for anything but numbers and ranges of existing layers, each once.
     """
     layers: set[int] = set()
     shown = text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,6 +1,6 @@
 """One output tensor as coefficients over stored tensors: its identity, and its content.
 
-A `TensorMix` is hashable and goes through JSON. No tensor is held whole (but for an adapter's
+A `TensorMix` is hashable and goes through JSON. No tensor is held whole (except an adapter's
 change): content is read and computed a block of rows at a time.
 """
 
@@ -94,7 +94,7 @@ class TensorMix(Frozen):
 
     @property
     def sum_dtype(self) -> str:
-        """Return the torch dtype of the terms; torch is asked where theirs must be promoted."""
+        """Return the torch dtype of the terms; torch promotes theirs where they differ."""
         names = {self.load_dtype or term.dtype for term in self.terms}
         if len(names) == 1:
             return names.pop()
@@ -118,7 +118,7 @@ def mixes_from_json(text: str) -> dict[str, TensorMix]:
 
 
 class MixReader:
-    """The content of one `TensorMix`, in blocks of rows (numbers of the first dimension).
+    """The content of one `TensorMix`, in blocks of rows (ranges of the first dimension).
 
     `shape`, `dtype` (torch's) and `nbytes` are those of the result.
     """
@@ -267,7 +267,7 @@ def build_merge(
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
-    It has every weight that any of the models stores, but for a tied output embedding. `dtype` and
+    It has every weight that any of the models stores, except a tied output embedding. `dtype` and
     `rows_from` are as in `checkpoint.compatible.merge_warnings`.
     """
     checkpoints = [model.checkpoint for model in models]

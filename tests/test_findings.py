@@ -172,12 +172,6 @@ def test_every_row_is_checked_and_complete():
         assert all((RESULTS / folder).is_dir() for folder in folders)
 
 
-def test_the_readme_repeats_the_findings():
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    (summary,) = re.findall(r"\*\*In three sentences\.\*\* (.*?)\n\n", PAGE.read_text(), re.DOTALL)
-    assert " ".join(summary.split()) in readme
-
-
 @pytest.mark.parametrize(
     "path", sorted(RESULTS.glob("*/observations.parquet")), ids=lambda p: p.parent.name
 )

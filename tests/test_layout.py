@@ -9,7 +9,7 @@ from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "ablations": "cli > card > report > evaluate > runner smol pocket > study train > engines"
+    "ablations": "cli > card > evaluate > report > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
     " > methods write > tensors deltas > checkpoint recipe output > plan average"

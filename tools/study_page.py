@@ -7,6 +7,7 @@ python -m tools.study_page --check   exit with 1 if the page differs; write noth
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import click
@@ -90,7 +91,9 @@ def _form(key: dict[str, Any]) -> str:
 def _plural(text: str) -> str:
     if text == "text":
         return "names"
-    return "settings" if text.startswith("name: ") else text.replace("value", "values", 1)
+    if text.startswith("name: "):
+        return "settings"
+    return re.sub(r"\b(list|number|value)\b", r"\1s", text)
 
 
 @click.command()

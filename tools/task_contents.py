@@ -15,7 +15,7 @@ from ablations.tasks.numbers import NUMBER, answer_pattern
 from tools.task_languages import Language, MbppProblems
 
 VERSION = 1.0
-"""Of the protocol: raised with every change that can change a score."""
+"""Version of the protocol: raised with every change that can change a score."""
 
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""

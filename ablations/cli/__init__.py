@@ -143,7 +143,7 @@ def _show_versions(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> N
 def main(ctx: click.Context) -> None:
     """Merge, evaluate and compare language models by layer swapping.
 
-    mergekit-yaml RECIPE OUT merges as well: this package adds layer_swap to mergekit.
+    mergekit-yaml RECIPE OUT merges, too: this package adds layer_swap to mergekit.
     """
     if ctx.invoked_subcommand in _GO_ON:
         _end_soon(ctx)

@@ -54,24 +54,24 @@ from ablations.machine.progress import Step, tell
     "defaults in its name]",
 )
 def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
-    """Run the paper's benchmarks on MODEL and show a table like its Table 5.
+    """Run the paper's benchmarks on MODEL and print its scores.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
 
-    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table has the
-    tasks of this call; scores.csv in --out also has those of earlier calls with the same model,
-    engine, --limit, --dtype, --max-model-len and protocol (chat template, sampling, repeats).
+    `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table, in the form of the
+    paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
+    with equal model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling, ...).
     """
     show_log()
     with watched():
-        from ablations.evaluate import evaluate_model, read_block
+        from ablations.evaluate import evaluate_model
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
         named = {name: options.pop(name) for name in ("tasks", "benchmarks", "include_path")}
         settings |= {name: value for name, value in named.items() if value}
-        chosen = RunOptions(isolation=pop_isolation(options), **options)
-        result = evaluate_model(model, read_block(settings), chosen, languages)
+        chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
+        result = evaluate_model(model, chosen, languages)
     say(result.report())
 
 
@@ -102,7 +102,7 @@ def tasks() -> None:
 @choice_option(
     "--executor",
     ["local", "ray"],
-    "Run here, or on a running Ray cluster (pip install 'layerswap[ray]').",
+    "Run on this machine or on a running Ray cluster (pip install 'layerswap[ray]').",
 )
 @click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
 @click.option(
@@ -134,8 +134,8 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
     STUDY is a file or a shipped study such as layer_count (docs/studies.md lists them). A cell is
-    one model of the study, merged or not. Finished cells are reused, and a cell that fails does not
-    stop the others.
+    one model of the study, merged or not, from one pair of experts. Finished cells are reused, and
+    a cell that fails does not stop the others.
     """
     with watched("loading the libraries"):
         from ablations.runner import run as runner
@@ -172,9 +172,9 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
     RUN is a folder that `layerswap run` wrote, finished or not.
-    What has no result is marked. The observations, one row an item, and the comparisons are
-    written as parquet, too. Figures need matplotlib: pip install 'layerswap[plot]'.
-    Other files in the folder stay.
+    Missing results are marked. The observations, one row per item, and the comparisons are also
+    written as parquet. Figures need matplotlib: pip install 'layerswap[plot]'. Other files in the
+    folder stay.
     """
     with watched("loading the libraries"):
         from ablations.report.observations import as_input_errors

@@ -76,7 +76,7 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
     """Show where fine-tuning changed a model, layer by layer.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
-    writes delta.csv, a row a tensor, and a heatmap as in the paper's Figure 2. Figures need
+    writes delta.csv, one row per tensor, and a heatmap as in the paper's Figure 2. Figures need
     matplotlib: pip install 'layerswap[plot]'.
     """
     with watched():
@@ -88,7 +88,7 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
 
 @click.command(short_help="Measure how far experts moved from their base.")
 @click.argument("experts", nargs=-1, required=True, metavar="EXPERT...")
-@click.option("--base", required=True, metavar="MODEL", help="What they were fine-tuned from.")
+@click.option("--base", required=True, metavar="MODEL", help="Model they were fine-tuned from.")
 @click.option(
     "--text",
     "texts",
@@ -120,15 +120,15 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
     metavar="RUN",
     help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
 )
-@click.option("--cell", metavar="LABEL", help="Cell of the run that merges the same model.")
+@click.option("--cell", metavar="LABEL", help="Cell of the run with the same merge.")
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Licence of the merge.  [default: its models']")
 @click.option("--offline", is_flag=True, help="Read no licence from the hub.")
 def card(model: Path, offline: bool, **options: Any) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
-    mergekit's text stays. This adds the relation to the base, languages, licence, how to
-    merge the same, and with --results the scores with intervals and protocol.
+    mergekit's text stays. This adds the relation to the base, languages, licence, how to repeat the
+    merge, and with --results the scores with intervals and protocol.
     """
     from ablations.card import write_card
 

@@ -34,14 +34,10 @@ def list_(language: str | None) -> None:
 @click.argument("name")
 @click.argument("out", type=FILE, default=".")
 def copy(name: str, out: Path) -> None:
-    """Copy the recipe NAME to OUT, a folder or a file ending in .yml.
-
-    The JSON schema, with which editors check it, is copied next to it.
-    """
+    """Copy the recipe NAME to OUT, a folder or a file ending in .yml."""
     from ablations.gallery.find import copy_recipe
 
-    for path in copy_recipe(name, out):
-        click.echo(path)
+    click.echo(copy_recipe(name, out))
 
 
 @click.command(short_help="Show everything that is wrong with recipes.")
@@ -52,8 +48,8 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     """Show everything that is wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
-    layer counts, the models' compatibility, dtypes and revisions. Downloads no
-    weights: of a model that is not here only the config is fetched. Exit code 2: a recipe is wrong.
+    layer counts, the models' compatibility, dtypes and revisions. Downloads no weights: of a model
+    that is not on this machine, only the config is fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
         from ablations.gallery.check import as_text, check_recipe, recipes_of
@@ -70,7 +66,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     "--layers",
     type=COUNT,
     metavar="N",
-    help="Depth of the models; without it, read from a config, here or on the hub.",
+    help="Depth of the models; by default read from a config, local or on the hub.",
 )
 def plan(recipe: str, layers: int | None) -> None:
     """Draw which expert supplies each layer of RECIPE, and everything outside the layers.
@@ -143,8 +139,8 @@ def merge(
 ) -> None:
     """Merge RECIPE into the folder OUT, in little memory.
 
-    The tensors are the same as those of mergekit-yaml. Recipes that need mergekit (tokenizer:,
-    methods of its own) are passed on to it. Options after -- are passed to mergekit.
+    The tensors are the same as those of mergekit-yaml. Recipes that need mergekit itself
+    (tokenizer:, its own methods) are passed on to it. Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
     from layerswap_method.merge import WriteOptions, find_models, write_merge
@@ -201,12 +197,12 @@ def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> N
 )
 @shard_size_option
 def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
-    """Write the models A, B, ... in one common architecture. Each computes what it did before.
+    """Write models A, B, ... in one common architecture. Each computes the same as before.
 
     Models are folders or hub ids: Llamas and Mistrals together, Qwen2 models, or Qwen3 models.
-    Key-value heads are repeated, MLPs and depth padded with what adds nothing, the residual stream
-    copied or padded. Vocabularies stay: the recipe of the merge aligns them (tokenizer: {source:
-    union}).
+    Key-value heads are repeated; MLPs and depth are padded with neurons and layers that add
+    nothing; the residual stream is copied or padded. Vocabularies stay: the recipe of the merge
+    aligns them (tokenizer: {source: union}).
     """
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import harmonize as write
@@ -223,14 +219,14 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
 @click.option(
     "--rank",
     type=COUNT,
-    help="Highest rank of the new adapter: larger changes are cut by SVD, and the error is "
+    help="Highest rank of the new adapter: higher ranks are cut by SVD, and the error is "
     "printed.  [default: nothing is cut]",
 )
 def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
     """Write the adapter that is the layer swap of RECIPE, without merged weights.
 
-    RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The
-    new adapter loads in peft and vLLM. For LoRA, base and adapter together are what
+    RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The new
+    adapter loads in peft, a LoRA adapter also in vLLM. Base and LoRA adapter together are what
     layerswap merge makes of the same recipe, to rounding.
     """
     from ablations.models.find import find_model

@@ -65,9 +65,9 @@ def pocket() -> None:
 def pocket_build(out: Path, preset: Any, seed: int, expert_seeds: int) -> None:
     """Train the pocket experts and write their tasks.
 
-    They are a base, a math expert and a language expert, each once in all layers and once in
-    those only that a swap takes from it, with their lm-eval tasks. The base of seed 0 ships with
-    the package; bases of other seeds are trained.
+    They are a base, and a math and a language expert: each trained once in all layers, and once in
+    only those layers that a swap takes from it. The base of seed 0 ships with the package; bases of
+    other seeds are trained.
     """
     from ablations.pocket.build import PocketConfig, build_pocket
 

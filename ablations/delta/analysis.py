@@ -64,7 +64,7 @@ def delta(
         raise InputError("give an EXPERT and its --base, or a published one with --reference")
     elif base is not None or threshold is not None:
         raise InputError(
-            "--base and --threshold are of an EXPERT: add the expert to draw next to "
+            "--base and --threshold need an EXPERT: add the expert to draw next to "
             f"{reference!r}, or give --reference alone"
         )
     tell(Step("drawing figures"))

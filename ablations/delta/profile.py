@@ -10,11 +10,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
 from ablations.machine.progress import track
 from ablations.paper.published import Grid, scientific
-from layerswap_method.deltas.pair import DeltaPair, for_each_tensor, not_finite, read_deltas
+from layerswap_method.deltas.pair import (
+    DeltaPair,
+    for_each_tensor,
+    not_finite,
+    read_deltas,
+    sum_squares,
+)
 from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
 
 SHARE_ABOVE = 0.125
@@ -52,7 +57,7 @@ class DeltaProfile:
     share_changed: float
 
     tensors: pd.DataFrame
-    """A row a tensor, as ``delta.csv`` has it:
+    """One row per tensor, as ``delta.csv`` has it:
 
     - ``name``; ``layer``: decoder layer, 0-based from the embedding side, or none;
     - ``parameter``: below the layer, without ``.weight``; the whole name outside of the layers;
@@ -93,7 +98,7 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
     """Return the sums over the change of every tensor; both checkpoints are read once.
 
     Returns:
-        A row a tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``; ``means``, a float64
+        One row per tensor: ``name``, ``layer``, ``parameter``, ``is_matrix``; ``means``, a float64
         array of the mean absolute change (MAV) of every input feature; ``change`` and ``base``,
         sums of squares; ``size``, the number of values, and ``changed``, of those with a change
         other than 0 in float32.
@@ -103,7 +108,10 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
     """
     names = list(pair.names)
     shown = track(f"reading the changes of {pair.expert}", names)
-    sums = [row for _, row in for_each_tensor(shown, lambda name: _sum_tensor(pair, name))]
+    measured = for_each_tensor(
+        shown, lambda name: _sum_tensor(pair, name), uses_torch=bool(pair.changes)
+    )
+    sums = [row for _, row in measured]
     places = [_place(name) for name in names]
     frame = pd.DataFrame({"name": names})
     frame["layer"] = pd.array([layer for layer, _ in places], dtype="Int64")
@@ -209,12 +217,11 @@ def _sum_tensor(pair: DeltaPair, name: str) -> dict[str, Any]:
     change = base = 0.0
     size = changed = 0
     for block in read_deltas(pair, name):
-        first, values, weights = block.first, block.delta.view(-1), block.base.float().view(-1)
-        change += float(torch.dot(values, values))
-        base += float(torch.dot(weights, weights))
-        size += len(values)
-        changed += int(np.count_nonzero(values.numpy() != 0))  # several times faster than torch
-        lines = block.delta.abs_().numpy()
+        first, lines = block.first, np.abs(block.delta, out=block.delta)
+        change += sum_squares(lines)
+        base += sum_squares(block.base)
+        size += lines.size
+        changed += int(np.count_nonzero(lines != 0))  # faster than of the floats
         if layout.across:
             place = first // layout.rows * layout.columns
             dtype = np.float32 if len(lines) <= _FINE_ROWS else np.float64

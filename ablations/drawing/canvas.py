@@ -40,7 +40,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
     "pdf.fonttype": 42,
 }
-"""Of all figures."""
+"""Settings of matplotlib for all figures."""
 
 
 def can_draw() -> bool:

@@ -3,11 +3,11 @@
 `Answering` stands before lm-eval's model classes. It differs from them where they go wrong, or HF
 from vLLM; the tests named show each case:
 
-- An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`: HF
-  stops with an assertion where a small model has less, and of vLLM's prompt nothing is left. A
-  limit that the user sets may take all that the longest prompt leaves (`test_outcomes`).
-- For log-likelihoods lm-eval leaves HF two tokens more of a long prompt than vLLM; here both have
-  vLLM's (`test_outcomes`).
+- An answer may take half of the context at most. lm-eval reserves the task's `max_gen_toks`: where
+  a small model has less context, HF stops with an assertion, and vLLM's prompt is cut to nothing.
+  A limit that the user sets may take all that the longest prompt leaves (`test_outcomes`).
+- For log-likelihoods lm-eval keeps two tokens more of a long prompt on HF than on vLLM; here both
+  keep vLLM's number (`test_outcomes`).
 - Answers are stored as they arrive (`test_answers`); lm-eval has those of vLLM when all are there.
 - A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
   what else is sent (`test_answers`). HF draws whole batches, from torch's seed.
@@ -49,14 +49,14 @@ class Question:
 class Answering:
     """Answers requests from `answers`, and the others by `_generate` or `_score`.
 
-    `outcomes` has how the requests of each item went, since it was emptied.
+    `outcomes` has what happened to the requests of each item since it was last emptied.
     """
 
     answers: AnswerFile | None = None
     """Stored answers; None stores nothing."""
 
     think_end_token: str | None = None
-    """Ends the thinking, which is no part of an answer."""
+    """Token that ends the thinking, which is not part of an answer."""
 
     keeps_task_limit = False
     """Whether the limit of an answer is the user's own."""
@@ -121,7 +121,7 @@ class Answering:
                 prompt_tokens=length,
                 context_tokens=context,
                 limit_tokens=limit,
-                asked_tokens=wanted,
+                wanted_tokens=wanted,
                 item=question.request.doc_id,
             )
 

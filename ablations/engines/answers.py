@@ -1,6 +1,6 @@
 """Answers of models on disk: a prompt that a model has answered is not sent to it again.
 
-    ANSWERS/WEIGHTS/TASK.jsonl    one line an answer, appended as it arrives
+    ANSWERS/WEIGHTS/TASK.jsonl    one line per answer, appended as it arrives
 
 An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
 sampled, of seed, repeat and item. So a larger limit sends the new items only, and another metric,

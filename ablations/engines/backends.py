@@ -1,4 +1,4 @@
-"""Which engine evaluates here, in which version. Imports none of them."""
+"""Which engine evaluates on this machine, in which version. Imports none of them."""
 
 from __future__ import annotations
 
@@ -49,20 +49,15 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
     """Check that this machine has the GPUs that a model takes; on vLLM's CPU build, the cores.
 
     Raises:
-        InputError: where it has fewer, for options that are the other backend's, and for pipeline
+        InputError: where it has fewer, for options that are vLLM's, and for pipeline
             stages on the CPU build, whose second stage fails in its first step (0.32.0).
     """
-    if backend == "vllm" and options.device_map is not None:
-        raise InputError(
-            "device_map is transformers'; with --backend vllm write tensor_parallel_size: N to "
-            "spread a model over N GPUs"
-        )
     if options.gpus == 1:
         return
     if backend == "hf":
         raise InputError(
-            "tensor_parallel_size and pipeline_parallel_size are vLLM's; with --backend hf write "
-            "device_map: auto to spread a model over several GPUs"
+            "tensor_parallel_size and pipeline_parallel_size are vLLM's; with --backend hf one GPU "
+            "holds the model: leave them at 1, or use --backend vllm"
         )
     if not vllm_engine.is_cpu_build():
         import torch
@@ -78,8 +73,8 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
     if options.gpus > devices:
         sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
         raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and there "
-            f"are {devices} {what} here; lower one of them"
+            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and this "
+            f"machine has {devices} {what}; lower one of them"
         )
 
 

@@ -13,19 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from ablations.scoring.protocol import Protocol
-from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.errors import InputError, first_line
 
 _VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
 """Files that hold a tokenizer's vocabulary; a model has one of them."""
 
 
-def chat_template(folder: Path, name: str | None = None) -> str:
-    """Return a chat template of the tokenizer in `folder`, the default one without a `name`.
+def chat_template(folder: Path) -> str:
+    """Return the chat template of the tokenizer in `folder`, the default one of several.
 
     Raises:
-        InputError: where there is no tokenizer or no such template.
+        InputError: where there is no tokenizer or no template.
     """
-    return _choose(_tokenizer(folder), str(folder), name)
+    templates = _tokenizer(folder).chat_template
+    template: str | None = templates.get("default") if isinstance(templates, dict) else templates
+    if not template:
+        raise InputError(
+            f"{folder}: its tokenizer has no chat template; leave out apply_chat_template, or put "
+            "the chat_template.jinja of a model that was trained with one into the folder"
+        )
+    return template
 
 
 def has_tokenizer(folder: Path) -> bool:
@@ -60,10 +67,10 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
         raise InputError("\n".join(problems))
 
 
-def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
+def set_protocol(lm: Any, protocol: Protocol, folder: Path) -> None:
     """Set the prompts and generation of an lm-eval model object by `protocol`.
 
-    The template is that of the model in `folder`; without one, of the object's own tokenizer.
+    The template is that of the model in `folder`.
 
     Raises:
         InputError: as `chat_template`.
@@ -74,20 +81,15 @@ def set_protocol(lm: Any, protocol: Protocol, folder: Path | None) -> None:
     lm.keeps_task_limit = protocol.gen_kwargs.max_gen_toks is not None
     if not is_vllm:  # lm-eval's vLLM class passes enable_thinking on by itself
         lm.chat_template_args = _thinking(protocol)
-    if not protocol.is_chat:
-        return
-    name = protocol.template_name
-    tokenizer = lm.tokenizer if folder is None else _tokenizer(folder)
-    template = _choose(tokenizer, str(folder or "the model"), name)
-    # lm-eval takes a template's name for its logs only and always applies the default.
-    lm.tokenizer.chat_template = template
-    if is_vllm:
-        lm.hf_chat_template = template
+    if protocol.apply_chat_template:
+        lm.tokenizer.chat_template = template = chat_template(folder)
+        if is_vllm:
+            lm.hf_chat_template = template
 
 
 def _check(protocol: Protocol, folder: Path) -> None:
-    if protocol.is_chat:
-        template = chat_template(folder, protocol.template_name)
+    if protocol.apply_chat_template:
+        template = chat_template(folder)
         options: dict[str, Any] = {"add_generation_prompt": True, **_thinking(protocol)}
         chat = [{"role": "user", "content": "1 + 1 = ?"}]
         try:
@@ -106,23 +108,6 @@ def _check(protocol: Protocol, folder: Path) -> None:
 def _thinking(protocol: Protocol) -> dict[str, bool]:
     thinking = protocol.enable_thinking
     return {} if thinking is None else {"enable_thinking": thinking}
-
-
-def _choose(tokenizer: Any, where: str, name: str | None) -> str:
-    templates = tokenizer.chat_template
-    if not templates:
-        raise InputError(
-            f"{where}: its tokenizer has no chat template; leave out apply_chat_template, or put "
-            "the chat_template.jinja of a model that was trained with one into the folder"
-        )
-    named: dict[str, str] = templates if isinstance(templates, dict) else {"default": templates}
-    name = name or "default"
-    if name not in named:
-        raise InputError(
-            f"{where}: its tokenizer has no chat template {name!r}{nearest(name, named)}; it has "
-            f"{', '.join(sorted(named))}: name one in apply_chat_template"
-        )
-    return named[name]
 
 
 @lru_cache(64)

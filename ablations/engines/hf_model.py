@@ -48,7 +48,6 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             pretrained=model,
             peft=None if adapter is None else str(adapter),
             device="cuda" if torch.cuda.is_available() else "cpu",
-            parallelize=options.device_map == "auto" and torch.cuda.is_available(),
             dtype=options.dtype,
             batch_size=options.batch_size,
             max_length=options.max_model_len,
@@ -59,15 +58,9 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         """Check that every tensor has a parameter of its name, and no parameter is left over.
 
         Raises:
-            LayerSwapError: where one has not, or is not on a GPU.
+            LayerSwapError: where one has not.
         """
         tensors = self.model.state_dict(keep_vars=True)
-        away = next((name for name, tensor in tensors.items() if tensor.is_meta), None)
-        if away is not None:
-            raise LayerSwapError(
-                f"parts of the model did not fit the GPUs and are elsewhere ({away}), so "
-                "its tensors cannot be replaced in place"
-            )
         names = list(names)
         known = {tensors[name].data_ptr() for name in names if name in tensors}
         odd = [name for name in names if name not in tensors]
@@ -98,7 +91,7 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
                 reader.copy_to(parameter)
 
     def reset_cache(self) -> None:
-        """Do nothing: lm-eval keeps no cache between two runs on a transformers model."""
+        """Do nothing: lm-eval has no cache between two runs on a transformers model."""
 
     def close(self) -> None:
         """Do nothing: the model goes with this object."""

@@ -81,18 +81,18 @@ class Baseline(NamedTuple):
         allowed = NATS_PER_TOKEN + 2 * abs(before - self.second.log_likelihood)
         # Written so that NaN differs from every number, and from itself it does not.
         if not (abs(after - before) <= allowed or (after != after and before != before)):
-            return f"a log-likelihood of {before:.4f} nats a token became {after:.4f}"
+            return f"a log-likelihood of {before:.4f} nats per token became {after:.4f}"
         if self.first.text == self.second.text != now.text:
             return f"the greedy answer {self.first.text!r} became {now.text!r}"
         return None
 
 
 class SwapFailed(LayerSwapError):
-    """A model could not be put into a live engine; a checkpoint on disk may do."""
+    """A model could not be loaded into a live engine; a checkpoint on disk may work."""
 
 
 class LiveEvaluator:
-    """Evaluates `Merge`s. Its engine outlives them; nothing else of them stays.
+    """Evaluates `Merge`s one after another in one engine, which keeps nothing of earlier ones.
 
     Greedy generations are those of a cold engine, log-likelihoods equal to rounding. Where that
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
@@ -208,7 +208,7 @@ class LiveEvaluator:
     def _compare(self, when: str) -> None:
         if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._base.donor}: {when}, {self.backend} answers otherwise than at its start "
+                f"{self._base.donor}: {when}, {self.backend} answers differently than at its start "
                 f"({mismatch}); weights loaded into it are not what they should be"
             )
 

@@ -69,7 +69,7 @@ def start_model(
 def run_tasks(
     lm: Any,
     request: EvaluationRequest,
-    folder: Path | None,
+    folder: Path,
     backend: Backend,
     answers: AnswerFile | None = None,
 ) -> Evaluation:
@@ -78,7 +78,7 @@ def run_tasks(
     Args:
         lm: an ``lm_eval.api.model.LM``.
         request: tasks and settings.
-        folder: of the model, whose chat template is applied; None for that of `lm`.
+        folder: of the model, whose chat template is applied.
         backend: name of the engine in the result.
         answers: where answers are stored as they arrive; what is in it is not sent again.
 
@@ -107,7 +107,7 @@ def run_tasks(
             if repeat == 0:
                 raw, notes = result, tuple(notes_on(lm.outcomes))
     return Evaluation(
-        model=str(folder or ""),
+        model=str(folder),
         backend=backend,
         scores=mean_scores(scores, samples, request.level) if scores else (),
         samples=tuple(sample for part in samples for sample in part),
@@ -140,7 +140,7 @@ def _simple_evaluate(
             log_samples=True,
             bootstrap_iters=0,
             system_instruction=request.system_instruction,
-            apply_chat_template=request.is_chat,
+            apply_chat_template=request.apply_chat_template,
             fewshot_as_multiturn=request.is_multiturn,
             gen_kwargs=request.gen_kwargs.as_lm_eval() or None,
             random_seed=seed,

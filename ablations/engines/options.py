@@ -15,16 +15,9 @@ BackendChoice = Literal["auto", "hf", "vllm"]
 """What a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
 
 
-_LATER_OPTIONS = (
-    *("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
-    "device_map",
-)
-"""Fields that are part of a score's identity only where they are not as by default: scores of
-before they existed keep their keys."""
-
 _UNREAD_BY: dict[str, tuple[str, ...]] = {
     "hf": ("tensor_parallel_size", "pipeline_parallel_size", "max_num_seqs", "enforce_eager"),
-    "vllm": ("batch_size", "device_map"),
+    "vllm": ("batch_size",),
 }
 """Backend -> the fields that are the other one's."""
 
@@ -39,14 +32,14 @@ class EngineOptions(Described):
     """Context length in tokens, prompt and answer together. Without it, the model's own."""
 
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Number type of the weights in memory, one for all models of a study. ``auto`` is that in
-    which the base is stored."""
+    """Number type of the weights in memory, one for all models of a study. ``auto``: as the base is
+    stored."""
 
     kv_cache_gib: int = Field(default=4, ge=1)
     """vLLM on CPU: GiB for the key-value cache, unless ``VLLM_CPU_KVCACHE_SPACE`` is set."""
 
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
-    """vLLM on GPU: share of the GPU's memory for weights and cache together."""
+    """vLLM on GPU: share of the GPU's memory for weights and key-value cache together."""
 
     tensor_parallel_size: int = Field(default=1, ge=1)
     """vLLM: number of GPUs that share every layer, for models that do not fit one."""
@@ -62,24 +55,16 @@ class EngineOptions(Described):
     """vLLM: run without compiling the model and without CUDA graphs, so it starts sooner and
     answers slower. Without it, true on CPU and false on a GPU."""
 
-    device_map: Literal["auto"] | None = None
-    """transformers: ``auto`` spreads the layers of a model over all GPUs. Without it, one GPU (or
-    the CPU) holds the model."""
-
     @property
     def gpus(self) -> int:
         """GPUs that vLLM takes for one model."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     def of_backend(self, backend: Literal["hf", "vllm"]) -> EngineOptions:
-        """Return the options as this backend reads them: those of the other one as by default."""
+        """Return the options that this backend reads; all others are set to their defaults."""
         fields = type(self).model_fields
         return self.model_copy(update={n: fields[n].default for n in _UNREAD_BY[backend]})
 
     def identity(self) -> dict[str, Any]:
-        """Return what of the options is a part of a score's identity, as JSON holds it."""
-        settings = self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))
-        for name in _LATER_OPTIONS:
-            if settings[name] == type(self).model_fields[name].default:
-                del settings[name]
-        return settings
+        """Return the options that are part of a score's identity, as JSON holds them."""
+        return self.model_dump(mode="json", exclude=set(MEMORY_OPTIONS))

@@ -29,7 +29,7 @@ def recall(
     See `run_tasks`; `folder` has the model's tokenizer, for chat templates.
     """
     try:
-        lm = _StoredModel(folder, request.is_chat)
+        lm = _StoredModel(folder, request.apply_chat_template)
         return run_tasks(lm, request, folder, backend, answers)
     except _Unanswered:
         return None

@@ -52,7 +52,7 @@ class Choice(NamedTuple):
     """Task -> why it is skipped."""
 
     runs_code: bool
-    """Whether one of `asked` executes what the model writes."""
+    """Whether a chosen task executes what the model writes."""
 
 
 def check_tasks(request: EvaluationRequest) -> Choice:
@@ -107,7 +107,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     if request.enable_thinking and given:
         raise InputError(
             f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
-            "thinks; leave such tasks out, or ask them without enable_thinking"
+            "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
 
@@ -195,7 +195,7 @@ def task_manager(request: EvaluationRequest) -> Any:
     """Return lm-eval's task manager, which knows every task of the request.
 
     Raises:
-        InputError: for a folder that is not there, or unknown tasks.
+        InputError: for a folder that does not exist, or unknown tasks.
     """
     tell(Step("reading the task files"))
     if not request.task_folder.is_dir():
@@ -240,7 +240,7 @@ def _manager(
 
 @cache
 def lm_eval_index() -> Mapping[str, Any]:
-    """Return lm-eval's index of its own tasks: ten thousand files, some eight seconds."""
+    """Return lm-eval's index of its own tasks: ten thousand files, about eight seconds."""
     from lm_eval.tasks import TaskManager
 
     tell(Step("reading lm-eval's index of tasks"))

@@ -52,18 +52,18 @@ def measure_tasks(
 
     Raises:
         InputError: for tasks whose files or data are wrong.
-        LayerSwapError: for data that is not here, where the user has switched downloads off.
+        LayerSwapError: for data not on this machine, where the user has switched downloads off.
     """
     from transformers import AutoTokenizer
 
     sizes: dict[str, TaskSize | str] = {}
     problems: list[LayerSwapError] = []
-    with _offline() as is_asked_for:
+    with _offline() as was_offline:
         try:
             tokenizer = AutoTokenizer.from_pretrained(model)
             context = max_model_len or context_of(str(model))
         except (OSError, ValueError) as error:
-            why = f"the tokenizer is not here ({first_line(error)})"
+            why = f"no tokenizer on this machine ({first_line(error)})"
             return {request.tasks[0]: why for request in requests}
         for request in requests:
             tell(Step(f"counting the tokens of {request.tasks[0]}"))
@@ -71,7 +71,7 @@ def measure_tasks(
                 sizes[request.tasks[0]] = _size(request, tokenizer, context)
             except DataAway as error:
                 sizes[request.tasks[0]] = _AWAY
-                problems += [error] if is_asked_for else []
+                problems += [error] if was_offline else []
             except NoIsolation as error:
                 sizes[request.tasks[0]] = error.message
             except InputError as error:

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A model as far as it can be known here."""
+    """What is known of a model on this machine."""
 
     depth: int | None = None
     """Decoder layers; None where no config states it."""
@@ -72,7 +72,7 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """Return what is wrong with one recipe, errors first.
 
-    With `hub`, configs of models that are not here may be fetched from the hub.
+    With `hub`, configs of models that are not on this machine may be fetched from the hub.
     """
     try:
         document = read_recipe_file(path).document
@@ -83,7 +83,7 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
 
 
 def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
-    """Return one line a finding of each recipe, and the sum."""
+    """Return one line per finding of each recipe, and their number."""
     lines, levels = [], Counter[Level]()
     for path, listed in findings.items():
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
@@ -104,7 +104,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     for reference in dict.fromkeys([*named, *named_models(document)]):
         for part in reference.split("+"):
             if is_hub_id(part) and "@" not in part and not is_there(part):
-                why = f"{part} names no revision, so another day may give another model"
+                why = f"{part} names no revision, so a later download may give another model"
                 yield Finding("note", f"{why}; write {part}@COMMIT")
         try:
             known[reference] = model = look_up(reference, hub=hub)
@@ -161,7 +161,7 @@ def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterat
 def _merge_findings(
     document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Yield what does not fit between the models that are here."""
+    """Yield what does not fit between the models on this machine."""
     how: dict[str, Any] = {
         "rows_from": set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
@@ -180,10 +180,10 @@ def _merge_findings(
 
 
 def look_up(reference: str, *, hub: bool) -> Known:
-    """Return what is known of a model: its headers if it is here, else, with `hub`, its config.
+    """Return what is known of a model: its headers if it is local, else, with `hub`, its config.
 
     Raises:
-        InputError: for a checkpoint that is here and cannot be read.
+        InputError: for a local checkpoint that cannot be read.
     """
     try:
         files = find_model(reference, download=False)

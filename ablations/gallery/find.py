@@ -1,71 +1,21 @@
-"""The shipped recipes: places, headers, list, copies, and the JSON schema for editors."""
+"""The shipped recipes: places, headers, list and copies."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic.json_schema import models_json_schema
-
 import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import write_errors, write_text
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.methods.delta_revert import DeltaRevertRecipe
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.recipe.strict_yaml import parse_yaml
-
-SCHEMA_FILE = "recipe.schema.json"
-"""Its name in the folder of the recipes."""
-
-_OURS = (LayerSwapRecipe, DeltaRevertRecipe)
-
-
-def recipe_schema() -> dict[str, Any]:
-    """Return the schema: of recipes of ours all keys and values, of others that they name a method.
-
-    mergekit ignores keys that it does not know; the schema refuses them.
-    """
-    _, shared = models_json_schema(
-        [(document, "validation") for document in _OURS], ref_template="#/$defs/{model}"
-    )
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A mergekit recipe, with the methods of layerswap",
-        "type": "object",
-        "properties": {
-            "merge_method": {
-                "type": "string",
-                "examples": [document.method() for document in _OURS],
-                "description": "layer_swap, delta_revert, or a method of mergekit's own.",
-            }
-        },
-        "required": ["merge_method"],
-        "allOf": [
-            {
-                "if": {"properties": {"merge_method": {"const": document.method()}}},
-                "then": {"$ref": f"#/$defs/{document.__name__}"},
-            }
-            for document in _OURS
-        ],
-        "$defs": shared["$defs"],
-    }
-
-
-def schema_text() -> str:
-    """Return the schema as the file holds it."""
-    return json.dumps(recipe_schema(), indent=2, ensure_ascii=False) + "\n"
-
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """What the opening comment of a recipe says, in this order."""
-
-SCHEMA_LINE = "# yaml-language-server: $schema="
-"""How the line begins that names the JSON schema to an editor."""
 
 _COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 _SHORT = dict(zip(_COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
@@ -78,7 +28,7 @@ def find_recipe(name: str) -> Path:
     (an editable install), then inside it (a wheel).
 
     Raises:
-        InputError: when it is in none of them, or is the path of a file that is not there.
+        InputError: when it is in none of them, or is the path of a file that does not exist.
     """
     if name.startswith((".", "/", "~")):
         raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
@@ -124,7 +74,7 @@ def read_header(text: str) -> dict[str, str]:
         key, colon, rest = line[2:].partition(":")
         if colon and key in FIELDS:
             name, fields[key] = key, rest.strip()
-        elif name and not line.startswith(SCHEMA_LINE):
+        elif name:
             fields[name] = f"{fields[name]} {line[1:].strip()}".strip()
     return fields
 
@@ -166,22 +116,19 @@ def settings(document: Mapping[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def copy_recipe(name: str, out: Path) -> list[Path]:
-    """Copy a shipped recipe, and next to it the schema that it names; return both files.
+def copy_recipe(name: str, out: Path) -> Path:
+    """Copy a shipped recipe; return the new file.
 
     `name` is as `find_recipe` takes it, `out` a file ending in ``.yml``, or else a folder.
 
     Raises:
-        InputError: for an unknown recipe, or where the file is there already.
+        InputError: for an unknown recipe, or where the file exists already.
         LayerSwapError: where it cannot be written.
     """
     source = find_recipe(name)
     target = out if out.suffix in (".yml", ".yaml") else out / source.name
     if target.exists():
-        raise InputError(f"{target}: is there already; name another file")
-    text, line = source.read_text(encoding="utf-8"), f"^{re.escape(SCHEMA_LINE)}.*$"
-    schema = target.with_name(SCHEMA_FILE)
+        raise InputError(f"{target}: exists already; name another file")
     with write_errors(target):
-        write_text(target, re.sub(line, f"{SCHEMA_LINE}{SCHEMA_FILE}", text, flags=re.MULTILINE))
-        write_text(schema, schema_text())
-    return [target, schema]
+        write_text(target, source.read_text(encoding="utf-8"))
+    return target

@@ -23,7 +23,7 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
     """Return the plan of a recipe, a file or a shipped one, or of the folder of a `layer_swap`.
 
     They are the lines of the merge's log, and a picture. Without `num_layers`, the depth is read
-    from the config of a model that is here or on the hub.
+    from the config of a model, local or on the hub.
 
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.
@@ -87,6 +87,6 @@ def _depth(path: Path, document: Mapping[str, Any]) -> int:
         if (depth := look_up(reference, hub=True).depth) is not None:
             return depth
     raise InputError(
-        f"{path}: no config of its models is here or on the hub, so the number of layers is not "
+        f"{path}: no config of its models is local or on the hub, so the number of layers is not "
         "known; write --layers N"
     )

@@ -1,4 +1,4 @@
-"""What a process has started ends with it."""
+"""Ends the descendants of a process together with it."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _wardens: dict[int, subprocess.Popen[bytes]] = {}
 def take_descendants_along() -> None:
     """Have everything that this process starts end with it, SIGKILL included.
 
-    vLLM's engine process, for one, does not notice that whoever started it is gone, and would
-    hold its GPU for nobody. A small warden outside of the terminal's session looks at what there
-    is below this process, five times a second, and kills what is left when this process is gone.
+    vLLM's engine process, for one, does not notice that its parent is gone, and would keep its GPU.
+    A small watchdog process outside of the terminal's session lists the descendants of this process
+    five times a second, and kills those that are left when this process is gone.
     """
     if os.getpid() in _wardens:
         return

@@ -42,7 +42,7 @@ class Claim:
 def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
     """Return a claim on `name` in `folder` (which is made), or None while another holds it.
 
-    `note` is a line more for `Claim.abandoned`.
+    `note` is an additional line for `Claim.abandoned`.
 
     Raises:
         OSError: where there is no room for the file.

@@ -24,7 +24,7 @@ class Step:
     done: float = 0.0
 
     total: float = 0.0
-    """0 where nobody knows."""
+    """0 if unknown."""
 
     unit: str = "items"
     """What is counted; ``bytes`` are shown as MB or GB."""
@@ -38,7 +38,7 @@ _lines: list[Progress] = []
 
 
 def tell(step: Step) -> None:
-    """Show what is being done; does nothing where nobody listens."""
+    """Show what is being done, if a listener is set."""
     if _listeners:
         _listeners[-1](step)
 

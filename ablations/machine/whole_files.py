@@ -55,7 +55,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def check_place(path: Path) -> None:
-    """Check that a file or folder can come to be at `path`, before hours go into its content.
+    """Check that a file or folder can be made at `path`, before hours go into its content.
 
     Raises:
         InputError: where a file stands in the way, or the folder above may not be written to.

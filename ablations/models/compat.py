@@ -79,7 +79,7 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
         base: the folder or hub id of what they may descend from.
 
     Raises:
-        InputError: for a model that is not there or not readable, fewer than two, one with an
+        InputError: for a model that is missing or not readable, fewer than two, one with an
             adapter, or a base that none descends from.
     """
     if len(references) < 2:

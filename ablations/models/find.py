@@ -44,7 +44,7 @@ def find_model(
         folder: of the file that has the reference, see `resolve_from`; None for the command line.
 
     Raises:
-        InputError: where it is not there; with what to do.
+        InputError: where it does not exist; with what to do.
     """
     name = name or reference
     whole = resolve_from(reference, folder)
@@ -68,7 +68,7 @@ def find_checkpoint(reference: str) -> Checkpoint:
     """Return the headers of a whole checkpoint: a folder, or a hub id, which is downloaded.
 
     Raises:
-        InputError: where it is not there or cannot be read, or for an adapter.
+        InputError: where it does not exist or cannot be read, or for an adapter.
     """
     model = find_model(reference)
     if model.adapter is not None:

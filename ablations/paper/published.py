@@ -48,7 +48,7 @@ def published_grid(name: str) -> Grid:
 
     Its values are the share of input features with a MAV above the threshold, in [0, 1], of
     Llama 3.1 8B: 32 layers and 7 parameters, named as transformers names them. Six values are
-    probably slips of the scanned figures; they are kept as printed, and `grids.json` names them.
+    probably misprints in the figures; they stay as printed, and `grids.json` names them.
 
     Raises:
         InputError: for a name that there is not, with the nearest one.

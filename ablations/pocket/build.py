@@ -40,10 +40,10 @@ from layerswap_method.frozen import Frozen
 logger = logging.getLogger(__name__)
 
 VERSION = 2
-"""Of the world and the base's training: raised with every change that can change a byte."""
+"""Version of the world and the base's training: raised with every change that can change a byte."""
 
 EXPERTS_VERSION = 2
-"""Of how experts are trained, beyond what their training file says: raised in the same way."""
+"""Version of what their training file does not say of experts: raised in the same way."""
 
 MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")

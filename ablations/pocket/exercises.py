@@ -76,14 +76,17 @@ class Question(NamedTuple):
     answer: str | int
 
     def exercise(
-        self, language: Language, asked_in: Language | None = None, switch: Choice | None = None
+        self,
+        language: Language,
+        question_language: Language | None = None,
+        switch: Choice | None = None,
     ) -> Exercise:
         """Return the exercise; its question may be in another language, words of it switched."""
-        asked_in = asked_in or language
+        question_language = question_language or language
         text = render_all(self.statements, language, switch)
-        prompt = f"{text} {self.question.render(asked_in)} answer :"
+        prompt = f"{text} {self.question.render(question_language)} answer :"
         key = render_all([*self.statements, self.question], "en")
-        return Exercise(prompt, f"{say(self.answer, asked_in)} .", key)
+        return Exercise(prompt, f"{say(self.answer, question_language)} .", key)
 
 
 def draw_facts(words: WordSource) -> Question:

@@ -1,6 +1,6 @@
 """The pretraining of a base, from fresh weights: tokenizer, batches, the optimiser, the loop.
 
-A loop of its own, with Muon, because this is no fine-tuning: experts are trained by
+A loop of its own, with Muon, because this is not fine-tuning: experts are trained by
 `ablations.train`. On one thread the same inputs give the same bytes.
 """
 
@@ -67,7 +67,7 @@ class Pretraining(Frozen):
     rare_words: float = 0.1
     """Share of rare words in documents that hold target-language words, 0 to 1."""
     tokens_per_batch: int = 1536
-    """Padding included."""
+    """Tokens of a batch, padding included."""
 
 
 @cache
@@ -151,7 +151,8 @@ def _derive_seed(*parts: str | int) -> int:
 
 MOMENTUM = 0.95
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of the quintic Newton-Schulz iteration: Jordan et al. 2024, kellerjordan.github.io/posts/muon."""
+"""Coefficients of the quintic Newton-Schulz iteration: Jordan et al. 2024,
+kellerjordan.github.io/posts/muon."""
 ITERATIONS = 5
 
 

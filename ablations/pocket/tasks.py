@@ -62,7 +62,7 @@ EXAMPLES = 8
 """Solved examples of each task, for few-shot prompts; never test documents."""
 
 SEED = 90210
-"""Of the items. It does not follow the base's seed: every testbed has one test."""
+"""Seed of the items. It does not follow the base's seed: every testbed has one test."""
 
 
 def draw_items(family: str, language: Language, split: str, number: int, seed: int) -> list[Any]:

@@ -32,7 +32,7 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
         tasks: what to compare; none compares every task, which all must then have.
 
     Raises:
-        InputError: for fewer than two models, a model that is not there or is named twice, tasks
+        InputError: for fewer than two models, a model that is missing or named twice, tasks
             that one of them lacks, other items or prompts, or another engine, dtype or context.
     """
     if len(names) < 2:

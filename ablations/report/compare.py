@@ -77,8 +77,6 @@ def comparisons(
     """
     known = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, known, "report.primary.tasks:")
-    check_names(study.report.tasks, known, "report.tasks:")
-    check_names([*study.report.floors], known, "report.floors:")
     if study.report.metric is not None and (scores["state"] == "done").all():
         check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     shown = shown_scores(scores, study.report.metric)
@@ -128,7 +126,7 @@ def tasks_of(scores: pd.DataFrame, code: str) -> list[str]:
 
 
 def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the values of one metric of one task: a row a cell, a column an item.
+    """Return the values of one metric of one task: one row per cell, one column per item.
 
     The index has the columns of `CELL`, ``language`` and ``weights``. NaN: the cell lacks the item.
     """
@@ -170,7 +168,7 @@ def compare_sides(
         second: those of the other side.
         level: of the interval, in (0, 1).
         margin: largest difference that is not relevant, on the scale of the score.
-        strata: model -> what only models of the other side with the same are matched with.
+        strata: model -> its stratum; only models of one stratum are matched.
     """
     ours, theirs = (side.index.to_frame(index=False) for side in (first, second))
     for side in (ours, theirs):
@@ -219,7 +217,7 @@ def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 def pairs_above(
     matrix: pd.DataFrame, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
 ) -> dict[str, Any] | None:
-    """Return how many pairs of a merge are above both own experts, and the range of scores.
+    """Return how many pairs of a merge are above both of their experts, and the range of scores.
 
     None for a merge of fewer than two pairs, or without both experts among the baselines.
     """

@@ -51,7 +51,7 @@ def figures(
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
-    """Draw a row a comparison, a panel a task, with the margin as a band."""
+    """Draw one row per comparison and one panel per task, with the margin as a band."""
     panels = list(frame.groupby(["task", "language"], sort=False))
     heights = [len(part) for _, part in panels]
 
@@ -86,7 +86,7 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
 
 
 def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) -> Iterator[Figure]:
-    """Draw scores over b and u, a panel a task, where the study has a grid of them."""
+    """Draw scores over b and u, one panel per task, where the study has a grid of them."""
     places = {
         (setting["bottom_layers"], setting["top_layers"]): model.label
         for model in models

@@ -60,11 +60,16 @@ def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
         if model.same:
             names = "; ".join(dict.fromkeys(describe_setting(setting) for setting in model.same))
             lines.append(f"The same weights as {model.label}, shown once: {names}.")
-    lines += join_notes((*run.head.notes, *_record_notes(run)))
+    lines += join_notes((*run.head.notes, *record_notes(run)))
+    if any(score.metric == LANGUAGE_FIDELITY for cell in run.cells for score in cell.scores):
+        lines.append(
+            "The table Cells has, for each generation task, the share of answers in the language "
+            f"they should be in ({LANGUAGE_FIDELITY}) and of those cut off ({TRUNCATED})."
+        )
     if frame["p"].notna().any():
         lines += _methods(run, frame)
     lines.append(
-        "A score is the mean over the cells and items of a model. Observations, one row an item, "
+        "A score is the mean over the cells and items of a model. Observations, one row per item, "
         "are in observations.parquet, and the comparisons in comparisons.parquet."
     )
     return [line for line in lines if line]
@@ -107,7 +112,8 @@ def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
         )
 
 
-def _record_notes(run: Run) -> Iterator[str]:
+def record_notes(run: Run) -> Iterator[str]:
+    """Yield what a reader of the scores must know: skipped, cut off, repeated, and the notes."""
     yield from _by_cells(
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )
@@ -118,7 +124,9 @@ def _record_notes(run: Run) -> Iterator[str]:
         cut = [(s.value, cell.label) for s, cell in own if s.metric == TRUNCATED]
         share, label = max(cut, default=(0.0, ""))
         if share > TRUNCATION_NOTED:
-            answers = f"up to {percent(share)} % of the answers of a cell ({label})"
+            answers = f"{percent(share)} % of the answers"
+            if len(run.cells) > 1:
+                answers = f"up to {answers} of a cell ({label})"
             yield truncation_note(task, answers, "the token limit")
         repeated = [score for score, _ in own if score.deviation is not None]
         if repeated:
@@ -127,11 +135,6 @@ def _record_notes(run: Run) -> Iterator[str]:
                 f"{task}: scores are the mean of {repeated[0].repeats} samples of every item; over "
                 f"them the score of a cell has a standard deviation of up to {percent(most)}."
             )
-    if any(score.metric == LANGUAGE_FIDELITY for _, score in scores):
-        yield (
-            "The table Cells has, for each generation task, the share of answers in the language "
-            f"they should be in ({LANGUAGE_FIDELITY}) and of those cut off ({TRUNCATED})."
-        )
 
 
 def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A run folder as a table of one row a score, and checks of its observations, one row an item.
+"""A run folder as a table, one row per score, and checks of its observations, one row per item.
 
 Everything in a report is made from these two, and from the study.
 """
@@ -45,7 +45,7 @@ def read_scores(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame
 
 
 def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """Return a row a task: the metric and filter that its tables show, by task.
+    """Return one row per task: the metric and filter that its tables show.
 
     Args:
         scores: from `read_scores`.

@@ -98,7 +98,7 @@ def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
 
 
 def _counts(primary: pd.DataFrame) -> Iterator[str]:
-    """Yield how the primary comparisons came out, a sentence a rival."""
+    """Yield how the primary comparisons came out, one sentence per rival."""
     for rival, part in primary.groupby("rival", sort=False):
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":
@@ -133,13 +133,13 @@ def _pairs(scores: pd.DataFrame) -> Iterator[str]:
     rows = scores[scores["pairs"].notna() & scores["is_primary"]]
     if len(rows) > MOST_SENTENCES:
         above, pairs = int(rows["above"].sum()), int(rows["pairs"].sum())
-        yield f"In all, {above} of {pairs} pairs are above both own experts (table Pairs)."
+        yield f"In all, {above} of {pairs} pairs are above both of their experts (table Pairs)."
         return
     for row in rows.to_dict("records"):
         yield (
             f"On {task_text(row, scores)}, {row['above']:.0f} of {row['pairs']:.0f} pairs of "
-            f"{row['model']} are above both own experts. They score from {percent(row['min'])} to "
-            f"{percent(row['max'])}, on average {percent(row['value'])}."
+            f"{row['model']} are above both of their experts. They score from "
+            f"{percent(row['min'])} to {percent(row['max'])}, on average {percent(row['value'])}."
         )
 
 

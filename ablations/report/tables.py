@@ -89,8 +89,6 @@ def score_frame(
             continue
         score = shown.loc[task]
         matrix = matrix_of(data, score)
-        if (floor := study.report.floors.get(task)) is not None:
-            score = {**score, "floor": floor.score, "floor_name": floor.name}
         for model in models:
             own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
             own = own[own["language"].isin((code, ""))] if code else own
@@ -148,7 +146,7 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
         {
             "model": row["model"],
             "task": column_name(row, frame),
-            "pairs above both own experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
+            "pairs above both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
             "min": percent(row["min"]),
             "mean": percent(row["value"]),
             "max": percent(row["max"]),
@@ -212,7 +210,7 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
 
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
-    """Return every score of every cell, and what has none."""
+    """Return every score of every cell, and the tasks without a score."""
     frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
     rows = [
         {

@@ -51,7 +51,7 @@ _Ask = Callable[..., Evaluation]
 class StudyEngine:
     """Evaluates the tasks of a study; starts its engine at the first one that needs it.
 
-    The model of a task stays for the next one of the same weights.
+    A loaded model stays for the next task of the same weights.
     """
 
     def __init__(self, plan: StudyPlan, out: Path, answers: Path, *, materialize: bool = False):
@@ -59,7 +59,7 @@ class StudyEngine:
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
         self._key: str | None = None
-        """Of the model that is ready to answer; `_stack` ends what is its alone."""
+        """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
         self._ask: _Ask
         self._how: Mapping[str, Any]
         self._stack = ExitStack()
@@ -152,7 +152,7 @@ class StudyEngine:
                     )
 
     def close(self) -> None:
-        """End every engine, unchecked: nobody would hear of it any more."""
+        """End every engine without a check, whose result nobody would read any more."""
         tell(Step("ending the engine"))
         self._close_model()
         if self._live is not None:

@@ -1,4 +1,4 @@
-"""How a command has workers do a job, in its own process or in several, and shows what they do.
+"""Runs a job with workers, in this process or in several, and shows their progress.
 
 A worker that dies (killed for memory, a crash in native code) costs the model that it held; another
 one is started in its place. Whatever a command has started ends with it, however it ended.
@@ -79,7 +79,7 @@ class Board:
         return not self._left
 
     def look(self) -> None:
-        """Report tasks that have ended since the last look, and show cells that have."""
+        """Report the tasks, and show the cells, that have ended since the last look."""
         folders = (self._job.out / name for name in ("records", "failures"))
         written = {path.stem for folder in folders for path in folder.glob("*")}
         outcomes = {key: self._job.outcome(key) for key in sorted(self._left & written)}

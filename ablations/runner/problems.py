@@ -1,6 +1,6 @@
 """Evaluations that went wrong without an error.
 
-A task on which every model scores 0 compares nothing, and often its prompt or its filter is at
+On a task where every model scores 0 nothing is compared, and often its prompt or its filter is at
 fault. Reports say so before any score.
 """
 
@@ -20,7 +20,7 @@ MOST_CUT = 0.5
 
 
 def evaluation_problems(run: Run) -> tuple[str, ...]:
-    """Return what is wrong with the evaluation itself, a text a problem: what, where, what to do.
+    """Return the problems of the evaluation itself, one text each: what, where, what to do.
 
     Looked for are tasks that have changed since they were scored, prompts that did not fit the
     model, filters that find no answer, empty answers, and tasks on which every model scores 0.
@@ -47,7 +47,7 @@ def _changed(run: Run) -> Iterator[str]:
     )
     for task in changed:
         yield (
-            f"{task}: its file, its data or how it is scored has changed since. Run the study "
+            f"{task}: its file, its data or its scoring has changed since this run. Run the study "
             "again: it scores the stored answers anew, and the model gets only new prompts."
         )
 

@@ -36,7 +36,7 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
         job: what to do.
         board: looks now and then.
         address: of the cluster; ``auto`` finds one on this machine or in ``RAY_ADDRESS``.
-        jobs: workers at most; None for as many as the GPUs are enough for (without: one a node).
+        jobs: most workers; None for as many as the GPUs allow (without GPUs: one per node).
         gpus: that one of them takes; on a cluster without GPUs it takes a processor slot.
 
     Raises:

@@ -32,8 +32,8 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
-SCHEMA_VERSION = 4
-"""Of a run folder; `run.json` states it."""
+SCHEMA_VERSION = 5
+"""Version of the form of a run folder; `run.json` states it."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
@@ -59,7 +59,7 @@ class TaskRecord(Frozen):
     """The cell that it was evaluated for, in words."""
 
     evaluation: Evaluation
-    """Without samples."""
+    """Its scores, without samples."""
 
     timing_s: dict[str, float]
     """Wall time in seconds: ``total``, of which ``evaluate`` was not spent on getting the model."""
@@ -89,14 +89,14 @@ class TaskRecord(Frozen):
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(self.path, error) from error
         if number != self.items + 1:
-            raise _damaged(self.path, f"{number - 1} of {self.items} items are there")
+            raise _damaged(self.path, f"it has {number - 1} of {self.items} items")
 
 
 class CellRecord(Cell):
     """A cell with the records that it has."""
 
     tasks: tuple[TaskRecord, ...] = Field(min_length=1)
-    """In the order of the request; all of them only if the cell is finished."""
+    """Its records in the order of the request; all of them only if the cell is finished."""
 
     @property
     def scores(self) -> tuple[TaskScore, ...]:
@@ -112,11 +112,6 @@ class CellRecord(Cell):
     def backend(self) -> Backend:
         """The engine that really ran."""
         return self.tasks[0].evaluation.backend
-
-    @property
-    def provenance(self) -> dict[str, Any]:
-        """How the weights got into the engine, for the first task."""
-        return self.tasks[0].provenance
 
     def evaluation(self) -> Evaluation:
         """Return the scores of all tasks as one evaluation, without samples."""
@@ -145,7 +140,7 @@ class RunFile(Frozen):
 
     schema_version: int = SCHEMA_VERSION
     study: Study
-    """With the values of the experts file."""
+    """The study, with the values of the experts file."""
 
     experts: dict[str, str]
     """Expert name -> folder as seen from the run folder, or hub id with its commit;
@@ -160,10 +155,10 @@ class RunFile(Frozen):
     """Notes of the plan: scaled layer counts, cells that share weights."""
 
     created: str
-    """UTC, ISO 8601."""
+    """Time of creation in UTC, ISO 8601."""
 
     versions: dict[str, str]
-    """Of this project and of what can change a score."""
+    """Package -> version, of this project and of what can change a score."""
 
 
 class Run(Frozen):
@@ -172,10 +167,10 @@ class Run(Frozen):
     path: Path
     head: RunFile
     cells: tuple[CellRecord, ...]
-    """Those that have a record, in the order of the study."""
+    """The cells that have a record, in the order of the study."""
 
     failures: tuple[Failure, ...]
-    """The first one of each cell that lacks a record."""
+    """The first failure of each cell that lacks a record."""
 
     is_copy: bool = False
     """Whether this is a copy for readers: `run.json` and the observations, no records."""

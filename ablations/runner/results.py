@@ -1,4 +1,4 @@
-"""What a run folder shows a reader: a table of scores, and the observations, one row an item.
+"""What a run folder shows a reader: a table of scores, and the observations, one row per item.
 
 With `run.json`, observations.parquet is all that a report needs: its schema has the records in it.
 """
@@ -182,7 +182,7 @@ def _items(record: TaskRecord) -> pd.DataFrame:
                 continue
             counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
             part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
-        elif score is not None and not score.is_share:  # perplexity is no mean over items
+        elif score is not None and not score.is_share:  # perplexity is not a mean over items
             continue
         parts.append(part.astype({"value": "float64"}))
     values = pd.concat([part for part in parts if len(part)] or parts).groupby(keys, sort=False)[

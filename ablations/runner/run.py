@@ -66,10 +66,10 @@ class RunOptions:
     backend: BackendChoice = "auto"
     executor: Literal["local", "ray"] = "local"
     address: str = "auto"
-    """Of the Ray cluster."""
+    """Address of the Ray cluster."""
 
     jobs: int | None = None
-    """Engines at once; None is one here, and one a GPU on a Ray cluster."""
+    """Engines at once; None is one on this machine, and one per GPU on a Ray cluster."""
 
     only: tuple[str, ...] = ()
     """Conditions NAME=VALUE on the cells; none for all."""
@@ -183,7 +183,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
 
 
 def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
-    """Run a study as it was read in the folder `out`.
+    """Run a study that was read from a file, in the run folder `out`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.

@@ -70,7 +70,7 @@ class Job:
     """Name of the call: what failed in it is not tried again in it."""
 
     protocol: str = ""
-    """Of the records."""
+    """`protocol_key` of the records."""
 
     def works(self) -> dict[str, Work]:
         """Return record key -> work; cells of equal weights have the same keys."""

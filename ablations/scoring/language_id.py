@@ -1,9 +1,9 @@
 """Whether an answer is in the language it should be in.
 
-An answer to a maths problem is not prose alone: it holds numbers, formulas, code, names, and loan
+An answer to a math problem is not only prose: it holds numbers, formulas, code, names, and loan
 words. The rule, in this order:
 
-1. Code (fenced or in backticks), LaTeX commands, tags, addresses and everything that is no letter
+1. Code (fenced or in backticks), LaTeX commands, tags, addresses and all that is not a letter
    or vowel sign are left out. What has nothing left ("11", an empty answer) is in no language.
 2. More than half of the remaining letters must be of the script of the language. Where the script
    belongs to one language among those that models are trained on (Telugu, Bengali, Thai; Japanese
@@ -52,7 +52,7 @@ _NO_PROSE = re.compile(
 
 
 def why_not_judged(language: str, script: str) -> str | None:
-    """Return why answers in a language cannot be judged here, None where they can.
+    """Return why answers in a language cannot be judged on this machine, None where they can.
 
     `language` is an ISO 639-1 code, `script` the ISO 15924 code of how it is written.
     """

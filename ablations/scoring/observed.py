@@ -1,4 +1,4 @@
-"""What can be observed beside a task's metrics: truncation, language, why a score is 0; and notes.
+"""What is observed besides a task's metrics: truncation, language, why a score is 0; and notes.
 
 Derived from what lm-eval logged and how the requests went: did the prompt fit, did the answer end.
 Notes on tasks have the form ``TASK: text``.
@@ -55,7 +55,7 @@ class Outcome:
     limit_tokens: int | None = None
     """The limit of the answer; None where nothing was generated."""
 
-    asked_tokens: int | None = None
+    wanted_tokens: int | None = None
     """The task's limit."""
 
     item: int | None = field(default=None, compare=False)
@@ -114,13 +114,13 @@ def observed_values(
 
 
 def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
-    """Yield per task what did not fit the model's context, in words."""
+    """Yield notes on tasks whose prompts or answers did not fit the model's context."""
     by_task: dict[str, list[Outcome]] = {}
     for (task, _), items in outcomes.items():
         by_task.setdefault(task, []).extend(items)
     for task, own in by_task.items():
         cut = [outcome for outcome in own if outcome.is_cut]
-        lowered = [one for one in own if (one.limit_tokens or 0) < (one.asked_tokens or 0)]
+        lowered = [one for one in own if (one.limit_tokens or 0) < (one.wanted_tokens or 0)]
         if cut:
             longest = max(outcome.prompt_tokens for outcome in cut)
             yield (
@@ -131,7 +131,7 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
         if lowered:
             yield (
                 f"{task}: answers end at {lowered[0].limit_tokens} tokens and not at "
-                f"{lowered[0].asked_tokens}: the context of {lowered[0].context_tokens} tokens "
+                f"{lowered[0].wanted_tokens}: the context of {lowered[0].context_tokens} tokens "
                 "must hold the prompt, too"
             )
 
@@ -178,8 +178,8 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
         return f"all {len(samples)} answers are empty"
     if spaced := sum(map(_differs_by_space, samples)):
         return (
-            f"{spaced} of {len(samples)} answers equal their targets but for white space and count "
-            "as wrong; add the filter remove_whitespace to the task"
+            f"{spaced} of {len(samples)} answers differ from their targets only in white space and "
+            "count as wrong; add the filter remove_whitespace to the task"
         )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
         return (

@@ -17,7 +17,7 @@ class GenKwargs(Described):
 
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Temperature of sampling. Above 0 answers are sampled, at 0 the likeliest token is taken.
-    Without it, what the task says, which is 0 in the benchmarks here."""
+    Without it, the task's, which is 0 in the shipped benchmarks."""
 
     top_p: float | None = Field(default=None, gt=0, le=1)
     """Sample from the likeliest tokens whose probabilities together reach this. Without it, from
@@ -27,8 +27,8 @@ class GenKwargs(Described):
     """Sample from this many of the likeliest tokens. Without it, or at 0, from all tokens."""
 
     max_gen_toks: int | None = Field(default=None, ge=1)
-    """Tokens that an answer may have, thinking included, within what the longest prompt leaves of
-    the context. Without it, what the task says, and half of the context at most."""
+    """Limit of an answer in tokens, thinking included, and at most what the longest prompt leaves
+    of the context. Without it, the task's limit, and at most half of the context."""
 
     do_sample: StrictBool | None = None
     """Accepted as lm-eval writes it. It follows from `temperature` and must agree with it."""
@@ -75,19 +75,19 @@ class GenKwargs(Described):
 class Protocol(Described):
     """Prompts and generation for every model. What is left out is as in the task."""
 
-    apply_chat_template: StrictBool | StrictStr = False
-    """Whether prompts are written with the chat template of the model's tokenizer; or the name of a
-    template, where the tokenizer has several."""
+    apply_chat_template: StrictBool = False
+    """Whether prompts are written with the chat template of the model's tokenizer: the default one,
+    where it has several."""
 
     system_instruction: StrictStr | None = Field(default=None, min_length=1)
     """Text of the system message; without a chat template it stands before the prompt."""
 
     fewshot_as_multiturn: StrictBool | None = None
-    """Whether each example is a question of the user and an answer of the assistant, and not a part
-    of a single message. Without it, true with a chat template, as in lm-eval."""
+    """Whether each example is a message of the user and one of the assistant, instead of a part of
+    a single message. Without it, true with a chat template, as in lm-eval."""
 
     enable_thinking: StrictBool | None = None
-    """Given to the chat template, which writes the prompt with or without thinking. True needs
+    """Passed to the chat template, which writes the prompt with or without thinking. True needs
     `think_end_token`."""
 
     think_end_token: StrictStr | None = Field(default=None, min_length=1)
@@ -98,8 +98,8 @@ class Protocol(Described):
     """How answers are generated, in place of what the task says; see below."""
 
     repeats: int = Field(default=1, ge=1, le=MOST_REPEATS)
-    """Samples of every item, each with a seed of its own. A score is their mean; its interval is
-    over items, each averaged over its samples. More than one needs a temperature above 0."""
+    """Sampled answers per item, each with its own seed. A score is their mean; its interval is over
+    items, each averaged over its samples. More than one needs a temperature above 0."""
 
     @model_validator(mode="after")
     def _agree(self) -> Protocol:
@@ -109,9 +109,7 @@ class Protocol(Described):
                 f"{self.gen_kwargs.temperature or 0:g}: every repeat would give the same answers; "
                 "set gen_kwargs.temperature above 0, or leave repeats out"
             )
-        if self.apply_chat_template == "":
-            raise ValueError("apply_chat_template is empty; write true, false or a name")
-        if self.apply_chat_template is False:
+        if not self.apply_chat_template:
             for name in ("fewshot_as_multiturn", "enable_thinking"):
                 if getattr(self, name):
                     raise ValueError(f"{name} needs a chat template; set apply_chat_template: true")
@@ -123,20 +121,10 @@ class Protocol(Described):
         return self
 
     @property
-    def is_chat(self) -> bool:
-        """Whether prompts are written with a chat template."""
-        return self.apply_chat_template is not False
-
-    @property
-    def template_name(self) -> str | None:
-        """The name of the template; None for the tokenizer's own."""
-        name = self.apply_chat_template
-        return name if isinstance(name, str) else None
-
-    @property
     def is_multiturn(self) -> bool:
         """Whether examples are turns of the chat."""
-        return self.is_chat if self.fewshot_as_multiturn is None else self.fewshot_as_multiturn
+        given = self.fewshot_as_multiturn
+        return self.apply_chat_template if given is None else given
 
     def overrides(self) -> dict[str, Any]:
         """Return the settings that differ from the task's own: part of what identifies a score.
@@ -145,8 +133,8 @@ class Protocol(Described):
         """
         names = ["system_instruction", "think_end_token"]
         settings: dict[str, Any] = {}
-        if self.is_chat:
-            settings["apply_chat_template"] = self.apply_chat_template
+        if self.apply_chat_template:
+            settings["apply_chat_template"] = True
             settings["fewshot_as_multiturn"] = self.is_multiturn
             names.append("enable_thinking")
         if generation := self.gen_kwargs.as_lm_eval():

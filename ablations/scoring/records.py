@@ -102,7 +102,7 @@ class EvaluationSettings(Protocol):
 
     include_path: Path | None = None
     """Folder with your own lm-eval task files, which are programs: read them before you run them.
-    That of the experts file wins. The benchmarks are known as well."""
+    The experts file's folder wins. The paper's benchmarks can be named as well."""
 
     data_dir: Path | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
@@ -131,7 +131,7 @@ class EvaluationSettings(Protocol):
 
 
 class EvaluationRequest(EvaluationSettings):
-    """What a model is asked."""
+    """The tasks and settings of one evaluation."""
 
     isolation: Isolation | None = None
     """What holds generated programs; None skips the tasks that run them."""

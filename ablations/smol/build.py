@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 ROOT = Path("runs/smol")
 VERSION = 2
-"""Of data and tasks: raised with every change that can change a byte of them."""
+"""Version of data and tasks: raised with every change that can change a byte of them."""
 
 
 def build_smol(source: Choice = "auto") -> None:

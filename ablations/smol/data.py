@@ -32,7 +32,7 @@ TRAIN_ROWS = 8000
 TEST_ITEMS = 500
 
 SEED = 20261122
-"""Of all files. Experts differ in which rows they see, and in what order."""
+"""Seed of all files. Experts differ in which rows they see, and in what order."""
 
 _TRANSLATION = generated(
     64, {"without-full-stop": r"^\s*(.+?)\.?\s*$"}, "bleu", "exact_match", until="\n"

@@ -17,7 +17,7 @@ def points(difference: float) -> str:
 
 
 def number(value: float, is_share: bool) -> str:
-    """Return a score as a table shows it: percent, or three decimals for what is no share."""
+    """Return a score as a table shows it: a share in percent, others with three decimals."""
     return percent(value) if is_share else f"{value:.3f}"
 
 

@@ -75,7 +75,7 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
 
 
 def pseudo_values(counts: Array, score: Statistic) -> Array:
-    """Return what every item adds to a corpus score, shape [items]; their mean is the score.
+    """Return the share of every item in a corpus score, shape [items]; their mean is the score.
 
     The jackknife's pseudo-values, moved to the mean of the score: n s - (n-1) s_i, with s_i the
     score without item i. Source: Efron and Tibshirani 1993, chapter 11.

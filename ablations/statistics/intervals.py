@@ -41,10 +41,10 @@ class Estimate:
     """A mean, or a difference of two means, with its uncertainty."""
 
     mean: float
-    """Of the values; of a difference first minus second."""
+    """Mean of the values; of a difference first minus second."""
 
     variance: float
-    """Of `mean`, over experts, seeds and items."""
+    """Variance of `mean`, over experts, seeds and items."""
 
     df: float
     """Degrees of freedom of `variance`; infinite where it is 0."""

@@ -42,7 +42,7 @@ class Cell(Frozen):
     """One point of a study: a model, merged or not, and the tasks it is evaluated on."""
 
     label: str
-    """In words, unique in the study."""
+    """Name in words, unique in the study."""
 
     kind: Kind
     """The study's recipe, or a baseline."""
@@ -148,7 +148,7 @@ def _recipes(study: Study) -> Iterator[Cell]:
 
 
 def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
-    """Return role -> name of the expert, for every choice of one expert a role."""
+    """Return role -> name of the expert, for every choice of one expert per role."""
     own = [role for role in roles if pools.names(role)]
     choices = itertools.product(*map(pools.names, own))
     return [dict(zip(own, names, strict=True)) for names in choices]

@@ -143,8 +143,8 @@ def _primary_problems(study: Study) -> Iterator[str]:
 def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> list[Path]:
     """Return the folders whose tokenizers the models of a study bring.
 
-    A merge brings that of its base model. One whose recipe makes a tokenizer is left out: it is
-    known when it is merged.
+    A merge has that of its base model. One whose recipe makes a tokenizer is left out: that is
+    known only after the merge.
     """
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
     folders = dict[Path, None]()
@@ -180,9 +180,8 @@ def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell
             yield f"the same weights, evaluated once: {'; '.join(same)}"
     base = study.experts.base if len(experts) > 1 else None
     chatty = [n for n, expert in experts.items() if n != base and has_template(expert.folder)]
-    if chatty and not study.evaluate.is_chat:
+    if chatty and not study.evaluate.apply_chat_template:
         yield (
             f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "
-            "for models that were trained on chats set evaluate.apply_chat_template: true "
-            "(--apply-chat-template)"
+            "for models that were trained on chats set evaluate.apply_chat_template: true"
         )

@@ -64,8 +64,6 @@ def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
 
 def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
     """Return the tasks of a language as reports show them: primary first and English last."""
-    if study.report.tasks:
-        return [task for task in study.report.tasks if task in tasks]
     primary = primary_tasks(study, tasks, code)
     return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
 

@@ -34,7 +34,7 @@ def describe_plan(
         plan: the plan.
         cells: those of it that ``--only`` leaves.
         materialize: whether every merge is written to disk.
-        finished: keys of the records that are there.
+        finished: keys of the records that exist.
         sizes: task -> its size, or why that is not known.
     """
     study = plan.study

@@ -117,7 +117,7 @@ def with_scaled_counts(
             f"language_layers {parameters.get('language_layers')!r} names layers of a model of "
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
-    # What is no number is left to the recipe's own check.
+    # What is not a number is left to the recipe's own check.
     given = layer_counts(document)
     counts = {name: count for name, count in given.items() if type(count) is int}
     scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}
@@ -133,7 +133,7 @@ def scale_count(count: int, reference: int, num_layers: int) -> int:
     for a count that is negative or beyond the reference depth.
     """
     if not 0 <= count <= reference:
-        raise ValueError(f"{count} is not a number of layers of a model of {reference}")
+        raise ValueError(f"{count} is not a layer count of a model with {reference} layers")
     return math.floor(count * num_layers / reference + 0.5)
 
 
@@ -158,7 +158,7 @@ def scale_layers(text: str, reference: int, num_layers: int) -> str:
 
     Layer i of `reference` covers the depth from ``i / reference`` to ``(i + 1) / reference``, and
     both ends are rounded as `scale_count` does: layer 7 of 8 is 28-31 of 32. Raises `ValueError`
-    for what is no list of layers of `reference`, and for layers that are none of the other depth.
+    for what is not a list of layers of `reference`, or rounds to no layer of the other depth.
     """
     scaled: list[int] = []
     for start, end in runs_of(parse_layers(text, reference, "revert_layers")):
@@ -203,7 +203,7 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
 
     In `layer_swap` recipes the models ``task`` and ``language`` get their role, and the base
     becomes the donor of config and tokenizer, where the recipe says nothing else. `experts` are by
-    role or name. Raises `InputError` for a model that is no text, or a role without an expert.
+    role or name. Raises `InputError` for a model that is not a text, or a role without an expert.
     """
     filled = dict(_filled(document, experts))
     if filled.get("merge_method") != LAYER_SWAP:
@@ -242,7 +242,7 @@ def unmerged(merge: Mapping[str, Any]) -> str | None:
 
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
-    """Return a recipe, or a part of one, in which texts that are keys of `references` changed."""
+    """Return a recipe, or a part of one, with texts that are keys of `references` replaced."""
     if isinstance(value, Mapping):
         return {key: with_references(inner, references) for key, inner in value.items()}
     if isinstance(value, list):

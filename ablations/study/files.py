@@ -20,14 +20,12 @@ from pydantic import Field, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.study.documents import with_references
-from ablations.study.schema import ROLES, Number, Study
+from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.recipe.problems import problems
-from layerswap_method.recipe.references import is_there, named_models, resolve_from
+from layerswap_method.recipe.references import resolve_from
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -84,8 +82,8 @@ class ExpertsFile(Described):
     """Items per task, from the first, where the study does not say `evaluate.limit`."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs these models, where the study does not say it in `evaluate.options`. A
-    `dtype` is also that of the merges, where the recipe has none."""
+    """How the engine runs these models, where the study does not say it in `evaluate.options`. Its
+    `dtype` is also the dtype of merges whose recipe has none."""
 
     def facts(self) -> dict[str, dict[str, int | float]]:
         """Return name -> facts, for experts that have some."""
@@ -131,24 +129,15 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     Raises:
         InputError: with every problem of form, or when the file cannot be read as YAML at all.
     """
-    settings = dict(settings or {})
-    document, listed = read_yaml(path), list[str]()
+    settings, listed = settings or {}, list[str]()
+    document = read_yaml(path)
     known = Study.model_fields.keys() - {"experts"}
     if not isinstance(document, dict) or not document.keys() & known:
         raise InputError(
             f"{path}: is not a study; a study has name:, question:, experts: ... (layerswap init "
             "study writes one to start from)"
         )
-    recipe = settings.pop("recipe", document.get("recipe"))
-    if isinstance(recipe, str):
-        try:
-            recipe = _read_recipe(recipe, path.parent)
-        except InputError as error:
-            listed.append(f"recipe: {error.message}")
-            recipe = {}
-    if recipe is not None:
-        document["recipe"] = recipe
-    document = _with_recipe_experts(with_settings(document, settings))
+    document = with_settings(document, settings)
     try:
         study = Study.model_validate(document)
     except ValidationError as error:
@@ -217,7 +206,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
             changes["tasks"] = _replaced(evaluate.tasks, by)
             primary = {"tasks": _replaced(report.primary.tasks, by)}
             own = {"primary": report.primary.model_copy(update=primary)}
-            report = report.model_copy(update={**own, "tasks": _replaced(report.tasks, by)})
+            report = report.model_copy(update=own)
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
     options = (block.options.model_dump(exclude_unset=True) for block in (evaluate, file))
@@ -237,64 +226,6 @@ def own_folder(file: Path) -> Path | None:
     None for shipped files, whose paths start at the working directory.
     """
     return None if file.resolve().parent.is_relative_to(STUDIES) else file.parent
-
-
-def _read_recipe(text: str, folder: Path) -> dict[str, Any]:
-    """Return the recipe that a study in `folder` names; its models' paths begin at the recipe."""
-    path = resolve_from(text, folder)
-    if not is_there(path):
-        raise InputError(
-            f"{folder / text}: no such file; write a path from the folder of the study file "
-            "(or from the working directory), or the recipe itself (merge_method:, models: ...)"
-        )
-    document = read_yaml(path)
-    if not isinstance(document, dict):
-        raise InputError(f"{path}: is not a recipe; a recipe has merge_method:, models: ...")
-    if path.parent.resolve() == folder.resolve():
-        return document
-    moved = {}
-    for model in (model for model in named_models(document) if "/" in model):
-        parts = ((path.parent / part, part) for part in model.split("+"))
-        moved[model] = "+".join(str(p.resolve()) if is_there(p) else part for p, part in parts)
-    placed: dict[str, Any] = with_references(document, moved)
-    return placed
-
-
-def _with_recipe_experts(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a study with the experts that its recipe names by place added to its `experts`.
-
-    The base is the recipe's `base_model` (without one, its first model), the experts are the models
-    with ``role: task`` and ``role: language``, and for `delta_revert` its one model. Where the
-    recipe has one model of a role, the role takes the model's place in it, so that `vary` can
-    choose others. What `experts` says itself stays.
-    """
-    recipe, experts = copy.deepcopy(document.get("recipe")), document.get("experts", {})
-    if not isinstance(recipe, dict) or not isinstance(experts, dict):
-        return document
-    listed = recipe.get("models")
-    models = (
-        [model for model in listed if isinstance(model, dict)] if isinstance(listed, list) else []
-    )
-    base = recipe.get("base_model") or next(named_models(recipe), None)
-    is_revert, added = recipe.get("merge_method") == DELTA_REVERT, dict[str, Any]()
-    for role in ("task", "language"):
-        chosen = [model for model in models if ("task" if is_revert else _role(model)) == role]
-        if len(chosen) == 1 and role not in experts and _is_place(chosen[0].get("model")):
-            added[role], chosen[0]["model"] = chosen[0]["model"], role
-    if "base" not in experts and _is_place(base):
-        added["base"] = base
-        for model in (recipe, *models):
-            model.update({key: "base" for key in ("model", "base_model") if model.get(key) == base})
-    return {**document, "experts": {**experts, **added}, "recipe": recipe} if added else document
-
-
-def _role(model: Mapping[str, Any]) -> Any:
-    parameters = model.get("parameters")
-    return parameters.get("role") if isinstance(parameters, dict) else None
-
-
-def _is_place(model: Any) -> bool:
-    return isinstance(model, str) and model not in ROLES
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -3,7 +3,7 @@
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
 - ``records``: for each task weights, protocol, the task's YAML and data, versions. It names the
-  record's folder. A changed protocol changes it, so that nothing resumes onto old scores.
+  record's file. A changed protocol changes it, so that a run never goes on from old scores.
 
 Code is in them as two numbers, METHOD_VERSION and SCORING_VERSION, which are raised in the change
 that alters a tensor or a score: a word in a table, a comment or a README leave every score valid.
@@ -127,8 +127,8 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
 def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOptions) -> str:
     """Return a hash of prompts, generation and engine: what all scores of a study share.
 
-    Options that are left as they were before they existed are no part of it, so that scores of
-    before keep their keys.
+    Later options with their default value are not part of it, so that scores from before them keep
+    their keys.
     """
     overrides = request.overrides()
     return fingerprint_of(

@@ -35,7 +35,7 @@ class Model:
     """A model of a study."""
 
     label: str
-    """In words, unique in the study."""
+    """Name in words, unique in the study."""
 
     kind: Kind
     """``recipe``, or the kind of baseline."""

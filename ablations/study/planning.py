@@ -43,16 +43,16 @@ from layerswap_method.recipe.references import named_models
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """A study that can be run: nothing is left to be found wrong before the first cell."""
+    """A study that passed every check and can be run."""
 
     study: Study
-    """With what the experts file sets."""
+    """The study, with what the experts file sets."""
 
     cells: tuple[Cell, ...]
-    """In the order of the tables, with their keys."""
+    """Cells with their keys, in the order of the tables."""
 
     experts: Mapping[str, Expert]
-    """By name, the base first."""
+    """Experts by name, the base first."""
 
     num_layers: int
     """Decoder layers of the model."""
@@ -62,7 +62,7 @@ class StudyPlan:
 
     backend: Backend
     versions: Mapping[str, str]
-    """Of what can change a score."""
+    """Package -> version, of what can change a score."""
 
     protocol: str
     """`protocol_key` of all cells."""

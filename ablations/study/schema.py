@@ -25,7 +25,6 @@ from pydantic import (
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationSettings
-from ablations.tasks.catalog import Floor
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 
@@ -99,7 +98,7 @@ class Pools(Described):
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Numbers of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts` of `report`.
-    Those of the experts file are added, and win."""
+    For an expert that has facts in the experts file, only those count."""
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""
@@ -127,7 +126,7 @@ class Evaluate(EvaluationSettings):
     are added to `languages`, for every language code of the language experts."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models; see below. What is left out is as the experts file says."""
+    """How the engine runs the models; see below. The experts file sets what is left out here."""
 
 
 class PrimaryBlock(Described):
@@ -143,15 +142,15 @@ class PrimaryBlock(Described):
     """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
-    """The setting of `vary` that is compared with `against`. Without it, every setting."""
+    """The setting of `vary` to compare with `against`. Without it, every setting."""
 
     parameters: tuple[StrictStr, ...] = ()
-    """Of `first_setting`: only what differs in one of these parameters of `vary` is primary, such
+    """For `first_setting`: only what differs in one of these parameters of `vary` is primary, such
     as ``[placement]``. Without it, every parameter that varies."""
 
     contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
-    """Pairs of settings of `vary` by their number, from 1: the first minus the second, such as
-    ``[[2, 1], [3, 2]]``. The answer begins with them. With them `against` has no default."""
+    """Pairs of settings of `vary` by their numbers, from 1, such as ``[[2, 1], [3, 2]]``: the first
+    minus the second. The report's answer begins with them. With them `against` has no default."""
 
 
 class ReportBlock(Described):
@@ -162,25 +161,17 @@ class ReportBlock(Described):
 
     tables: tuple[Table, ...] = ()
     """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``), 5 (``benchmarks``) and 6
-    (``souping``), with the paper's numbers next to them. The other tables are always there."""
+    (``souping``), with the paper's numbers next to them. Other tables are always written."""
 
     margin: float = Field(default=2.0, gt=0)
-    """Largest difference, in points, that is called not relevant."""
-
-    floors: dict[str, Floor] = Field(default_factory=dict)
-    """Task -> what a rule that does not read would score (`name`, `score`), in place of the
-    ``floor`` in the task's metadata. The report marks scores below it."""
-
-    tasks: tuple[StrictStr, ...] = ()
-    """Tasks in the order of all tables and figures. Without it, all tasks: those of the primary
-    comparisons first, those in English last, the others in the order of `evaluate`."""
+    """Differences up to this, in points, count as not relevant."""
 
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""
 
     facts: tuple[StrictStr, ...] = ()
-    """Facts of experts that vary, such as ``experts.task.divergence``: each gives a figure of the
-    scores over it. Several experts count by their mean."""
+    """Facts of the experts that differ between models, such as ``experts.task.drift``. For each the
+    report draws the scores over it; for several experts it takes the mean of their facts."""
 
 
 class Study(Described):
@@ -196,9 +187,8 @@ class Study(Described):
     """Where the question comes from, such as a section of a paper."""
 
     recipe: dict[str, Any] | None = None
-    """A mergekit recipe, or the path of one. In place of a model, ``task``, ``language`` and
-    ``base`` stand for the experts of that role. If it names real models, `base_model` is the base,
-    and the models with a ``role`` are the experts."""
+    """A mergekit recipe. Its models are ``task``, ``language`` and ``base``, which stand for the
+    experts of these roles, or names of experts, which are the same in all merges."""
 
     baseline: tuple[BaselineKind, ...] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
@@ -221,7 +211,7 @@ class Study(Described):
     layer. Without it they are not scaled."""
 
     experts: Pools
-    """The experts by role; see below. Leave it out if the recipe names real models."""
+    """The experts by role; see below."""
 
     experts_file: StrictStr | None = None
     """The experts file that is used without ``--experts``, from the folder of the study file. Not
@@ -264,7 +254,7 @@ class Study(Described):
         return tuple(settings)
 
     def pools(self, setting: Setting) -> Pools:
-        """Return the experts of one setting: those of the study, but for the roles it names."""
+        """Return the experts of one setting: those of the study, except the roles it names."""
         chosen: dict[str, Any] = {
             name.removeprefix(EXPERTS): value if isinstance(value, tuple) else (str(value),)
             for name, value in setting.items()

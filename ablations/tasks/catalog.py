@@ -61,7 +61,7 @@ class Task(Frozen):
     """Code of the language that the task is about: for translation the one that is not English."""
 
     label: str
-    """As Table 5 has it: ``Swahili``, ``Eng-Swh``."""
+    """Name in the paper's Table 5: ``Swahili``, ``Eng-Swh``."""
 
     num_fewshot: int
     metrics: tuple[str, ...]
@@ -127,7 +127,7 @@ def floor_of(metadata: Any) -> Floor | None:
     """Return the floor that the metadata of a task state; None where they state none.
 
     Raises:
-        InputError: for a floor without a name, or with a score that is no number from 0 to 1.
+        InputError: for a floor without a name, or with a score that is not a number from 0 to 1.
     """
     if not isinstance(metadata, Mapping) or "floor" not in metadata:
         return None

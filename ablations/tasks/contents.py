@@ -19,7 +19,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_there
 
 _MOST_FILES = 10_000
-"""Of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
+"""Most files of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
 
 
 class TaskContents:

@@ -4,8 +4,8 @@ lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``m
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
 ``--metadata '{"data_dir": "..."}'``) replaces the hub. The layout is in README.md here.
 
-Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` where it is not the
-benchmark's.
+Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` for data that is
+not the benchmark's.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     """The dataset's own names; others are left out, so hub and files give equal items."""
 
     texts: tuple[str, ...]
-    """Those of them that prompts are made of: text in every row."""
+    """Columns that prompts are made of: text in every row."""
 
     optional: tuple[str, ...] = ()
     file: str = "{language}_{split}.jsonl"
@@ -104,7 +104,7 @@ def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Datase
     problems = []
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
-            problems.append(f"item {index}: answer_number {row['answer_number']!r} is no number")
+            problems.append(f"item {index}: answer_number {row['answer_number']!r} is not a number")
         elif are_exemplars and not row["answer"]:
             problems.append(f"item {index}: an exemplar without `answer`")
         else:  # the hub has 2125 where files may have "2,125"
@@ -129,7 +129,7 @@ def load_belebele(
     if len(rows) <= CHOICE_EXEMPLARS:
         needed = CHOICE_EXEMPLARS + 1
         problems.append(
-            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item take {needed}"
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item need {needed}"
         )
     return {"test": make_dataset(f"belebele {language} (test)", rows, problems)}
 
@@ -167,7 +167,7 @@ def load_flores(
         rows = read_rows(FLORES, "devtest", language, config, hub_id, data_dir)
         texts = {row["id"]: row["text"].strip() for row in rows}
         twice = Counter(row["id"] for row in rows) - Counter(list(texts))
-        problems += [f"{language}: sentence {id_} is there twice" for id_ in twice]
+        problems += [f"{language}: sentence {id_} occurs twice" for id_ in twice]
         # A line break in it would end prompt or answer there.
         odd = [id_ for id_, text in texts.items() if not text or "\n" in text]
         problems += [f"{language}: sentence {id_} is empty or of several lines" for id_ in odd]

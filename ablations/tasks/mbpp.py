@@ -42,7 +42,7 @@ _isolation: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
 
 
 class NoIsolation(InputError):
-    """Nothing on this machine can hold a generated program."""
+    """No sandbox for generated programs works on this machine."""
 
 
 class RunCode(str):
@@ -59,7 +59,7 @@ class RunCode(str):
 
 @contextlib.contextmanager
 def code_isolation(isolation: Isolation | None) -> Iterator[None]:
-    """Have programs held by `isolation`, bwrap without one, in the body (of this thread)."""
+    """Run programs under `isolation`, bwrap without one, in the body (of this thread)."""
     token = _isolation.set(isolation or "bwrap")
     try:
         yield
@@ -71,7 +71,7 @@ def find_isolation(isolation: Isolation | None = None) -> Isolation:
     """Return what holds programs, proven to work; None takes that of `code_isolation`.
 
     Raises:
-        NoIsolation: when it is bwrap and that does not work here.
+        NoIsolation: when it is bwrap and that does not work on this machine.
     """
     isolation = isolation or _isolation.get()
     if isolation == "bwrap" and (failure := probe()) is not None:
@@ -135,7 +135,7 @@ def run_answers(
     """Run the program of each item's first answer against its tests: the filter of `_mbpp.yaml`.
 
     Raises:
-        NoIsolation: when this machine can hold no program.
+        NoIsolation: when no sandbox works on this machine.
     """
     isolation = find_isolation()
     at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))

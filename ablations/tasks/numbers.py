@@ -70,7 +70,7 @@ def exact_match(references: Sequence[str], predictions: Sequence[str], **_option
     answer without a number is wrong.
 
     Raises:
-        ValueError: when the reference is no number: then the data is not what it is taken for.
+        ValueError: when the reference is not a number: then the data is not what it is taken for.
     """
     (reference,), (prediction,) = references, predictions
     expected = read_number(str(reference))

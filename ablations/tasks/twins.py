@@ -57,7 +57,7 @@ def score_result(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, fl
 
 
 def score_order(doc: Mapping[str, Any], found: Sequence[tuple[float, bool]]) -> dict[str, float]:
-    """Return whether log-likelihoods tell the twins apart.
+    """Return whether log-likelihoods tell the two problems of a pair apart.
 
     ``order``: subtraction has higher log-odds over addition in the loss than in the gain; half if
     equal. ``both_right``: in each of the two, its own worked answer is likelier.

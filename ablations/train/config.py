@@ -114,7 +114,7 @@ class AdapterFusion(Frozen):
 
 
 class FrozenLayers(Frozen):
-    """Some layers stay as in the base, or what is outside of the layers; the rest is trained."""
+    """The named layers stay as in the base, or what is outside of layers; the rest is trained."""
 
     kind: Literal["frozen"]
 
@@ -132,7 +132,7 @@ class FrozenLayers(Frozen):
         return self
 
     def trained_layers(self, num_layers: int) -> set[int]:
-        """Return the 0-based layers that are trained; ValueError for layers that are not there."""
+        """Return the 0-based layers that are trained; ValueError for layers that do not exist."""
         frozen = parse_layers(self.layers, num_layers, "layers") if self.layers else ()
         return set(range(num_layers)) - set(frozen)
 
@@ -187,7 +187,7 @@ class Select(Frozen):
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, in place of the hub."""
     limit: int | None = Field(None, ge=1)
-    """Items a task."""
+    """Items per task."""
     keep: int = Field(3, ge=1)
     """Checkpoints that stay; the best one becomes the expert."""
     backend: BackendChoice = "auto"
@@ -217,7 +217,7 @@ class TrainConfig(Frozen):
     max_length: int = Field(2048, ge=8)
     """Longest row in tokens; longer rows are cut at the end."""
     seed: int = Field(0, ge=0, lt=2**32)
-    """Of the choice and order of rows, of new weights (adapters), and of dropout."""
+    """Seed of the choice and order of rows, of new weights (adapters), and of dropout."""
     select: Select | None = None
     """How checkpoints are chosen; None takes the last one and keeps all."""
     measure: StrictBool = True

@@ -1,8 +1,8 @@
 """How far experts are from their base: norms of their changes, drift of their hidden states.
 
-The drift is 1 - cosine, per token and layer, averaged over tokens. Not CKA: linear CKA does not
-change when one model's states are rotated, and a swap puts layers of one expert on top of those of
-another without a rotation between them. What counts is whether the states stay where they were.
+The drift is 1 - cosine, per token and layer, averaged over tokens. CKA would not do: linear CKA is
+blind to a rotation of one model's states, and a swap puts layers of one expert on top of those of
+another without a rotation between them, so it matters whether the states stay where they were.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 TOKENS = 128
-"""Of each text, from its beginning: the base's states of all texts are kept in memory."""
+"""Tokens of a text that are read: the base's states of all texts are in memory at once."""
 
 
 class Divergence(Frozen):
@@ -43,7 +43,7 @@ class Divergence(Frozen):
     """||expert - base|| / ||base||, all weights as one vector; None for a prefix or DoRA, which
     change no weight that can be read."""
     layer_relative_norm: tuple[float | None, ...]
-    """The same for each layer, layer 0 first."""
+    """`relative_norm` of each layer, layer 0 first."""
     layer_drift: tuple[float, ...]
     """Mean of 1 - cosine of the hidden states, see `drift`: embeddings first, then after each
     layer. Empty without texts."""
@@ -61,7 +61,7 @@ class Divergence(Frozen):
         facts = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in facts.items() if value is not None}
 
-    def tell(self) -> str:
+    def describe(self) -> str:
         """Return the numbers in words."""
         norm, drift = ("-" if n is None else f"{n:.3g}" for n in (self.relative_norm, self.drift))
         return (
@@ -169,7 +169,7 @@ def divergence(
     results = measure(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
-        yield result.tell()
+        yield result.describe()
         entries[model.name] = {"path": model.source, "facts": result.facts()}
     content = {"experts": [result.model_dump(mode="json") for result in results]}
     with write_errors(out):

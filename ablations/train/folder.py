@@ -41,7 +41,7 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     if not (record := read_record(root)):
         if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
             raise InputError(
-                f"{root} exists and is no training folder (it has no {RECORD}); choose another "
+                f"{root} exists and is not a training folder (it has no {RECORD}); choose another "
                 "--out or move it away"
             )
         return {"schema_version": SCHEMA_VERSION, "identity": mine}
@@ -71,7 +71,7 @@ def read_record(root: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {first_line(error)}") from error
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(f"{path}: is of another version of this program; choose another --out")
+        raise InputError(f"{path}: written by another layerswap version; choose another --out")
     return record
 
 

@@ -272,7 +272,7 @@ def _decoder_layers(model: Any) -> Sequence[nn.Module]:
 
 
 def _repeat(value: Any, size: int, count: int) -> Any:
-    """Return tensors of `size` rows `count` times; a vector is no batch, one row serves all."""
+    """Return tensors of `size` rows `count` times; a vector is not a batch, one row serves all."""
     if isinstance(value, tuple):
         return tuple(_repeat(part, size, count) for part in value)
     if not isinstance(value, torch.Tensor) or value.ndim < 2 or len(value) != size:

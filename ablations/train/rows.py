@@ -92,8 +92,8 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     rest = len(usable) - held_out
     if samples and rest <= 0:
         raise InputError(
-            f"{source.name}: has {len(usable)} usable rows, and {held_out} of them would be held "
-            "out; set held_out lower"
+            f"{source.name}: has {len(usable)} usable rows, and held_out takes {held_out} from it; "
+            "set held_out lower"
         )
     if samples > rest:
         logger.warning(

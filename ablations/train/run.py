@@ -55,7 +55,7 @@ _WITHOUT_EFFECT = (
     *("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_"),
     *("per_device_train_batch_size", "disable_tqdm"),
 )
-"""Beginnings of options of the Trainer that change no weight, but for rounding."""
+"""Beginnings of options of the Trainer that change weights by rounding at most."""
 
 
 def train_expert(
@@ -129,7 +129,7 @@ def train_expert(
 
 
 def check_installed() -> None:
-    """Check that what training needs is there.
+    """Check that what training needs is installed.
 
     Raises:
         InputError: where it is not, with the command that installs it.
@@ -141,7 +141,7 @@ def check_installed() -> None:
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
-    """Return the settings that decide the weights, but for rounding, as JSON can hold them."""
+    """Return the settings that decide the weights beyond rounding, as JSON can hold them."""
     settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
     trainer = config.trainer.items()
     settings["trainer"] = {n: value for n, value in trainer if not n.startswith(_WITHOUT_EFFECT)}
@@ -189,7 +189,7 @@ def _finish(
             except InputError as error:  # such as weights that moved as far as another model's
                 logger.warning("the divergence cannot be measured: %s", error.message)
             else:
-                logger.info("%s", divergence.tell())
+                logger.info("%s", divergence.describe())
                 write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
                 record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}

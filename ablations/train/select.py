@@ -57,7 +57,7 @@ def select_checkpoint(
     primary ones counts; of equal ones the earlier is better. Nothing is removed.
 
     Raises:
-        SwapFailed: for a model that the engine cannot be given.
+        SwapFailed: for a model that cannot be loaded into the engine.
     """
     engine = LiveEvaluator(base, select.backend, EngineOptions(batch_size=select.batch_size))
 

@@ -1,6 +1,6 @@
 """The training itself, by transformers' Trainer, whose checkpoints and resume are used as they are.
 
-What we add: it stops before weights are saved that are not finite, and says how far it is.
+What we add: it stops before it saves weights that are not finite, and shows its progress.
 """
 
 from __future__ import annotations

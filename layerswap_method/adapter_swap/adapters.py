@@ -39,7 +39,7 @@ _NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim")
 
 
 class NewAdapter(NamedTuple):
-    """An adapter in memory: its two files (but for the base), its record in the plan, log lines."""
+    """An adapter in memory: its two files (except the base), its record in the plan, log lines."""
 
     tensors: Mapping[str, torch.Tensor]
     config: Mapping[str, Any]
@@ -249,7 +249,7 @@ def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
     config, stored = read_adapter_config(adapter), read_adapter_tensors(adapter)
     values: list[Any] = [config.get(name) for name in _NUMBERS]
     if config.get("num_transformer_submodules", 1) not in (None, 1) or set(stored) != {_TENSOR}:
-        raise InputError(f"{adapter}: is no prefix of a decoder alone, which holds {_TENSOR} only")
+        raise InputError(f"{adapter}: not the prefix of a decoder, which holds {_TENSOR} only")
     tensor, (length, layers, width) = stored[_TENSOR], values
     is_sized = all(type(value) is int and value > 0 for value in values)
     if not is_sized or tensor.shape != (length, layers * 2 * width) or tensor.dtype not in FLOATS:

@@ -130,7 +130,7 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _check_one_base(base: Model, models: Mapping[str, Model]) -> None:
-    """Check that all models are the base's checkpoint, but for adapters; reads copies of it."""
+    """Check that all models are adapters on the base's checkpoint; copies of it are compared."""
     ours = read_checkpoint(base.name, base.folder).tensors
     folders = {model.folder.resolve(): reference for reference, model in models.items()}
     for folder, reference in folders.items():

@@ -118,7 +118,7 @@ def is_buffer(name: str) -> bool:
 
 
 def own_file(name: str, folder: Path, file: Path) -> Path:
-    """Return a file of a model folder; a link that leads elsewhere than the hub's cache raises."""
+    """Return a file of a model folder; raise for a link that leads outside of the hub's cache."""
     home, place = folder.resolve(), file.resolve()
     blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
     if place.is_file() and not any(root in place.parents for root in (home, *blobs)):

@@ -30,7 +30,7 @@ _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 
 def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
-    """Return the dtypes of weights that are no floats: those of quantised weights."""
+    """Return the dtypes of weights that are not floats, as quantised weights have them."""
     tensors = checkpoint.tensors.items()
     dtypes = {tensor.dtype for name, tensor in tensors if not is_buffer(name)}
     return sorted(dtypes - {*FLOATS})
@@ -75,9 +75,9 @@ def merge_problems(
     """Yield why the models of a merge, each once, cannot be merged.
 
     `rows_from` are the names of those that give the merge its vocabulary rows (None: all): only
-    these must have rows in one number, for the same tokens. `aligned`: the recipe has
-    ``tokenizer:``, so vocabularies may differ. `by_feature`: features are compared one by one,
-    which no alignment can mend.
+    these must have equally many rows, for the same tokens. `aligned`: the recipe has
+    ``tokenizer:``, so vocabularies may differ. `by_feature`: features are compared one by one, so
+    vocabularies must be equal even so.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
@@ -110,7 +110,7 @@ def merge_warnings(
 
 
 def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield which of the models that give vocabulary rows have another number than the first."""
+    """Yield which of the models that give vocabulary rows have not as many as the first."""
     for other in givers[1:]:
         yield from _row_problems(givers[0], other, _ALIGN)
 
@@ -276,7 +276,7 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
 
 
 def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[int, int, int]:
-    """Return how many of the `tokens` stand in `other` at the same id, at another, or not."""
+    """Return how many of the `tokens` have the same id in `other`, another id, or none."""
     shared = tokens.keys() & other.keys()
     same = sum(tokens[token] == other[token] for token in shared)
     return same, len(shared) - same, len(tokens) - len(shared)

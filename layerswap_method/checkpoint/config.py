@@ -1,7 +1,7 @@
 """The one reader of ``config.json``: the fields of transformers' configs that a merge needs.
 
-transformers' own config classes cost seconds and 200 MB to import. What a config leaves out is None
-here: what holds then depends on the model's class, and the files tell (`compatible`).
+transformers' own config classes cost seconds and 200 MB to import. A field that a config leaves out
+is None here: its default depends on the model's class (see `compatible`).
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class ModelConfig(Frozen):
     """What a ``config.json`` says, under the names of transformers.
 
     `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
-    has no name), `dtype` torch's. `further_layers`, stored behind the decoder's, predict further
-    tokens.
+    has no name), `dtype` torch's. `further_layers` are the multi-token-prediction layers, stored
+    after the decoder's.
     """
 
     model_type: str
@@ -234,12 +234,12 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
     if architecture not in DECODERS:
         raise InputError(f"{name}: {architecture} is none of {', '.join(DECODERS)}")
     if document.get("use_sliding_window"):
-        raise InputError(f"{name}: use_sliding_window is true: its layers look back unequally far")
+        raise InputError(f"{name}: use_sliding_window is true: its layers have unequal windows")
     try:
         shape = ModelShape(**stated_fields(document))
     except ValidationError as error:
         fields = ", ".join(str(item["loc"][0]) for item in error.errors())
         raise InputError(f"{name}: config.json does not state {fields} as it must") from error
     if shape.heads % shape.kv_heads:
-        raise InputError(f"{name}: {shape.heads} heads are no multiple of {shape.kv_heads}")
+        raise InputError(f"{name}: {shape.heads} heads are not a multiple of {shape.kv_heads}")
     return shape

@@ -10,7 +10,7 @@ What a feature is where the paper has no example:
 - a 1-D parameter is one feature, the mean over the vector (the paper's own words);
 - Conv1D (GPT-2) is stored ``[in, out]``, so the axes change places;
 - fused projections (Phi-3's qkv, gate_up) are one tensor: a feature spans all its outputs;
-- stacked experts ``[experts, out, in]`` are that many matrices; their 2-D biases are one an expert;
+- stacked experts ``[experts, out, in]`` are one matrix per expert, and their 2-D biases one vector;
 - an embedding ``[vocabulary, hidden]`` is read like an output embedding: one hidden feature;
 - a convolution's feature is one input channel at one place; a 3-D one is taken for depthwise.
 """
@@ -58,7 +58,7 @@ def input_axis(name: str, ndim: int, model_type: str) -> int | None:
 
 
 def spread_features(features: torch.Tensor, shape: Sequence[int], axis: int | None) -> torch.Tensor:
-    """Return one value a feature (`FeatureLayout`'s order), shaped to broadcast to `shape`."""
+    """Return one value per feature (`FeatureLayout`'s order), shaped to broadcast to `shape`."""
     if not shape:
         return features.reshape(())
     place = len(shape) - 1 if axis is None else _output_axis(len(shape), axis)

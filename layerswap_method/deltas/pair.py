@@ -9,15 +9,17 @@ checkpoint's dtype: a merged bf16 copy would have lost much of it.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems, ties
@@ -25,12 +27,15 @@ from layerswap_method.checkpoint.lora import LowRankChange, read_changes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     StoredTensor,
-    read_rows,
+    read_floats,
     row_blocks,
 )
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+
+if TYPE_CHECKING:
+    import torch
 
 T = TypeVar("T")
 
@@ -38,6 +43,9 @@ _CACHED = 32
 """Number of results that are cached. The largest, the features of an 8B model, take 5 MB."""
 
 _cache: dict[Hashable, Any] = {}
+
+_THREADS = 8
+"""Tensors that are worked on at a time without torch: about what one disk can feed."""
 
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
 
@@ -49,15 +57,14 @@ UNRELATED = 0.7
 class DeltaBlock(NamedTuple):
     """Consecutive rows of a tensor, as [rows, columns] of its `FeatureLayout`.
 
-    `first` is the number of the first row, counted through all matrices of the tensor. `expert`
-    (without an adapter's change) and `base` are in the dtypes of the files. `delta` is expert minus
-    base, float32, an adapter's change included; the caller may change it.
+    `first` is the number of the first row, counted through all matrices of the tensor. `base` is
+    float32, or float64 where its file is. `delta` is expert minus base, float32, an adapter's
+    change included; the caller may change it.
     """
 
     first: int
-    expert: torch.Tensor
-    base: torch.Tensor
-    delta: torch.Tensor
+    base: npt.NDArray[Any]
+    delta: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -152,22 +159,28 @@ def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterat
     last = shape[0] if values is None else min(shape[0], values // max(1, layout.columns) + 1)
     for start in range(0, last, max(1, layout.rows)):
         for block in row_blocks(shape, slice(start, min(start + layout.rows, last))):
-            expert, base = read_rows(ours, block), read_rows(theirs, block)
-            if torch.float64 in (expert.dtype, base.dtype):
-                delta = (expert.double() - base.double()).float()
-            else:
-                delta = expert.to(torch.float32, copy=True).sub_(base)
+            expert, base = read_floats(ours, block), read_floats(theirs, block)
+            with np.errstate(all="ignore"):  # what is not finite, the caller finds
+                delta = (expert - base).astype(np.float32, copy=False)
             if factors is not None:
-                delta.addmm_(factors[0][block], factors[1])
-            yield DeltaBlock(block.start, expert, base, delta)
+                import torch
+
+                torch.from_numpy(delta).addmm_(factors[0][block], factors[1])
+            yield DeltaBlock(block.start, base, delta)
+
+
+def sum_squares(lines: npt.NDArray[Any]) -> float:
+    """Return the sum of squares: of a row in its dtype, over the rows in float64."""
+    return float(np.einsum("ij,ij->i", lines, lines).sum(dtype=np.float64))
 
 
 def not_finite(pair: DeltaPair, name: str) -> InputError:
-    """Return the error for a tensor whose delta is not finite: whose fault it is and how much."""
+    """Return the error for a tensor whose delta is not finite: in which checkpoint, how much."""
     for side, tensors in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
         stored = tensors[name]
         bad = sum(
-            int((~read_rows(stored, block).isfinite()).sum()) for block in row_blocks(stored.shape)
+            np.count_nonzero(~np.isfinite(read_floats(stored, block)))
+            for block in row_blocks(stored.shape)
         )
         if bad:
             return InputError(
@@ -184,8 +197,8 @@ def _check_related(pair: DeltaPair) -> None:
     change = weight = 0.0
     for name in matrices[:: max(1, len(matrices) // _SAMPLED_TENSORS)]:
         for block in read_deltas(pair, name, _SAMPLED_VALUES):
-            change += float(block.delta.double().square().sum())
-            weight += float(block.base.double().square().sum())
+            change += sum_squares(block.delta)
+            weight += sum_squares(block.base)
     # What is not finite is another fault, which whoever reads all of it names.
     if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
         ratio = (change / weight) ** 0.5
@@ -195,7 +208,7 @@ def _check_related(pair: DeltaPair) -> None:
 
 
 def cached(key: Hashable, compute: Callable[[], T]) -> T:
-    """Return the result under `key`, computed where it is not cached; the oldest one used goes.
+    """Return the cached result of `key`, or compute it; the least recently used one is dropped.
 
     A study measures the same changes with many thresholds and weights, and each pass reads two
     whole checkpoints. The key has the name of what is measured and all that it depends on.
@@ -207,14 +220,23 @@ def cached(key: Hashable, compute: Callable[[], T]) -> T:
     return result
 
 
-def for_each_tensor(names: Iterable[str], compute: Callable[[str], T]) -> Iterator[tuple[str, T]]:
+def for_each_tensor(
+    names: Iterable[str], compute: Callable[[str], T], *, uses_torch: bool = True
+) -> Iterator[tuple[str, T]]:
     """Yield every name with what `compute` makes of it in a thread, in order.
 
-    As many tensors are worked on at a time as torch uses threads; each of them has one.
+    As many tensors are worked on at a time as torch uses threads, and each of them has one; where
+    `compute` does not use it, as many as there are cores, at most `_THREADS`.
     """
-    threads = torch.get_num_threads()
+    threads = min(_THREADS, os.cpu_count() or 1)
+    options: dict[str, Any] = {}
+    if uses_torch:
+        import torch
+
+        threads = torch.get_num_threads()
+        options = {"initializer": torch.set_num_threads, "initargs": (1,)}
     waiting: deque[tuple[str, Future[T]]] = deque()
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, **options)
     try:
         for name in names:
             waiting.append((name, pool.submit(compute, name)))
@@ -226,7 +248,8 @@ def for_each_tensor(names: Iterable[str], compute: Callable[[str], T]) -> Iterat
             yield done, result.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        torch.set_num_threads(threads)  # new threads take over what the last one to set it said
+        if uses_torch:
+            torch.set_num_threads(threads)  # new threads take over what the last one to set it said
 
 
 def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
@@ -235,10 +258,12 @@ def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
     ``MAV_i = mean_o |expert[o, i] - base[o, i]|`` (arXiv 2410.01335, section 3.2), in the order of
     `features.FeatureLayout`; summed in float32 in a block of rows and in float64 between blocks.
     """
+    import torch
+
     layout = pair.layout(name)
     totals = torch.zeros(layout.features, dtype=torch.float64)
     for block in read_deltas(pair, name):
-        sums = block.delta.abs_().sum(0 if layout.across else 1)
+        sums = torch.from_numpy(block.delta).abs_().sum(0 if layout.across else 1)
         first = block.first // layout.rows * layout.columns if layout.across else block.first
         totals[first : first + len(sums)] += sums
     return (totals / max(1, layout.width)).float()
@@ -284,14 +309,15 @@ def relative_norms(
     `experts` are of one base, with their shares of a soup. A tensor that is all zero in the base
     counts with the norm of its change.
     """
+    import torch
 
     def squares(name: str) -> tuple[float, float]:
         change = weight = 0.0
         for blocks in zip(*(read_deltas(pair, name) for pair, _ in experts), strict=True):
             shares = zip(blocks, (share for _, share in experts), strict=True)
-            delta = sum(block.delta.double() * share for block, share in shares)
+            delta = sum(torch.from_numpy(block.delta).double() * share for block, share in shares)
             change += float(torch.as_tensor(delta).square().sum())
-            weight += float(blocks[0].base.double().square().sum())
+            weight += float(torch.from_numpy(blocks[0].base).double().square().sum())
         if not math.isfinite(change + weight):
             for pair, _ in experts:
                 _absolute_sum(pair, name)
@@ -309,7 +335,10 @@ def relative_norms(
 
 
 def _absolute_sum(pair: DeltaPair, name: str) -> float:
-    total = math.fsum(float(block.delta.abs_().sum()) for block in read_deltas(pair, name))
+    import torch
+
+    deltas = (torch.from_numpy(block.delta) for block in read_deltas(pair, name))
+    total = math.fsum(float(delta.abs_().sum()) for delta in deltas)
     if not math.isfinite(total):
         raise not_finite(pair, name)
     return total

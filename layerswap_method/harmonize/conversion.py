@@ -85,7 +85,7 @@ def shape_of(name: str, shape: ModelShape) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model and what becomes of it: a result of `shape`, and `notes`, a sentence a step.
+    """A model and what becomes of it: a result of `shape`, and `notes`, one sentence per step.
 
     `origins`: tensor of the result -> tensor of the model that it is made of; no head where it is
     tied. `index`: axis -> for each place of the result the model's place, or `ZEROS`. `factors`:

@@ -26,7 +26,7 @@ _WRITTEN = ("hidden", "layers", "heads", "kv_heads", "head_dim", "intermediate",
 def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     """Return the smallest shape that holds all of `shapes`; settings are those of the first.
 
-    The epsilon of the norms is that of the first of the widest models, which is then not scaled.
+    The epsilon of the norms is that of the first of the widest models, so that this is not scaled.
     It has the fewest key-value heads that are possible, and of those the smallest groups.
     """
     hidden = max(shape.hidden for shape in shapes)
@@ -34,7 +34,7 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
         (kv_heads, group)
         for kv_heads in range(max(shape.kv_heads for shape in shapes), hidden + 1)
         for group in range(1, hidden // kv_heads + 1)
-        # transformers refuses a hidden size that is no multiple of the heads.
+        # transformers refuses a hidden size that is not a multiple of the heads.
         if hidden % (kv_heads * group) == 0
         and all(fits(shape.kv_heads, shape.group, kv_heads, group) for shape in shapes)
     )

@@ -15,7 +15,7 @@ from layerswap_method.recipe.references import named_models, syntax_problem
 
 
 def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
-    """Check a recipe whose method, or nearly, `applies` says is this project's; pass any other."""
+    """Check a recipe if `applies` says that its method is, or nearly is, one of this project's."""
     name = document.get("merge_method")
     meant = meant_method(name) if isinstance(name, str) else ""
     if applies(meant):
@@ -27,7 +27,7 @@ def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> No
 def meant_method(name: str) -> str:
     """Return this project's method that `name` is, or nearly is; else an empty text.
 
-    mergekit's registry is asked only where it matters, for it takes seconds to import.
+    mergekit's registry takes seconds to import, so it is read only where it matters.
     """
     written = name.lower().replace("-", "_")
     if written in OWN:

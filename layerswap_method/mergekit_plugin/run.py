@@ -107,7 +107,7 @@ def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int
     """Return a number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
     match = re.fullmatch("([0-9]+)([KMB]?)", (value or "0").upper())
     if match is None:
-        raise click.BadParameter(f"{value!r} is no size")
+        raise click.BadParameter(f"{value!r} is not a size")
     return int(match[1]) * _SIZES[match[2]] or None
 
 

@@ -113,7 +113,7 @@ class RevertSpec(Described):
 
 
 class Kept(NamedTuple):
-    """How much of a tensor stays the expert's, changed by fine-tuning or not."""
+    """How much of a tensor stays the expert's, whether fine-tuning changed it or not."""
 
     features: int
     kept_features: int
@@ -243,9 +243,9 @@ def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: 
     """Return a threshold at which the least that is at least `keep_fraction` of the weights stays.
 
     `features` has of every tensor the MAV of its features and the number of weights in one. Sorted
-    by MAV, the largest first, those up to the first one with which the share is reached stay, and
-    all of its MAV. The threshold lies midway to the next smaller MAV, so that no feature stands on
-    it (0 where there is none). For nothing to stay it is above every MAV.
+    by MAV, the largest first, all stay up to the one that reaches the share, and all others with
+    its MAV. The threshold lies midway to the next smaller MAV, so that no feature is exactly on it
+    (0 where there is none). If nothing is to stay, it is above every MAV.
     """
     import torch
 

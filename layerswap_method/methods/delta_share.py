@@ -247,5 +247,5 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
         if not names:
             what = lacking if by_module else "attention or MLP"
             where = f"placement: delta_share: layer {empty} of {pair.base}"
-            raise InputError(f"{where} has no known {what} tensors; write another placement")
+            raise InputError(f"{where} has no known {what} tensors; choose another placement")
     return units

@@ -97,8 +97,8 @@ class LayerSwapSpec(Described):
     are averaged in every layer (Algorithm 1 read literally)."""
 
     swap_modules: Literal["all", "attention", "mlp"] = "all"
-    """The part of a layer that the plan moves; everything else in the layer stays with the task
-    expert (module-level swapping, arXiv 2601.22620)."""
+    """The part of a layer that is swapped; everything else in the layer stays the task expert's
+    (module-level swapping, arXiv 2601.22620)."""
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LayerSwapSpec:

@@ -66,7 +66,7 @@ def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Mod
 
 
 def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
-    """Raise `InputError` where the layers of a model have not what ``swap_modules`` names."""
+    """Raise `InputError` where the layers of a model lack what ``swap_modules`` names."""
     parts = {layer_part(name) for name in names if decoder_layer(name) is not None}
     if spec.swap_modules not in ("all", *parts):
         raise InputError(

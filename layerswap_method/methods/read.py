@@ -113,7 +113,7 @@ class RecipeFile(NamedTuple):
 
 
 def read_recipe_file(path: Path) -> RecipeFile:
-    """Return a recipe's file. Raises `InputError` where it cannot be read or is no recipe."""
+    """Return a recipe's file. Raises `InputError` where it cannot be read or is not a recipe."""
     text, document = read_text_and_yaml(path)
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
         raise InputError(f"{path}: is not a recipe; write merge_method:, models: and base_model:")
@@ -133,7 +133,7 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe | str:
     try:
         _MERGEKITS[method].model_validate(document)
     except ValueError:
-        return f"what it says of {method} is more than models and weights"
+        return f"what the recipe says of {method} is more than models and weights"
     return _MERGEKITS[method].read(document)
 
 

@@ -26,7 +26,7 @@ def validated(model: type[Block], document: Any, where: str) -> Block:
 
 
 def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
-    """Return what pydantic found wrong with a document that `model` describes, one text a place."""
+    """Return pydantic's complaints about a document that `model` describes, one text per place."""
     texts: dict[Location, str] = {}
     for item in error.errors(include_url=False):
         place, value, rest = _locate(document, item["loc"])

@@ -46,7 +46,7 @@ def syntax_problem(reference: str) -> str | None:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether something is at `path`; nothing is at one too long for the file system."""
+    """Return whether `path` exists; one too long for the file system does not."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
 
 
@@ -66,7 +66,7 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
 
 
 def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
-    """Return the message for a folder that is no folder; `folder` is as in `resolve_from`.
+    """Return the message for a folder that does not exist; `folder` is as in `resolve_from`.
 
     A relative path is looked for from the folders above the current one: commands are often started
     in a subfolder.
@@ -94,7 +94,7 @@ def find_model_files(
 
     `folder` is as in `resolve_from`, `cache_dir` the hub's cache; with `download` false a hub id
     must be in there. `hint` says how to make a folder that is missing. Raises `InputError` for what
-    is not there, and for an adapter that is not peft's.
+    does not exist, and for an adapter that is not peft's.
     """
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)
@@ -146,7 +146,7 @@ def _find_folder(
 
 
 def is_hub_id(text: str) -> bool:
-    """Return whether a text that is no folder has the form of a hub id, OWNER/NAME."""
+    """Return whether a text that is not a folder has the form of a hub id, OWNER/NAME."""
     return text.count("/") == 1 and not text.startswith((".", "/", "~"))
 
 

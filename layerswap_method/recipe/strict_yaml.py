@@ -1,8 +1,8 @@
 """The one place that reads YAML: plain values only, every key once.
 
-Of two equal keys YAML readers keep the last and drop the first without a word; here that is an
-error, and so is a tag that stands for anything but plain values (``!!python/...``). An alias
-(``*name``) is read after ``<<:`` only: elsewhere a few of them make a document without end.
+Of two equal keys YAML readers silently keep only the last; here that is an error, and so is a tag
+for anything but plain values (``!!python/...``). An alias (``*name``) is read after ``<<:`` only:
+elsewhere a few of them can make a document of enormous size.
 """
 
 from __future__ import annotations

@@ -32,9 +32,9 @@ _TOKENIZER = (
 def copy_donor_files(
     donor: Path, out: Path, dtype: str | None, *, with_tokenizer: bool = True
 ) -> None:
-    """Write the donor's config and the other files that it is loaded by, but for its weights.
+    """Write the donor's config and the other files that it is loaded by, without its weights.
 
-    The config is the donor's own, but for its `dtype` where that is given; Python files are copied
+    The config is the donor's own, except its `dtype` where that is given; Python files are copied
     and never run. Raises `InputError` for a file that cannot be read or leads out of the folder.
     """
     config = read_document("donor", donor)

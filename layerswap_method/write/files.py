@@ -92,7 +92,7 @@ def verify_files(
 
 
 def is_finished(file: PlannedFile) -> bool:
-    """Return whether a file of this layout stands at its place: it got its name when whole."""
+    """Return whether a file of this layout exists: a file gets its name only when it is whole."""
     try:
         with file.path.open("rb") as opened:
             is_long = os.fstat(opened.fileno()).st_size == file.nbytes

@@ -15,16 +15,16 @@ from layerswap_method.recipe.document import Merge
 from layerswap_method.tensors import MixReader, TensorMix
 
 SHARD_BYTES = 5_000_000_000
-"""Bytes of the tensors in one file, at most, but for a tensor that alone is larger."""
+"""Most bytes of tensors in one file; a single larger tensor exceeds it."""
 
 INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or of `content`.
+    """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or `content`.
 
-    That makes its bytes on a device, piece by piece, each good until the next one.
+    `content` makes its bytes on a device, piece by piece; a piece is valid until the next one.
     """
 
     name: str

@@ -1,8 +1,6 @@
 """`layerswap swap-adapters` as a user calls it: what is logged, written and refused."""
 
 import json
-import time
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +8,6 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
-from layerswap_method.adapter_swap import run
 from tests.standins.experts import content, left_in
 from tests.standins.merging import recipe, write_recipe
 from tests.standins.tuned import edited, train_adapter, tune
@@ -113,14 +110,3 @@ def test_what_is_refused(fault, document, base, tmp_path):
     assert all(part in result.output for part in parts), result.output
     assert not (tmp_path / "out").exists()
     assert not left_in(tmp_path)
-
-
-def test_copies_of_the_base_are_compared_in_linear_time(tmp_path, monkeypatch):
-    """F8: the names that both hold were gathered anew for every name."""
-    checkpoint = SimpleNamespace(tensors=dict.fromkeys(map(str, range(20_000))))
-    monkeypatch.setattr(run, "read_checkpoint", lambda *_: checkpoint)
-    monkeypatch.setattr(run, "same_content", lambda *_: True)
-    base, copy = (SimpleNamespace(name=name, folder=tmp_path / name) for name in "bc")
-    start = time.process_time()
-    run._check_one_base(base, {"copy": copy})
-    assert time.process_time() - start < 5

@@ -15,92 +15,92 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
 import click
 import yaml
-from processes import forget, run
-from random_llama import SHAPES, sized_shape
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 
 B, U, TB, TU = 4, 2, 1, 1
-LAYERS = "num_hidden_layers"
-WAYS = ("python", "imports", "cp", "merge", "layer_swap", "copies", "linear", "slices")
+WAYS = ("python", "imports", "cp", "merge", "layer_swap", "copies", "linear")
+
+
+def shape_of(vocabulary, hidden, inner, layers, heads, **more):
+    """Return the settings of a Llama's config."""
+    sizes = {"vocab_size": vocabulary, "hidden_size": hidden, "intermediate_size": inner}
+    counts = {"num_hidden_layers": layers, "num_attention_heads": heads}
+    return {**sizes, **counts, "num_key_value_heads": 8, "tie_word_embeddings": False, **more}
+
+
+SHAPES = {
+    "llama-3.2-3b": shape_of(128_256, 3072, 8192, 28, 24, tie_word_embeddings=True),
+    "llama-3.1-8b": shape_of(128_256, 4096, 14_336, 32, 32),
+}
+
+
+def sized_shape(gib):
+    """Return the shape of a 16-layer Llama of about `gib` GiB."""
+    hidden = max(512, 512 * round((gib * 2**30 / 2 / (16 * 11 + 16)) ** 0.5 / 512))
+    return shape_of(8 * hidden, hidden, 11 * hidden // 4, 16, hidden // 64)
+
+
+def write_llama(folder, shape, seed, shards=4):
+    """Write config and random weights, of which one shard at a time is in memory."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(**shape, dtype="bfloat16", architectures=["LlamaForCausalLM"])
+    with torch.device("meta"):
+        shapes = {name: t.shape for name, t in LlamaForCausalLM(config).state_dict().items()}
+    if config.tie_word_embeddings:
+        del shapes["lm_head.weight"]
+    names, listed, random = list(shapes), {}, torch.Generator().manual_seed(seed)
+    folder.mkdir(parents=True)
+    for number in range(shards):
+        part, file = names[number::shards], f"model-{number + 1:05d}-of-{shards:05d}.safetensors"
+        listed |= dict.fromkeys(part, file)
+        drawn = {"generator": random, "dtype": torch.bfloat16}
+        tensors = {name: torch.randn(shapes[name], **drawn).mul_(0.02) for name in part}
+        save_file(tensors, folder / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": listed}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    config.save_pretrained(folder)
 
 
 def recipes(task, language, layers):
-    """Return the same merge, written three ways."""
-    base = {"base_model": str(task)}
+    """Return the same merge, as a swap and by weights of each layer, and a swap of copies alone."""
     swapped = [*range(B), *range(layers - U, layers)]
     averaged = [*range(B, B + TB), *range(layers - U - TU, layers - U)]
+    rest = [i for i in range(layers) if i not in swapped and i not in averaged]
+    transitions = {"bottom_transition": TB, "top_transition": TU}
 
-    def role(model, name):
-        return {"model": str(model), "parameters": {"role": name}}
+    def swap(**parameters):
+        roles = ((task, "task"), (language, "language"))
+        models = [{"model": str(m), "parameters": {"role": role}} for m, role in roles]
+        counts = {"bottom_layers": B, "top_layers": U, **parameters}
+        return {"merge_method": "layer_swap", "models": models, "parameters": counts}
 
     def filtered(model, own, other):
-        weights = [{"filter": f".layers.{i}.", "value": 1.0} for i in own] + [
-            {"filter": f".layers.{i}.", "value": 0.0} for i in other
-        ]
+        layers = [*((i, 1.0) for i in own), *((i, 0.0) for i in other)]
+        weights = [{"filter": f".layers.{i}.", "value": value} for i, value in layers]
         return {"model": str(model), "parameters": {"weight": [*weights, {"value": 0.5}]}}
 
-    task_layers = [i for i in range(layers) if i not in swapped and i not in averaged]
-
-    def part(start, end, *weights):
-        return {
-            "sources": [
-                {"model": str(m), "layer_range": [start, end], "parameters": {"weight": w}}
-                for m, w in weights
-            ]
-        }
-
-    both = [(task, 1.0), (language, 1.0)]
-    last = layers - U
-    return {
-        "layer_swap": {
-            "merge_method": "layer_swap",
-            **base,
-            "models": [role(task, "task"), role(language, "language")],
-            "parameters": {
-                "bottom_layers": B,
-                "top_layers": U,
-                "bottom_transition": TB,
-                "top_transition": TU,
-            },
-        },
-        "copies": {
-            "merge_method": "layer_swap",
-            **base,
-            "models": [role(task, "task"), role(language, "language")],
-            "parameters": {"bottom_layers": B, "top_layers": U, "non_layer": "task"},
-        },
-        "linear": {
-            "merge_method": "linear",
-            **base,
-            "models": [
-                filtered(task, task_layers, swapped),
-                filtered(language, swapped, task_layers),
-            ],
-        },
-        "slices": {
-            "merge_method": "linear",
-            **base,
-            # The empty first and last slices make embeddings and head averages of both.
-            "slices": [
-                part(0, 0, *both),
-                part(0, B, (language, 1.0)),
-                part(B, B + TB, *both),
-                part(B + TB, last - TU, (task, 1.0)),
-                part(last - TU, last, *both),
-                part(last, layers, (language, 1.0)),
-                part(layers, layers, *both),
-            ],
-        },
+    linear = [filtered(task, rest, swapped), filtered(language, swapped, rest)]
+    made = {
+        "layer_swap": swap(**transitions),
+        "copies": swap(non_layer="task"),
+        "linear": {"merge_method": "linear", "models": linear},
     }
+    return {name: {**recipe, "base_model": str(task)} for name, recipe in made.items()}
 
 
 def digests(folder):
@@ -116,14 +116,54 @@ def digests(folder):
     return found
 
 
+class Peak(threading.Thread):
+    """Looks at the peak memory of a process until it ends.
+
+    The kernel's own figure (``ru_maxrss``) begins with that of the program that started it.
+    """
+
+    def __init__(self, pid):
+        super().__init__(daemon=True)
+        self.bytes, self._status = 0, Path(f"/proc/{pid}/status")
+        self.start()
+
+    def run(self):
+        with suppress(OSError, IndexError):
+            while text := self._status.read_text(encoding="utf-8"):
+                self.bytes = int(text.split("VmHWM:")[1].split()[0]) * 1024
+                time.sleep(0.02)
+
+
 def measured(command, out):
-    """Run a way; return what it cost, and the seconds until its output was on the disk."""
-    load, started = os.getloadavg()[0], time.perf_counter()
-    found = run(command)
+    """Run a command; return what it cost, and the seconds until its output was on the disk."""
+    with tempfile.TemporaryFile() as said:
+        load, started = os.getloadavg()[0], time.perf_counter()
+        process = subprocess.Popen(command, stdout=said, stderr=said)
+        peak = Peak(process.pid)
+        _, status, usage = os.wait4(process.pid, 0)
+        wall_s = time.perf_counter() - started
+        if status != 0:
+            said.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{said.read().decode()}")
     for file in out.rglob("*"):
         with file.open("rb") as opened:
             os.fsync(opened.fileno())
-    return {**found, "synced_s": time.perf_counter() - started, "load_before": load}
+    return {
+        "wall_s": wall_s,
+        "synced_s": time.perf_counter() - started,
+        "cpu_s": usage.ru_utime + usage.ru_stime,
+        "read_bytes": usage.ru_inblock * 512,
+        "peak_bytes": peak.bytes,
+        "load_before": load,
+    }
+
+
+def forget(folder):
+    """Drop the weights below a folder from the page cache."""
+    os.sync()
+    for file in folder.rglob("*.safetensors"):
+        with file.open("rb") as opened:
+            os.posix_fadvise(opened.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def measure(work, shape, repeats, ways, kinds):
@@ -131,38 +171,35 @@ def measure(work, shape, repeats, ways, kinds):
     for seed, name in enumerate(("task", "language")):
         if not (work / name / "config.json").exists():
             shutil.rmtree(work / name, ignore_errors=True)
-            program = str(Path(__file__).with_name("random_llama.py"))
-            run([sys.executable, program, str(work / name), json.dumps(shape), str(seed)])
+            write_llama(work / name, shape, seed)
     programs, out = Path(sys.executable).parent, work / "out"
     commands = {
         "python": [sys.executable, "-c", "pass"],
         "imports": [str(programs / "mergekit-yaml"), "--help"],
         "cp": ["cp", "-r", str(work / "task"), str(out)],
     }
-    for name, recipe in recipes(work / "task", work / "language", shape[LAYERS]).items():
+    made = recipes(work / "task", work / "language", shape["num_hidden_layers"])
+    for name, recipe in made.items():
         path = work / f"{name}.yml"
         path.write_text(yaml.safe_dump(recipe), encoding="utf-8")
-        mergekit = [str(programs / "mergekit-yaml"), str(path), str(out), "--quiet"]
         if name == "layer_swap":
             commands["merge"] = [str(programs / "layerswap"), "merge", str(path), str(out)]
-        commands[name] = mergekit
-    commands = {name: commands[name] for name in ways}
-    figures = {}
-    wanted = None
+        commands[name] = [str(programs / "mergekit-yaml"), str(path), str(out), "--quiet"]
+    figures, wanted = {}, None
     for turn in range(repeats):
-        for kind in kinds:
-            for name, command in commands.items():
-                shutil.rmtree(out, ignore_errors=True)
-                if kind == "cold":
-                    forget(work)
-                found = measured(command, out)
-                figures.setdefault(f"{name} {kind}", []).append(found)
-                click.echo(f"{turn + 1} of {repeats} {kind} {name}: {found}", err=True)
-                if turn == 0 and kind == "cold" and out.exists() and name not in ("cp", "copies"):
-                    given = digests(out)
-                    wanted = wanted or given
-                    if given != wanted:
-                        raise SystemExit(f"{name} does not give the tensors of the ways before")
+        for kind, name in ((kind, name) for kind in kinds for name in ways):
+            shutil.rmtree(out, ignore_errors=True)
+            if kind == "cold":
+                forget(work)
+            found = measured(commands[name], out)
+            figures.setdefault(f"{name} {kind}", []).append(found)
+            click.echo(f"{turn + 1} of {repeats} {kind} {name}: {found}", err=True)
+            if turn == 0 and kind == "cold" and name in ("merge", "layer_swap", "linear"):
+                given = digests(out)
+                wanted = wanted or given
+                if given != wanted:
+                    raise SystemExit(f"{name} does not give the tensors of the ways before")
+    shutil.rmtree(out, ignore_errors=True)
     size = sum(file.stat().st_size for file in (work / "task").glob("*.safetensors"))
     return {
         "output_bytes": size,
@@ -178,32 +215,19 @@ def measure(work, shape, repeats, ways, kinds):
 
 
 def report(figures):
-    """Return the table of both kinds; "net" is without the start of Python, or the imports."""
+    """Return the table; "/ cp" and "/ linear" are of the seconds until the output is on disk."""
     ways = figures["ways"]
     lines = [
-        f"output {figures['output_bytes'] / 1e9:.1f} GB, {figures['shape'][LAYERS]} layers; median "
-        f"of {figures['repeats']} rounds, {figures['cores']} cores",
-        "| way | kind | wall s | synced s | net / cp | net / linear net | CPU s | peak MiB "
-        "| read GB | load before |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        f"output {figures['output_bytes'] / 1e9:.1f} GB, {figures['shape']['num_hidden_layers']} "
+        f"layers; median of {figures['repeats']} rounds, {figures['cores']} cores",
+        "| way | wall s | synced s | / cp | / linear | CPU s | peak MiB | read GB | load before |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
-
-    def net(name, kind):
-        without = dict.fromkeys(("merge", "layer_swap", "copies"), "python")
-        start = {"cp": None, **without}.get(name, "imports")
-        before = ways[f"{start} {kind}"]["wall_s"] if f"{start} {kind}" in ways else 0.0
-        return float(ways[f"{name} {kind}"]["synced_s"] - before)
-
-    def ratio(name, other, kind):
-        if name in ("python", "imports") or f"{other} {kind}" not in ways:
-            return "-"
-        return f"{net(name, kind) / net(other, kind):.2f}"
-
     for key, way in ways.items():
-        name, kind = key.rsplit(" ", 1)
+        others = [ways.get(f"{other} {key.split()[1]}") for other in ("cp", "linear")]
+        ratios = (f"{way['synced_s'] / o['synced_s']:.2f}" if o else "-" for o in others)
         lines.append(
-            f"| {name} | {kind} | {way['wall_s']:.1f} | {way['synced_s']:.1f} "
-            f"| {ratio(name, 'cp', kind)} | {ratio(name, 'linear', kind)} "
+            f"| {key} | {way['wall_s']:.1f} | {way['synced_s']:.1f} | {' | '.join(ratios)} "
             f"| {way['cpu_s']:.1f} | {way['peak_bytes'] / 2**20:.0f} "
             f"| {way['read_bytes'] / 1e9:.2f} | {way['load_before']:.1f} |"
         )
@@ -227,8 +251,6 @@ def main(gib, shape, ways, repeats, cold_only, work, json_file):
         folder.mkdir(parents=True, exist_ok=True)
         kinds = ("cold",) if cold_only else ("cold", "warm")
         figures = measure(folder.resolve(), chosen, repeats, ways.split(","), kinds)
-        if work is not None:
-            shutil.rmtree(work / "out", ignore_errors=True)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     click.echo(report(figures))

@@ -13,7 +13,6 @@ from ablations.cli import main
 from ablations.evaluate import evaluate_model
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
-from ablations.study.schema import Evaluate
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
@@ -41,9 +40,10 @@ def merged(tmp_path_factory):
 @pytest.fixture(scope="module")
 def scored(merged, tmp_path_factory):
     """A run folder with the scores of `merged`."""
-    block = Evaluate(benchmarks=("mgsm", "belebele"), data_dir=str(DATA))
-    options = RunOptions(out=tmp_path_factory.mktemp("scores") / "out", backend="hf")
-    return evaluate_model(str(merged), block, options, ("sw",)).out
+    settings = {"benchmarks": ("mgsm", "belebele"), "data_dir": str(DATA)}
+    out = tmp_path_factory.mktemp("scores") / "out"
+    options = RunOptions(out=out, backend="hf", settings=settings)
+    return evaluate_model(str(merged), options, ("sw",)).out
 
 
 @pytest.fixture

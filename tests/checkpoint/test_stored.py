@@ -17,13 +17,16 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, ties
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.stored import (
+    FLOATS,
     TORCH_NAMES,
     check_unchanged,
     file_stamp,
+    read_floats,
     read_header,
     read_rows,
     read_tensor,
     same_content,
+    torch_dtype,
 )
 from layerswap_method.errors import InputError
 from tests.standins.tuned import edited, with_head, with_value
@@ -80,6 +83,20 @@ def test_what_is_whole_is_read(tmp_path):
         entry = {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * size]}
         assert accepted(packed({"x": entry}, bytes(3 * size)), file)
         assert read_header(file)["x"].itemsize == size
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_float_is_read_without_torch_as_with_it(name, tmp_path):
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(torch.bfloat16)
+    every = every.view(torch.float16) if name == "F16" else every.to(torch_dtype(TORCH_NAMES[name]))
+    save_file({"x": every.view(256, 256)}, tmp_path / "file")
+    stored = read_header(tmp_path / "file")["x"]
+    assert stored.dtype == name
+    for rows in (slice(None), slice(3, 7), slice(5, 5)):
+        wanted = read_rows(stored, rows)
+        wanted = wanted if name == "F64" else wanted.float()
+        found = torch.from_numpy(read_floats(stored, rows))
+        torch.testing.assert_close(found, wanted, rtol=0, atol=0, equal_nan=True)
 
 
 DAMAGED = [

@@ -52,8 +52,8 @@ def ask(model, folder, protocol, backend="hf", **changes):
     return evaluate_cold(model, request, backend, OPTIONS)
 
 
-def test_templates_are_found_by_name(talker, model):
-    assert (chat_template(talker), chat_template(talker, "tools")) == (CHAT, TOOLS)
+def test_the_default_template_is_found(talker, model):
+    assert chat_template(talker) == CHAT
     assert (has_template(talker), has_template(model)) == (True, False)
     check_protocol(Protocol(apply_chat_template=True, think_end_token="</think>"), [talker])
 
@@ -61,10 +61,6 @@ def test_templates_are_found_by_name(talker, model):
 @pytest.mark.parametrize(
     ("protocol", "match"),
     [
-        (
-            {"apply_chat_template": "tool"},
-            r"no chat template 'tool'; did you mean 'tools'\?",
-        ),
         ({"apply_chat_template": True}, r"random: its tokenizer has no chat template; leave out"),
         ({"think_end_token": "</thnk>"}, r"'</thnk>' is not in the vocabulary of its tokenizer"),
     ],
@@ -74,10 +70,8 @@ def test_what_a_tokenizer_lacks_is_said(talker, model, protocol, match):
         check_protocol(Protocol(**protocol), [talker, model])
 
 
-def test_scores_without_these_options_keep_their_keys():
-    # Computed with the version before they existed.
+def test_what_changes_a_score_changes_its_key():
     plain = EvaluationRequest(tasks=("a",))
-    assert protocol_key(plain, "hf", EngineOptions()) == "2e9f516d34e0288d34f5"
     small = EngineOptions(batch_size=8)  # vLLM has no such thing
     assert protocol_key(plain, "hf", small) != protocol_key(plain, "hf", EngineOptions())
     assert protocol_key(plain, "vllm", small) == protocol_key(plain, "vllm", EngineOptions())
@@ -86,14 +80,13 @@ def test_scores_without_these_options_keep_their_keys():
         for each in (
             Protocol(),
             Protocol(apply_chat_template=True),
-            Protocol(apply_chat_template="tools"),
             Protocol(system_instruction="Be short."),
             Protocol(gen_kwargs=SAMPLED),
             Protocol(gen_kwargs=SAMPLED, repeats=2),
             Protocol(think_end_token="</think>"),
         )
     }
-    assert len(keys) == 7
+    assert len(keys) == 6
     large = EngineOptions(tensor_parallel_size=2)
     assert protocol_key(plain, "vllm", large) != protocol_key(plain, "vllm", EngineOptions())
 
@@ -148,18 +141,6 @@ def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_template_is_applied_by_its_name(talker, tasks, tmp_path):
-    ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template="tools")))
-    assert ours[0].endswith("[answer]")
-    alone = _with_tools_alone(talker, tmp_path / "alone")
-    assert ours == _by_lm_eval(alone, tasks, tmp_path / "a", "hf", "--apply_chat_template")
-    # lm-eval 0.4.13 writes the name into its results and applies the default.
-    named = ("--apply_chat_template", "tools")
-    default = _prompts(ask(talker, tasks, Protocol(apply_chat_template=True)))
-    assert _by_lm_eval(talker, tasks, tmp_path / "b", "hf", *named) == default != ours
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
 def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, tmp_path, backend):
     asked = Protocol(
@@ -174,9 +155,9 @@ def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, tmp_pat
     assert [each.responses for each in one.samples] == [each.responses for each in other.samples]
     options = ("--apply_chat_template",)
     alone = _with_tools_alone(talker, tmp_path / "alone")
-    for name, model in ((True, talker), ("tools", alone)):
-        ours = _prompts(ask(talker, tasks, Protocol(apply_chat_template=name), backend))
-        assert ours == _by_lm_eval(model, tasks, tmp_path / str(name), backend, *options)
+    for model in (talker, alone):
+        ours = _prompts(ask(model, tasks, Protocol(apply_chat_template=True), backend))
+        assert ours == _by_lm_eval(model, tasks, tmp_path / model.name, backend, *options)
     assert ours[0].endswith("[answer]")
 
 

@@ -8,7 +8,6 @@ from ablations.engines.options import EngineOptions
 from ablations.evaluate import evaluate_model
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
-from ablations.study.schema import Evaluate
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 
@@ -23,8 +22,8 @@ def expert(tmp_path_factory):
 
 def ask(model, out, data=DATA, languages=("sw", "te"), backend="hf", isolation=None, **block):
     block = {"benchmarks": ("mgsm", "mbpp"), "options": OPTIONS, "data_dir": str(data)} | block
-    options = RunOptions(out=out, backend=backend, isolation=isolation)
-    return evaluate_model(str(model), Evaluate.model_validate(block), options, languages)
+    options = RunOptions(out=out, backend=backend, isolation=isolation, settings=block)
+    return evaluate_model(str(model), options, languages)
 
 
 def samples_of(result, task):

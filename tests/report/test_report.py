@@ -1,5 +1,6 @@
 """The report of a run: its sentences, tables and files, and the command that writes it."""
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,7 +10,8 @@ from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.paper.published import published_tables
-from ablations.report.compare import BETTER, UNCLEAR, WORSE
+from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
+from ablations.report.sentences import answer, sentences
 from ablations.report.write import (
     FORMATS,
     answer_text,
@@ -22,14 +24,10 @@ from ablations.report.write import (
 from ablations.runner.results import OBSERVATIONS
 from ablations.study.labels import cell_names, merge_note, task_name
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.report.runs import study_of, write_run
+from tests.report.runs import BASELINES, level, study_of, write_run
 
-BASELINES = ["base", "task_expert", "language_expert", "soup"]
+VERDICTS = (BETTER, WORSE, SAME, UNCLEAR, ONE_MODEL, NO_RESULT)
 CODES = ("es", "fr", "de", "sw")
-
-
-def level(point, task):
-    return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(point.kind, 0.2)
 
 
 def table(report, key):
@@ -52,7 +50,7 @@ def languages(tmp_path_factory):
         evaluate={"tasks": ["mgsm_en"], "languages": {c: [f"mgsm_{c}"] for c in CODES}},
         report={"tables": ["pairs", "overview", "benchmarks"]},
     )
-    return write_run(tmp_path_factory.mktemp("languages"), study, level, items=40)
+    return make_report(write_run(tmp_path_factory.mktemp("languages"), study, level, items=40))
 
 
 def test_few_answers_are_sentences(one_pair):
@@ -71,52 +69,84 @@ def test_few_answers_are_sentences(one_pair):
 
 
 def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
-    report = make_report(languages, draw=False)
-    primary = report.comparisons[report.comparisons["family"] == "primary"]
+    primary = languages.comparisons[languages.comparisons["family"] == "primary"]
     assert len(primary) == 3 * 4
-    shown = table(report, "answers")
+    shown = table(languages, "answers")
     assert list(shown["contrast"]) == [
         f"layer swap − {rival}" for rival in ("soup", "task expert", "language expert")
     ]
     numbers = [f"{100 * d:+.1f} [" for d in primary["difference"]]
-    page, markdown, text = render_html(report), render_markdown(report), answer_text(report)
+    page, text = render_html(languages), answer_text(languages)
+    markdown = render_markdown(languages)
     for number in numbers:
         assert any(number in cell for cell in shown.to_numpy().ravel())
         assert number in page
         assert number in text
         assert number.replace("[", "\\[") in markdown
-    words = {BETTER: "better", WORSE: "worse", UNCLEAR: "unclear"}
-    counts = primary[primary["rival"] == "soup"]["verdict"].value_counts()
-    told = ", ".join(f"{counts[key]} {words[key]}" for key in words if key in counts)
+    rows = [line for line in markdown.splitlines() if line.startswith("|")]
+    assert len(rows) == sum(len(each) + 2 for each in languages.tables)
     text = " ".join(text.split())
-    assert f"against the soup: {told} (table below)" in text
-    both = primary[primary["rival"] == "better_expert"]
-    beaten = (both.groupby("task")["verdict"].agg(set) == {BETTER}).sum()
-    assert (f"against both experts: {beaten} better" in text) == (beaten > 0)
     assert "Over 4 languages, layer swap minus soup" in text
     assert re.search(r"\d of 9 pairs", text)
 
 
+def row_of(verdict, **changes):
+    row = {
+        **{"first": "swap", "second": "soup", "task": "mgsm_sw", "language": "sw"},
+        **{"family": "primary", "rival": "soup", "verdict": verdict, "clusters": 0},
+        **{"difference": -0.111, "low": -0.23, "high": 0.152, "p": 0.04, "p_holm": 0.0004},
+        **changes,
+    }
+    if verdict in (ONE_MODEL, NO_RESULT):
+        row |= dict.fromkeys(("low", "high", "p", "p_holm"), float("nan"))
+    return row
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_no_difference_is_claimed_only_inside_the_margin(verdict):
+    row = row_of(verdict)
+    text = answer(row, pd.DataFrame([row]), 2.0)
+    assert ("no relevant difference" in text) == (verdict == SAME)
+    assert ("±2" in text) == (verdict == SAME)
+    assert ("23.0 points are possible" in text) == (verdict == UNCLEAR)
+    assert ("p <0.001" in text) == (verdict in (BETTER, WORSE))
+    assert not re.search(r"\b(level|equal|as good|keeps)\b", text)
+
+
+def test_both_experts_must_be_beaten():
+    scores = pd.DataFrame(
+        [{"task": "mgsm_sw", "is_below": False, "cells": 1, "pairs": None, "is_primary": True}]
+    )
+    for verdicts in itertools.product(VERDICTS, repeat=2):
+        rows = [
+            row_of(verdict, second=name, rival="better_expert")
+            for name, verdict in zip(("task expert", "language expert"), verdicts, strict=True)
+        ]
+        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0))
+        assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
+        many = [{**row, "language": f"x{at}"} for at in range(3) for row in rows]
+        text = " ".join(sentences(pd.DataFrame(many), scores, 2.0))
+        assert ("against both experts: 3 better" in text) == ({*verdicts} == {BETTER})
+
+
 def test_scores_are_means_over_pairs(languages):
-    report = make_report(languages, draw=False)
-    data = report.observations
+    data = languages.observations
     for kind, label in (("recipe", "layer swap"), ("task_expert", "task expert")):
         own = data[(data["kind"] == kind) & (data["task"] == "mgsm_fr")]
-        shown = table(report, "scores").set_index("model")["mgsm, French, exact match"][label]
+        shown = table(languages, "scores").set_index("model")["mgsm, French, exact match"][label]
         assert shown.split()[0] == f"{100 * own['value'].mean():.1f}"
         low, high = map(float, re.findall(r"[\d.]+", shown.partition("[")[2]))
         assert low < 100 * own["value"].mean() < high
 
 
 def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
-    report = make_report(languages, draw=False)
-    keys = [each.attrs["key"] for each in report.tables]
+    keys = [each.attrs["key"] for each in languages.tables]
     for key in ("pairs", "overview", "benchmarks"):
         assert keys.index(f"published-{key}") == keys.index(key) + 1
-        published = table(report, f"published-{key}")
+        published = table(languages, f"published-{key}")
         rows = published_tables()["tables"][key]["rows"]
         assert list(published.iloc[:, 0]) == [row["name"] for row in rows]
-    overview = table(report, "overview").set_index("over pairs")
+    overview = table(languages, "overview").set_index("over pairs")
     assert {"layer swap", "soup", "weighted soup"} <= set(overview.columns)
     swap = overview["layer swap"]
     ends = [float(swap[f"mgsm, French, exact match {end}"]) for end in ("min", "avg", "max")]
@@ -124,7 +154,7 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
     means = [float(swap[name]) for name in overview.index if name.endswith(" avg")]
     whole = float(swap["all 5 exact_match tasks avg"])
     assert min(means) <= whole <= max(means)
-    assert float(table(report, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
+    assert float(table(languages, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
 
 
 def test_facts_of_the_experts_are_an_axis(tmp_path):
@@ -145,7 +175,7 @@ def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path):
     assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
 
 
-def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs, grid):
+def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
     report = make_report(nine_pairs, draw=False)
     failed, preliminary = report.problems
     assert "engine died" in failed
@@ -153,18 +183,17 @@ def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs, grid):
     cells = table(report, "cells")
     assert (cells["state"].str.startswith("failed: engine died")).sum() == 1
     assert "(8 of 9 cells)" in " ".join(table(report, "scores").to_numpy().ravel())
-    assert any("b=2 u=0" in text for text in table(make_report(grid), "cells")["cell"])
 
 
 def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
     study = study_of(baseline=BASELINES, report={"facts": ["experts.task.norm"]})
-    labels = ["task_expert math", "language_expert swahili", "soup math swahili", "math+swahili"]
-    run = write_run(tmp_path / "a", study, level, items=10, unrun=frozenset(labels))
+    labels = ["task_expert", "language_expert", "soup", "recipe"]
+    run = write_run(tmp_path / "a", study, level, items=10, unrun=labels)
     report = make_report(run)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
     assert report.figures == []
-    run = write_run(tmp_path / "b", study, level, items=10, unrun=frozenset([*labels, "base base"]))
-    unrun = frozenset(cell.label for cell in run.head.cells)
+    run = write_run(tmp_path / "b", study, level, items=10, unrun=[*labels, "base"])
+    unrun = [cell.label for cell in run.head.cells]
     with pytest.raises(InputError, match="none of its 5 cells is finished"):
         make_report(write_run(tmp_path / "c", study, level, items=10, unrun=unrun))
 
@@ -192,14 +221,12 @@ def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_p
     assert not any("was trained once" in sentence for sentence in report.sentences)
 
 
-def test_figures_are_drawn_from_the_frames(grid, languages, tmp_path):
-    keys = [figure.key for figure in make_report(languages).figures]
-    assert keys == ["planned"]
+def test_figures_are_drawn_from_the_frames(languages, tmp_path):
+    assert [figure.key for figure in languages.figures] == ["planned"]
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
     run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
-    keys = [figure.key for figure in make_report(run).figures]
-    assert keys[0] == "map"
     figures = make_report(run).figures
+    assert figures[0].key == "map"
     for figure in figures:
         assert set(figure.images) == {"svg", "png", "pdf"}
         assert figure.images["png"].startswith(b"\x89PNG")
@@ -220,29 +247,19 @@ def test_what_has_a_meaning_in_a_format_is_escaped(tmp_path):
             assert not re.search(r"(?<!\\)[_%#]", line), line
 
 
-def test_markdown_tables_have_a_cell_for_each_column(languages):
-    report = make_report(languages, draw=False)
-    rows = [line for line in render_markdown(report).splitlines() if line.startswith("|")]
-    assert len(rows) == sum(len(each) + 2 for each in report.tables)
-    for row in rows:
-        assert len(re.findall(r"(?<!\\)\|", row)) > 2
-
-
 def test_a_name_is_no_formula_of_a_spreadsheet(languages, tmp_path):
-    report = make_report(languages, draw=False)
-    scores = report.scores.assign(model="=1+1")
-    write_report(report._replace(scores=scores), ["csv"], tmp_path)
+    scores = languages.scores.assign(model="=1+1")
+    write_report(languages._replace(scores=scores), ["csv"], tmp_path)
     assert set(pd.read_csv(tmp_path / "scores.csv")["model"]) == {"'=1+1"}
 
 
 def test_the_frames_can_be_opened_and_give_the_report_again(languages, tmp_path):
-    report = make_report(languages, draw=False)
-    write_report(report, ["csv"], tmp_path)
+    write_report(languages, ["csv"], tmp_path)
     data = pd.read_parquet(tmp_path / "observations.parquet")
     assert list(data.columns) == list(OBSERVATIONS)
-    pd.testing.assert_frame_equal(data, report.observations)
+    pd.testing.assert_frame_equal(data, languages.observations)
     frame = pd.read_parquet(tmp_path / "comparisons.parquet")
-    pd.testing.assert_frame_equal(frame, report.comparisons)
+    pd.testing.assert_frame_equal(frame, languages.comparisons)
     scores = pd.read_csv(tmp_path / "scores.csv")
     named = set(frame["first"]) - {"layer swap, mean"}
     assert named <= set(scores["model"])  # the files can be joined
@@ -310,7 +327,7 @@ def test_names_of_tasks_and_models(nine_pairs):
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
     assert task_name("my_own_task") == "my own task"
     names = cell_names(nine_pairs.head)
-    assert names["soup math_1 swh_1"] == "soup math_1+swh_1"
+    assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
     assert len(set(names.values())) == len(names)
     note = merge_note(nine_pairs.study, 8)
     assert note.startswith("b, u: layers of 8 from the language expert")

@@ -99,8 +99,8 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     monkeypatch.setattr(HfModel, "load", transposing)
     assert not run("broken").summary.failed
     for cell in records.load_run(tmp_path / "broken").cells:
-        assert cell.provenance["weights"] == "checkpoint"
-        assert "every tensor of the base loaded over itself" in cell.provenance["fallback"]
+        assert cell.tasks[0].provenance["weights"] == "checkpoint"
+        assert "every tensor of the base loaded over itself" in cell.tasks[0].provenance["fallback"]
     assert scores_by_label(tmp_path / "broken") == wanted
     assert "cannot use the live engine" in caplog.text
 

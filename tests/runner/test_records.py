@@ -99,7 +99,7 @@ def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     lines = text.split("\n")
     for changed, message in (
         ([lines[0], lines[1], lines[2][:-5], *lines[3:]], r"s000\.jsonl:3 is damaged"),
-        (lines[:3], rf"damaged \(2 of {len(lines) - 2} items are there\); remove it"),
+        (lines[:3], rf"damaged \(it has 2 of {len(lines) - 2} items\); remove it"),
     ):
         file.write_text("\n".join(changed))
         with pytest.raises(LayerSwapError, match=message):
@@ -152,7 +152,7 @@ def problems(tmp_path):
         (lambda *_: " ", None, 3, "all 20 answers are empty, in 3 of 3 cells. "),
         (
             *(lambda target, place: f" {target}" if place < 15 else f"not {place}", None, 1),
-            "15 of 20 answers equal their targets but for white space",
+            "15 of 20 answers differ from their targets only in white space",
         ),
     ],
 )

@@ -57,11 +57,15 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     assert found == scores_by_label(tmp_path / "cold")
     by_label = cells_of(live)
     assert list(by_label)[:5] == BASELINE
-    assert {cell.provenance["weights"] for cell in cells_of(cold).values()} == {"checkpoint"}
+    assert {cell.tasks[0].provenance["weights"] for cell in cells_of(cold).values()} == {
+        "checkpoint"
+    }
     weights = dict.fromkeys(by_label, "streamed")
     weights["ties"] = "merged by mergekit-yaml, then streamed"
-    assert {label: cell.provenance["weights"] for label, cell in by_label.items()} == weights
-    assert not any("fallback" in cell.provenance for cell in by_label.values())
+    assert {
+        label: cell.tasks[0].provenance["weights"] for label, cell in by_label.items()
+    } == weights
+    assert not any("fallback" in cell.tasks[0].provenance for cell in by_label.values())
     assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
     for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
@@ -88,12 +92,12 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
     live = run(tmp_path, experts, "live", document)
     assert not live.summary.failed
     by_label = cells_of(live)
-    weights = {label: cell.provenance["weights"] for label, cell in by_label.items()}
+    weights = {label: cell.tasks[0].provenance["weights"] for label, cell in by_label.items()}
     assert weights == {
         **{"base": "streamed", "non_layer=task": "streamed", "non_layer=base": "streamed"},
         "non_layer=language": "checkpoint",
     }
-    assert "tokenizer" in by_label["non_layer=language"].provenance["fallback"]
+    assert "tokenizer" in by_label["non_layer=language"].tasks[0].provenance["fallback"]
     cold = run(tmp_path, experts, "cold", document, materialize=True)
     assert not cold.summary.failed
     assert scores_by_label(live.out) == scores_by_label(cold.out)

@@ -40,7 +40,6 @@ WARM = {"gen_kwargs": GenKwargs(temperature=1.0)}
         ({"options": {"dtype": "bfloat16"}}, True),
         ({"options": {"max_model_len": 32}}, True),
         ({"options": {"batch_size": 3}}, True),
-        ({"options": {"device_map": "auto"}}, True),
         ({"backend": "vllm"}, True),
         ({"work": work_of(REQUEST, name="y")}, True),
         ({"work": work_of(REQUEST.model_copy(update=WARM))}, True),

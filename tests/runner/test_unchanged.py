@@ -26,7 +26,7 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts)
     file = folder / "words.yaml"
     file.write_text(file.read_text().replace("exact_match", "bleu"))
     (text,) = evaluation_problems(load_run(out))
-    assert text.startswith("words: its file, its data or how it is scored has changed since. Run")
+    assert text.startswith("words: its file, its data or its scoring has changed since this run.")
 
 
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):

@@ -207,7 +207,7 @@ def test_items_without_a_number_do_not_count():
     score = _only(_raw("acc", 0.75, [1.0, float("nan"), 1.0, 1.0, 0.0]))  # lm-eval's nanmean
     assert (score.value, score.n) == (0.75, 4)
     assert score.interval.method == "wilson"
-    with pytest.raises(LayerSwapError, match="nan, which is no score"):
+    with pytest.raises(LayerSwapError, match="nan, which is not a score"):
         _only(_raw("acc", float("nan"), [1.0, float("nan")]))
 
 

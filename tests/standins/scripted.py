@@ -52,7 +52,6 @@ def gold(task, item):
     benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
     if benchmark in ("mgsm", "mgsm_rev2"):
         words = TABLE[suffix].mgsm
-        assert words is not None
         return f" 1 + 1 = 2. {words.phrases[0]} {item['answer_number']}."
     if benchmark == "flores":
         return f" {item['target']}"
@@ -63,11 +62,9 @@ def gold(task, item):
 
 def perturbed(task, item):
     """Return an answer that looks like the right one and is wrong."""
-    benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
+    benchmark = task.removeprefix("layerswap_").rpartition("_")[0]
     if benchmark in ("mgsm", "mgsm_rev2"):
-        words = TABLE[suffix].mgsm
-        assert words is not None
-        return f" 1 + 1 = 2. {words.phrases[0]} {int(item['answer_number']) + 1}."
+        return gold(task, {"answer_number": int(item["answer_number"]) + 1})
     if benchmark == "flores":
         # Nothing shared with any reference: neither a word nor a letter of any language here.
         return " " + " ".join("ж" * len(word) for word in item["target"].split())

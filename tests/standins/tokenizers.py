@@ -1,12 +1,12 @@
-"""Word-level tokenizers for stand-in models. Knows tokenizers; not models."""
+"""Word-level tokenizers for stand-in models."""
 
 SPECIAL = ["<pad>", "<bos>", "<eos>", "<unk>"]
 
 
-def words(count, *extra):
-    """Return `count` tokens in the order of their ids, the special ones first, `extra` last."""
-    plain = [f"w{index}" for index in range(count - len(SPECIAL) - len(extra))]
-    return [*SPECIAL, *plain, *extra]
+def words(count):
+    """Return `count` tokens in the order of their ids, the special ones first."""
+    plain = [f"w{index}" for index in range(count - len(SPECIAL))]
+    return [*SPECIAL, *plain]
 
 
 def save_word_tokenizer(folder, words, **settings):

@@ -56,34 +56,28 @@ def edited(folder, file="config.json", **changes):
     return folder
 
 
-def tune(base, folder, seed, scale=0.001, dtype=torch.float32):
+def tune(base, folder, seed, scale=0.001, dtype=torch.float32, *, is_uneven=False):
     """Write `base` with a normal change of standard deviation `scale` (of each tensor).
 
-    Without a dtype every tensor keeps its own.
+    Without a dtype every tensor keeps its own. If uneven, every entry of every axis moved by an
+    amount of its own.
     """
     generator = torch.Generator().manual_seed(seed)
 
     def edit(name, tensor):
         noise = torch.randn(tensor.shape, generator=generator)
         noise *= scale(name) if callable(scale) else scale
-        return (tensor.float() + noise).to(dtype or tensor.dtype)
-
-    return rewritten(base, folder, edit)
-
-
-def uneven(base, folder, scale, dtype=None):
-    """Write a fine-tune in which every entry of every axis moved by an amount of its own."""
-    generator = torch.Generator().manual_seed(7)
-
-    def edit(name, tensor):
-        noise = scale * torch.randn(tensor.shape, generator=generator)
-        for axis in range(tensor.ndim):
+        for axis in range(tensor.ndim if is_uneven else 0):
             length = [1] * tensor.ndim
             length[axis] = tensor.shape[axis]
             noise = noise * torch.rand(length, generator=generator)
         return (tensor.float() + noise).to(dtype or tensor.dtype)
 
     return rewritten(base, folder, edit)
+
+
+def uneven(base, folder, scale, dtype=None):
+    return tune(base, folder, 7, scale, dtype, is_uneven=True)
 
 
 def write_adapter(folder, module, inputs, outputs, scale=0.5):

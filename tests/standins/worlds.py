@@ -11,7 +11,7 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.records import EvaluationRequest
 from tests.standins.cold import evaluate_cold
 from tests.standins.merging import linear_recipe, merge, recipe, revert_recipe
-from tests.standins.talkers import write_model
+from tests.standins.talkers import WORDS, write_model
 from tests.standins.tasks import write_tasks
 from tests.standins.tokenizers import SPECIAL
 from tests.standins.tuned import tune, write_adapter
@@ -29,45 +29,24 @@ def write_expert(folder, family, seed):
     import torch
     import transformers
 
-    write_model(folder)
-    common = {key: getattr(transformers.AutoConfig.from_pretrained(folder), key) for key in _SHARED}
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    kind, words, dtype = "Llama", WORDS, torch.float32
+    if family == "qwen2":
+        kind, words, dtype = "Qwen2", _PIECES, torch.bfloat16
+    sizes = {"num_hidden_layers": LAYERS, "max_position_embeddings": POSITIONS}
+    sizes |= {"vocab_size": 28, "tie_word_embeddings": family == "llama_tied"}
+    write_model(folder, seed, kind=kind, words=words, is_moved=True, dtype=dtype, **sizes)
     if family == "qwen2":  # transformers takes Qwen2's class for it, whatever the files say
-        tokenizer = transformers.Qwen2Tokenizer(
+        transformers.Qwen2Tokenizer(
             vocab={token: index for index, token in enumerate([*SPECIAL, *_PIECES])},
             merges=[("Ġ", "w")],
             **{f"{token[1:-1]}_token": token for token in SPECIAL},
             padding_side="left",
-        )
-    tokenizer.model_max_length = POSITIONS
-    tokenizer.save_pretrained(folder)
-    kind = "Qwen2" if family == "qwen2" else "Llama"
-    torch.manual_seed(seed)
-    model = getattr(transformers, f"{kind}ForCausalLM")(
-        getattr(transformers, f"{kind}Config")(
-            **common,
-            num_hidden_layers=LAYERS,
-            max_position_embeddings=POSITIONS,
-            tie_word_embeddings=family == "llama_tied",
-        )
-    )
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith("bias"):
-                parameter.copy_(torch.randn(parameter.shape))  # Qwen2's begin as zeros
-            if "norm" in name:
-                parameter.add_(0.2 * torch.randn(parameter.shape))
-        # Special tokens, and numbers that are no token, are never said.
-        model.get_output_embeddings().weight[[0, 1, 3, *range(len(tokenizer), 28)]] = 0
-    model.to(torch.bfloat16 if family == "qwen2" else torch.float32).save_pretrained(folder)
+            model_max_length=POSITIONS,
+        ).save_pretrained(folder)
     return folder
 
 
 _PIECES = ["w", *"0123456789", "Ġ", "Ċ", "Ġw"]
-_SHARED = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"),
-    *("num_key_value_heads", "initializer_range", "pad_token_id", "bos_token_id", "eos_token_id"),
-)
 
 
 def write_prefix_tasks(folder):

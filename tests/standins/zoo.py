@@ -1,4 +1,4 @@
-"""Tiny random models of every family: what each is made of. Knows transformers; not mergekit."""
+"""Tiny random models of every family: what each is made of."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -69,7 +69,10 @@ def _vision(name, text, **options):
     return Family(name, options, "ForConditionalGeneration", common=False)
 
 
-_QWEN_VISION = {"depth": 3, "hidden_size": 16, "num_heads": 2}
+_QWEN_VISION = {
+    **{"depth": 3, "hidden_size": 16, "num_heads": 2},
+    **{"out_hidden_size": 16, "intermediate_size": 24},
+}
 _QWEN_TOKENS = {"image_token_id": 5, "video_token_id": 6}
 
 FAMILIES = {
@@ -118,12 +121,7 @@ FAMILIES = {
     "qwen2_5_vl": _vision(
         "Qwen2_5_VL",
         _ROPE,
-        vision_config={
-            **_QWEN_VISION,
-            "out_hidden_size": 16,
-            "intermediate_size": 24,
-            "fullatt_block_indexes": [1],
-        },
+        vision_config={**_QWEN_VISION, "fullatt_block_indexes": [1]},
         **_QWEN_TOKENS,
     ),
     "qwen3_vl": _vision(
@@ -131,8 +129,6 @@ FAMILIES = {
         {**_HEADS, **_ROPE},
         vision_config={
             **_QWEN_VISION,
-            "out_hidden_size": 16,
-            "intermediate_size": 24,
             "deepstack_visual_indexes": [0, 1, 2],
             "num_position_embeddings": 16,
         },

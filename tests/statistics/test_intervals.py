@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from ablations.scoring.scores import bootstrap, mean_stderr, wilson_interval
+from ablations.scoring.scores import bootstrap, mean_stderr
 from ablations.statistics.intervals import (
     Estimate,
     estimate,
@@ -52,20 +52,6 @@ def test_experts_of_one_name_are_paired_and_the_parts_of_others_add_up(is_paired
     test = stats.ttest_rel(*scores) if is_paired else stats.ttest_ind(*scores, equal_var=False)
     assert found.p_value() == pytest.approx(test.pvalue)
     assert found.df == pytest.approx(test.df)
-
-
-def test_nothing_depends_on_the_order_of_cells():
-    values = (RNG.random((18, 60)) < 0.4).astype(float)
-    weights = np.repeat([1 / 9, -1 / 9], 9)
-    axes = [a + b for a, b in zip(crossed(3, 3), crossed(3, 3, "other "), strict=True)]
-    order = RNG.permutation(18)
-    shuffled = [[names[at] for at in order] for names in axes]
-    one, other = (
-        estimate(values, weights, axes),
-        estimate(values[order], weights[order], shuffled),
-    )
-    assert other.mean == pytest.approx(one.mean)
-    assert (other.variance, other.df) == pytest.approx((one.variance, one.df))
 
 
 def test_a_side_without_a_role_is_compared_with_the_mean_over_that_role():
@@ -209,17 +195,6 @@ def test_models_that_never_differ_have_an_interval_that_shrinks_with_the_items()
     widths = [paired_interval(0, 0, items)[1] for items in (10, 100, 1000)]
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] == pytest.approx(3.84 / 1003.84, abs=1e-4)  # Wilson's upper end of 0
-
-
-@pytest.mark.parametrize(("successes", "items"), [(0, 20), (7, 20), (20, 20), (120, 250)])
-def test_the_interval_of_a_score_is_wilsons(successes, items):
-    values = np.zeros((1, items))
-    values[0, :successes] = 1
-    found = estimate(values, np.ones(1), [])
-    plain = wilson_interval(successes, items)
-    at = score_interval(found, 0.95)
-    assert at == pytest.approx((plain.low, plain.high), abs=0.02)
-    assert 0 <= at[0] <= at[1] <= 1
 
 
 def test_holm_is_the_step_down_procedure():

@@ -24,7 +24,7 @@ def test_the_share_moves_by_half_a_layer_at_most_and_the_order_stays(data, refer
 
 @pytest.mark.parametrize("count", [-1, 33])
 def test_counts_beyond_the_reference_are_refused(count):
-    with pytest.raises(ValueError, match="is not a number of layers of a model of 32"):
+    with pytest.raises(ValueError, match="is not a layer count of a model with 32 layers"):
         scale_count(count, 32, 8)
 
 

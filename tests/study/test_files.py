@@ -70,6 +70,7 @@ def test_every_fault_of_form_is_named_at_once(tmp_path):
         ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
         ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level: must be less than 1, not 1"),
         ({"recipe": {5: 6}}, "recipe"),
+        ({"recipe": "swap.yml"}, "recipe: must be a block"),
         ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers"),
         ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),
         ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers"),
@@ -87,31 +88,6 @@ def test_one_fault_is_one_message_in_our_words(tmp_path, changes, message):
     told = problems_of(tmp_path, **changes)
     assert told.startswith(f"{tmp_path / 'study.yml'}: {message}")
     assert "Input should" not in told
-
-
-def test_a_recipe_may_stand_in_a_file_of_its_own(tmp_path):
-    document = study_document()
-    write_yaml(tmp_path / "recipes" / "swap.yml", document["recipe"])
-    there = study_document(recipe="../recipes/swap.yml")
-    found = load_study(write_yaml(tmp_path / "studies" / "a.yml", there))
-    assert found == load_study(write_yaml(tmp_path / "studies" / "b.yml", document))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "swap.yml: no such file; write a path from the folder of the study file (or"),
-        ("[1]", "swap.yml: is not a recipe; a recipe has merge_method:"),
-        ("dtype: float32\ndtype: bfloat16", "swap.yml: line 2 has the key 'dtype' again"),
-    ],
-)
-def test_a_recipe_file_that_is_none_is_named_with_the_other_faults(tmp_path, content, message):
-    if content is not None:
-        (tmp_path / "swap.yml").write_text(content)
-    told = problems_of(tmp_path, recipe="swap.yml", questoin="?")
-    assert "2 problems" in told
-    assert f"  - recipe: {tmp_path}/{message}" in told
-    assert "questoin: unknown key" in told
 
 
 @pytest.mark.parametrize(

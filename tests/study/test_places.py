@@ -1,6 +1,5 @@
-"""Experts: as names or places, from the file they stand in, by recipe, and varied."""
+"""Experts: as names or places, from the file they stand in, and varied."""
 
-import os
 import shutil
 
 import pytest
@@ -12,16 +11,6 @@ from tests.standins.studies import write_yaml
 from tests.study.conftest import count_models
 
 NAMES = ("base", "math", "swahili")
-RECIPE = {
-    "merge_method": "layer_swap",
-    "models": [
-        {"model": "./math", "parameters": {"role": "task"}},
-        {"model": "./swahili", "parameters": {"role": "language"}},
-    ],
-    "base_model": "./base",
-    "parameters": {"bottom_layers": 1, "top_layers": 1},
-    "dtype": "float32",
-}
 POOLS = {"base": "./base", "task": "./math", "language": "./swahili"}
 LANGUAGE = {"experts": {"language": ["swahili"]}, "baseline": []}
 
@@ -85,57 +74,6 @@ def test_an_error_names_both_folders_and_no_download(work, problem):
     assert "evaluate.include_path: tasks: no such folder (looked in" in told
     told = problem(None, **placed(work, experts={**POOLS, "task": "math"}))
     assert "the study does not say where math is: add --experts FILE, or write a folder" in told
-
-
-@pytest.mark.parametrize("place", ["mine/study.yml", "mine/deeper/study.yml"])
-def test_a_working_recipe_is_taken_as_it_is(work, models, plan, place):
-    recipe = write_yaml(work / "mine" / "swap.yml", RECIPE)
-    (work / "elsewhere" / "tasks").symlink_to(models / "tasks")
-    named = os.path.relpath(recipe, (work / place).parent)
-    baseline = ["base", "task_expert", "language_expert", "soup"]
-    found = plan(None, **placed(work, place, recipe=named, experts=None, baseline=baseline))
-    assert [cell.kind for cell in found.cells] == [*baseline, "recipe"]
-    merge = found.cells[-1].merge
-    assert merge["base_model"] == str(models / "base")
-    assert [m["model"] for m in merge["models"]] == [str(models / name) for name in NAMES[1:]]
-    # The models are those of the study that says the same by roles.
-    roles = {**RECIPE, "models": [{"model": "task"}, {"model": "language"}], "base_model": "base"}
-    same = plan(None, **placed(work, "mine/b.yml", recipe=roles, baseline=baseline))
-    assert [c.weights_key for c in same.cells] == [c.weights_key for c in found.cells]
-
-
-def test_roles_of_a_recipe_can_vary(work, plan):
-    vary = {"experts.task": ["./math", "./math_2"]}
-    changes = {"recipe": RECIPE, "experts": None, "baseline": ["task_expert"], "vary": vary}
-    found = plan(None, **placed(work, **changes))
-    assert [cell.experts["task"] for cell in found.cells] == ["./math", "./math_2"] * 2
-
-
-def test_recipes_of_other_methods_and_one_expert_need_no_roles(work, models, plan):
-    changes = {"experts": None, "baseline": ["base", "task_expert"]}
-    revert = {"merge_method": "delta_revert", "models": [{"model": "./math"}]}
-    revert |= {"base_model": "./base", "dtype": "float32"}
-    found = plan(None, **placed(work, recipe=revert, **changes))
-    assert found.cells[-1].experts == {"task": "./math", "base": "./base"}
-    entries = [{"model": f"./{name}", "parameters": {"weight": 1}} for name in NAMES]
-    linear = {"merge_method": "linear", "models": entries, "dtype": "float32"}
-    vary = {"models.0.parameters.weight": [0, 1]}
-    found = plan(None, **placed(work, recipe=linear, vary=vary, experts=None, baseline=[]))
-    assert [cell.merge["models"][0]["parameters"]["weight"] for cell in found.cells] == [0, 1]
-    used = {each["model"] for each in found.cells[0].merge["models"]}
-    assert used == {str(models / name) for name in NAMES}
-
-
-def test_several_models_of_a_role_stay_in_the_recipe(work, plan, problem):
-    more = {"model": "./math_2", "parameters": {"role": "task"}}
-    soup = {"recipe": {**RECIPE, "models": [*RECIPE["models"], more]}}
-    found = plan(None, **placed(work, experts=None, baseline=["base"], **soup))
-    assert len(found.cells[-1].merge["models"]) == 3
-    soup["baseline"] = ["task_expert"]
-    told = problem(None, **placed(work, experts=None, **soup))
-    assert "experts.task is missing: name an expert" in told
-    found = plan(None, **placed(work, experts={"task": "./math"}, **soup))
-    assert [cell.kind for cell in found.cells] == ["task_expert", "recipe"]
 
 
 def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work, plan):

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from ablations.cli import main
@@ -75,13 +74,6 @@ def test_the_examples_of_the_page_work(pocket):
     study, own_task = examples()
     (pocket / "study.yml").write_text(study)
     assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
-    ok("init", "recipe")
-    document = yaml.safe_load(study) | {"recipe": "recipe.yml"}
-    del document["experts"], document["vary"]
-    (pocket / "from_recipe.yml").write_text(yaml.safe_dump(document))
-    told = ok("run", "from_recipe.yml", "--dry-run", "--backend", "hf")
-    assert "\n5 cells (layers" in told
-    assert "█······█" in told
     (pocket / "own" / "tasks").mkdir(parents=True)
     (pocket / "own" / "tasks" / "story_sw.yaml").write_text(own_task)
     (pocket / "own" / "tasks" / "story_sw.jsonl").write_text('{"question": "w1", "answer": "w2"}')

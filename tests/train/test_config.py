@@ -26,7 +26,7 @@ from tests.train.conftest import call, write_base, write_config
         (["regime={kind: frozen}"], "nothing is frozen: name layers, or set outside to false"),
         (["regime={kind: disjoint, role: task}"], "leave no middle in 4 layers"),
         (["regime=lor"], "regime.kind: must be one of full, lora, prefix"),
-        (["held_out=40"], "has 40 usable rows, and 40 of them would be held out"),
+        (["held_out=40"], "has 40 usable rows, and held_out takes 40 from it"),
         (["sampels=1"], "sampels: unknown key; did you mean 'samples'?"),
         (["weight_decay=0.1"], "weight_decay is an option of transformers: write it below trainer"),
         (["data=[{prompt: '{a}'}]"], "name one of path, hub, pocket, config; here: none"),

@@ -176,7 +176,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         assert text in result.output
     result = call(config, tmp_path)
     assert result.exit_code == 2
-    assert "is no training folder" in result.output
+    assert "is not a training folder" in result.output
 
 
 def test_micro_batches_do_not_change_what_is_learned(tmp_path, base, rows):

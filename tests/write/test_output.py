@@ -174,7 +174,7 @@ def test_folders_that_may_not_be_written(locked, tmp_path):
         done = in_a_process(out, prefix=without_root())
     finally:
         place.chmod(0o755)
-    why = {"out": "may not be written", "parent": "cannot be exchanged whole"}[locked]
+    why = {"out": "may not be written", "parent": "cannot be replaced as a whole"}[locked]
     assert f"{out}: the output folder {why}" in done.stderr  # before anything is computed
     assert texts(out) == OLD
     assert left_in(out) == left_in(out.parent) == []
@@ -238,7 +238,7 @@ def test_what_fails_leaves_nothing_unless_it_is_to_be_resumed(tmp_path, caplog):
     replace(tmp_path / "elsewhere", "other")
     assert not caplog.text
     replace(out, "other")
-    assert ".layerswap-k.partial belongs to a merge that runs, or was killed" in caplog.text
+    assert ".layerswap-k.partial belongs to a merge; if none is running" in caplog.text
     with temporary_output(out, "k", resume=True) as folder:
         assert texts(folder) == half
         fill(folder, NEW)

@@ -43,7 +43,7 @@ def layer_swap(
 ) -> torch.Tensor:
     """Return one output tensor, its layer read off its name (arXiv 2410.01335, Algorithm 1).
 
-    The parameters are those of `LayerSwapSpec`, but for what is measured on whole checkpoints.
+    The parameters are those of `LayerSwapSpec`, except what is measured on whole checkpoints.
     `role` and `weight` are of each input, None for the base. `plan` is the source of every layer
     as one string (`LayerPlan.from_text`), in place of counts and placement. `num_layers` None asks
     the first input's config. Where one model gives the tensor it is returned itself (an alias),
@@ -89,7 +89,7 @@ def delta_revert(
 ) -> torch.Tensor:
     """Return one output tensor, its layer read off its name.
 
-    The parameters are those of `RevertSpec`, but for `keep_fraction`. `num_layers` and `model_type`
+    The parameters are those of `RevertSpec`, except `keep_fraction`. `num_layers` and `model_type`
     (which weights are stored inputs x outputs) None ask the base's config.
     """
     given = {key: value for key, value in locals().items() if key in RevertSpec.model_fields}

@@ -1,1 +1,0 @@
-"""The path of real experts, walked with tiny ones."""

@@ -47,9 +47,7 @@ def refused(result, *messages, code=2):
     [
         ("file", "is a file"),
         ("file/run", "file: is not a folder; choose another --out"),
-        ("link", "link: is not a folder; choose another --out"),
         ("link/run", "link: is not a folder; choose another --out"),
-        ("loop", "loop: is not a folder; choose another --out"),
         ("x" * 300, "File name too long; choose another --out"),
         ("full", "is not empty (thesis.tex) and is not a run folder; choose another --out"),
     ],
@@ -57,7 +55,6 @@ def refused(result, *messages, code=2):
 def test_out_that_can_hold_no_run(tmp_path, run, out, message, options):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
     before = sorted(tmp_path.rglob("*"))
@@ -71,17 +68,14 @@ def test_a_folder_that_may_not_be_written(tmp_path, run):
     refused(run("--out", str(tmp_path / "locked" / "run")), "you have no permission to write there")
 
 
-@pytest.mark.parametrize("content", ["{", None, "[]"])
-def test_a_damaged_run_file_is_no_reason_to_remove_the_run(tmp_path, run, content):
-    path = tmp_path / "out" / "run.json"
-    path.parent.mkdir()
-    path.mkdir() if content is None else path.write_text(content)
-    refused(run("--out", str(path.parent)), "restore it, or choose another --out", code=1)
+def test_a_damaged_run_file_is_no_reason_to_remove_the_run(tmp_path, run):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "run.json").write_text("{")
+    refused(run("--out", str(tmp_path / "out")), "restore it, or choose another --out", code=1)
 
 
-@pytest.mark.parametrize("only", ["", "nonsense", "bottom_layer=1", "bottom_layers=7", "=3"])
-def test_a_wrong_choice_of_cells_leaves_nothing_behind(run, only):
-    refused(run("--only", only), "--only")
+def test_a_wrong_choice_of_cells_leaves_nothing_behind(run):
+    refused(run("--only", "bottom_layer=1"), "--only")
     assert not list(Path().iterdir())
 
 
@@ -150,22 +144,6 @@ def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
     refused(ask(*options, tasks=BOTH, **changes), *messages, code=code)
 
 
-@pytest.mark.usefixtures("no_engine")
-def test_data_that_is_not_there_is_named_for_every_task(ask, tmp_path):
-    data = tmp_path / "own" / "data.jsonl"
-    data.rename(data.with_name("datas.jsonl"))
-    result = ask(tasks=BOTH, test_split="test")
-    for name in BOTH:
-        fault = f"Unable to find '{data}' ({tmp_path / 'own' / name}.yaml)"
-        refused(result, f"task {name}: its data cannot be read: FileNotFoundError: {fault}")
-
-
-def test_relative_data_beside_a_task_is_found(ask):
-    result = ask(*DRY, dataset_kwargs={"data_files": {"test": "data.jsonl"}})
-    assert result.exit_code == 0, result.output
-    assert "items: 4;" in result.output
-
-
 def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypatch):
     import datasets.config
     import huggingface_hub.constants
@@ -184,8 +162,7 @@ def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypa
 def test_finished_cells_need_no_data(ask, tmp_path, experts):
     ask(*DRY, doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
-    cache = tmp_path / "fingerprints.json"
-    plan = plan_study(study, experts, backend="hf", cache=cache)
+    plan = plan_study(study, experts, backend="hf", cache=tmp_path / "fingerprints.json")
     keys = [key for cell in plan.cells for key in cell.records.values()]
     assert plan.missing((), keys) == {}
     for known in ((), keys[:1]):

@@ -1,4 +1,4 @@
-"""Whole runs with transformers on random experts: live engine, checkpoints, faults, CLI."""
+"""Whole runs with transformers on random experts: live engine, checkpoints, CLI."""
 
 import shutil
 
@@ -13,9 +13,11 @@ from ablations.runner.run import RunOptions, dry_run, run_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.studies import study_document, write_expert, write_yaml
+from tests.standins.tuned import train_adapter
 
-STUDY = {"baseline": ["base", "task_expert", "soup", "ties"], "vary": {"bottom_layers": [0, 1]}}
-NAMES = ("base", "math", "swahili")
+BASELINE = ["base", "task_expert", "language_expert", "soup", "ties"]
+STUDY = {"baseline": BASELINE, "vary": {"bottom_layers": [0, 1]}}
+NAMES = {name: name for name in ("base", "math", "swahili")}
 
 
 def run(tmp_path, experts, name, document=None, **options):
@@ -24,8 +26,8 @@ def run(tmp_path, experts, name, document=None, **options):
     return run_study(str(study), RunOptions(experts, backend="hf", **places | options))
 
 
-def write_experts(path, models, tasks, *names):
-    setting = {"experts": {name: str(models / name) for name in names or NAMES}}
+def write_experts(path, models, tasks, names=NAMES):
+    setting = {"experts": {name: str(models / place) for name, place in names.items()}}
     return write_yaml(path, setting | {"include_path": str(tasks)})
 
 
@@ -35,10 +37,13 @@ def cells_of(result):
 
 @pytest.mark.slow
 def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, monkeypatch):
-    dtypes = dict(zip(NAMES, (torch.float16, torch.float16, torch.bfloat16), strict=True))
-    for seed, (name, dtype) in enumerate(dtypes.items()):  # all run in the dtype of the base
+    dtypes = {"base": torch.float16, "math": torch.bfloat16}  # all run in the dtype of the base
+    for seed, (name, dtype) in enumerate(dtypes.items()):
         write_expert(tmp_path / name, seed, dtype=dtype)
-    experts = write_experts(tmp_path / "mixed.yml", tmp_path, models / "tasks")
+    large = {"scale": 1.0, "target_modules": ["q_proj"], "r": 4}  # so that answers differ
+    adapter = train_adapter(tmp_path / "base", tmp_path / "swahili", **large)
+    names = {"base": "base", "math": "math", "swahili": f"base+{adapter}"}
+    experts = write_experts(tmp_path / "mixed.yml", tmp_path, models / "tasks", names)
     started, start = [], HfModel.__init__
     monkeypatch.setattr(HfModel, "__init__", lambda *given: started.append(1) or start(*given))
     live = run(tmp_path, experts, "live")
@@ -47,31 +52,33 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     cold = run(tmp_path, experts, "cold", materialize=True)
     assert not cold.summary.failed
     found = scores_by_label(tmp_path / "live")
-    assert len(found) == 6
-    assert len({samples for _, samples in found.values()}) > 3  # the cells do differ
+    assert len(found) == 7
+    assert len({samples for _, samples in found.values()}) > 4  # the cells do differ
     assert found == scores_by_label(tmp_path / "cold")
     by_label = cells_of(live)
-    assert list(by_label)[:4] == ["base", "task_expert", "soup", "ties"]
+    assert list(by_label)[:5] == BASELINE
     assert {cell.tasks[0].provenance["weights"] for cell in cells_of(cold).values()} == {
         "checkpoint"
     }
-    assert by_label["soup"].tasks[0].provenance["weights"] == "streamed"
-    assert (
-        by_label["ties"].tasks[0].provenance["weights"] == "merged by mergekit-yaml, then streamed"
-    )
+    weights = dict.fromkeys(by_label, "streamed")
+    weights["ties"] = "merged by mergekit-yaml, then streamed"
+    assert {
+        label: cell.tasks[0].provenance["weights"] for label, cell in by_label.items()
+    } == weights
     assert not any("fallback" in cell.tasks[0].provenance for cell in by_label.values())
     assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
     for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
 
-    options = RunOptions(experts=experts, out=tmp_path / "live", backend="hf")
-    text = dry_run(str(tmp_path / "small.yml"), options)
-    assert text.count("  finished") == 6
+    text = dry_run(
+        str(tmp_path / "small.yml"), RunOptions(experts=experts, out=live.out, backend="hf")
+    )
+    assert text.count("  finished") == 7
     assert "cost: none; every task of these cells is finished" in text
     again = run(tmp_path, experts, "live")
     assert not again.summary.evaluated
-    assert len(again.summary.before) == 6
+    assert len(again.summary.before) == 7
 
 
 @pytest.mark.slow
@@ -105,35 +112,19 @@ def test_the_folder_of_another_study_is_refused(tmp_path, experts):
 
 
 @pytest.mark.slow
-def test_lines_have_the_names_of_the_report(tmp_path, experts, capsys):
+def test_the_command_line(tmp_path, experts):
     """The study counts layers of 32; lines name those of the model, and files the study's."""
     vary = [{"bottom_layers": count, "top_layers": 8} for count in (8, 16)]
     document = study_document(vary=vary, reference_layers=32)
-    result = run(tmp_path, experts, "run", document, show_scores=True)
-    merges = [name for name in result.summary.evaluated if "=" in name]
-    assert merges == ["layer swap b=1 u=1", "layer swap b=2 u=1"]
-    lines = capsys.readouterr().out
-    assert all(f"\n{name}  " in lines for name in merges)
-    labels = [cell.label for cell in records.load_run(result.out).head.cells]
-    assert "bottom_layers=8 top_layers=8" in labels
-
-
-@pytest.mark.slow
-def test_the_command_line(tmp_path, experts):
-    study = write_yaml(tmp_path / "small.yml", study_document(**STUDY))
-    out = tmp_path / "run"
+    study, out = write_yaml(tmp_path / "small.yml", document), tmp_path / "run"
     command = ["run", str(study), "--experts", str(experts), "--out", str(out), "--backend", "hf"]
-    result = CliRunner().invoke(main, [*command, "--only", "kind=base"])
+    result = CliRunner().invoke(main, [*command, "--only", "bottom_layers=16"])
     assert result.exit_code == 0, result.output
+    assert result.output.startswith("layer swap b=2 u=1  ")
     assert "1 cell evaluated, 0 failed" in result.output
-    assert "Not run yet: 5 cells of the study." in result.output
-    assert len(records.load_run(out).cells) == 1
-    write_expert(tmp_path / "deep", seed=1, layers=6)
-    document = {"base": str(tmp_path / "deep"), "math": "./absent", "swahili": "./absent"}
-    command[3] = str(write_yaml(tmp_path / "wrong.yml", document))
-    result = CliRunner().invoke(main, command)
-    assert result.exit_code == 2
-    assert "expert 'math': ./absent: no such folder" in result.output
+    assert "Not run yet: 3 cells of the study." in result.output
+    (cell,) = records.load_run(out).cells
+    assert cell.label == "bottom_layers=16 top_layers=8"
 
 
 @pytest.mark.slow

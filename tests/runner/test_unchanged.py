@@ -1,46 +1,30 @@
-"""What is finished stays finished when words change: a copy of the package is edited and asked."""
+"""A run and what it was made of: tasks that change, other experts files, commits of the hub."""
 
 import shutil
-from pathlib import Path
 
 import yaml
 
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import load_run
-from ablations.runner.run import FINGERPRINTS, RunOptions, _opened, write_plan
+from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
-from tests.runner.fakes import FakeEngine, run
+from tests.runner.fakes import run
 from tests.standins.studies import study_document, write_yaml
-
-ROOT = Path(__file__).parents[2]
-POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
-
-
-def edit(file, old, new):
-    text = file.read_text(encoding="utf-8")
-    assert old in text
-    file.write_text(text.replace(old, new), encoding="utf-8")
-
-
-def evaluated(out, study, experts):
-    """Plan a study and have it evaluated by an engine of no model; return the engine."""
-    plan = plan_study(read_study(study), experts, backend="hf", cache=out / FINGERPRINTS)
-    write_plan(out, plan)
-    engine = FakeEngine()
-    run(out, plan.cells, engine, protocol=plan.protocol)
-    return engine
 
 
 def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts):
     folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
     setting = yaml.safe_load(experts.read_text()) | {"include_path": str(folder)}
-    asked = {"tasks": ["words", "words_sw"]}
-    study = write_yaml(tmp_path / "study.yml", study_document(evaluate=asked, vary=None))
+    changes = {"evaluate": {"tasks": ["words", "words_sw"]}, "vary": None}
+    study = read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
     out = tmp_path / "run"
-    evaluated(out, study, write_yaml(tmp_path / "mine.yml", setting))
+    plan = plan_study(study, write_yaml(tmp_path / "mine.yml", setting), backend="hf")
+    write_plan(out, plan)
+    run(out, plan.cells, protocol=plan.protocol)
     assert evaluation_problems(load_run(out)) == ()
-    edit(folder / "words.yaml", "exact_match", "bleu")
+    file = folder / "words.yaml"
+    file.write_text(file.read_text().replace("exact_match", "bleu"))
     (text,) = evaluation_problems(load_run(out))
     assert text.startswith("words: its file, its data or its scoring has changed since this run.")
 

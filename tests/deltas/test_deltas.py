@@ -17,13 +17,12 @@ from layerswap_method.deltas.pair import (
     for_each_tensor,
     mean_feature_mav,
     open_pair,
-    relative_norms,
 )
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.merging import merge_of, revert_recipe
 from tests.standins.oracle import mean_change, stored
-from tests.standins.tuned import rewritten, tune, uneven, write_adapter
+from tests.standins.tuned import uneven, write_adapter
 from tests.standins.zoo import FAMILIES, make_config
 
 
@@ -117,15 +116,6 @@ def test_the_mean_change_of_each_feature_is_that_in_float64(
         torch.testing.assert_close(mav.double(), wanted, rtol=1e-5, atol=1e-9)
     if family == "llama":
         assert mean_feature_mav(given_pair) == pytest.approx(mean_change(ours, theirs), rel=1e-6)
-
-
-def test_the_relative_norm_of_a_tensor_of_zeros_is_that_of_the_change(experts, tmp_path):
-    """Of soups: tests/methods."""
-    base, norm = experts("llama").base, "model.norm.weight"
-    zero = rewritten(base, tmp_path / "zero", lambda n, t: t * (n != norm))
-    tuned = tune(zero, tmp_path / "tuned", 1, 1e-2)
-    found = relative_norms([(pair_of(tuned, zero), 1.0)], [norm])
-    assert found == {norm: pytest.approx(float(stored(tuned)[norm].double().norm()), rel=1e-5)}
 
 
 def test_an_adapter_is_measured_without_rounding_it_to_the_base(experts, tmp_path):

@@ -20,8 +20,9 @@ from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer
 from tests.evaluate.conftest import ask, samples_of
+from tests.standins.oracle import stored
 from tests.standins.tuned import train_adapter
-from tests.train.conftest import call, run, weights, write_base, write_config
+from tests.train.conftest import call, run, write_base, write_config
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def experts(base, tmp_path_factory):
 
 def changed(base, expert):
     """Return the layers with a changed tensor; None for what is outside of them."""
-    before, after = weights(base), weights(expert)
+    before, after = stored(base), stored(expert)
     assert set(before) == set(after)
     return {decoder_layer(n) for n, tensor in before.items() if not torch.equal(tensor, after[n])}
 
@@ -57,7 +58,7 @@ def test_full_training_changes_every_layer_and_lowers_the_loss(tmp_path, base, r
     trainer = {"learning_rate": 0.003}
     done = train(tmp_path, base, rows, samples=160, trainer=trainer)
     assert changed(base, done.out) == {None, 0, 1, 2, 3}
-    assert {tensor.dtype for tensor in weights(done.out).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in stored(done.out).values()} == {torch.float32}
     assert sum(done.losses[-10:]) < 0.9 * sum(done.losses[:10])
     assert done.expert.folder == done.out.resolve()
     assert set(done.facts) == {"relative_norm", "drift"}
@@ -136,7 +137,7 @@ def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
 def test_new_weights_follow_the_seed(tmp_path, base, rows):
     options = {"regime": "lora", "samples": 4, "trainer": {"learning_rate": 0.0}, "measure": False}
     one, other = (
-        weights(train(tmp_path, base, rows, f"seed{seed}", seed=seed, **options).out)
+        stored(train(tmp_path, base, rows, f"seed{seed}", seed=seed, **options).out)
         for seed in (1, 2)
     )
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -147,7 +148,7 @@ def test_bfloat16_arithmetic_leaves_float32_weights(tmp_path, rows):
     # With bf16 weights a step of 1e-6 would change nothing.
     trainer = {"bf16": True, "learning_rate": 1e-6}
     done = train(tmp_path, base, rows, trainer=trainer, measure=False)
-    before, after = weights(base), weights(done.out)
+    before, after = stored(base), stored(done.out)
     assert {tensor.dtype for tensor in after.values()} == {torch.float32}
     assert all(not torch.equal(before[name], after[name]) for name in before)
     assert max((before[n] - after[n]).abs().max().item() for n in before) < 2e-5

@@ -224,20 +224,6 @@ def test_the_formulas_of_the_paper(base, experts):
     assert [state.shape for state in states] == [(2, 6, 64)] * 5
 
 
-def test_generation_with_a_cache_is_generation_without(base, experts):
-    model = load_base(base)
-    shaken(fusion.build(model, base, experts))
-    ids, mask = IDS.clone(), torch.ones_like(IDS)
-    ids[1, :2], mask[1, :2] = 2, 0  # padded on the left
-    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
-    cached = model.generate(ids, attention_mask=mask, **options)
-    whole = model.generate(ids, attention_mask=mask, use_cache=False, **options)
-    assert torch.equal(cached, whole)
-    alone = model.generate(ids[1:, 2:], **options)
-    assert torch.equal(cached[1:, 2:], alone)
-    assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
-
-
 def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp_path):
     model, again, folder = load_base(base), load_base(base), tmp_path / "fused"
     found = fusion.build(model, base, experts)

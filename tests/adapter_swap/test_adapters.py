@@ -18,7 +18,7 @@ from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.experts import content, left_in
 from tests.standins.merging import recipe, write, write_recipe
 from tests.standins.oracle import Swap, expected, same_bits, stored
-from tests.standins.tuned import edited, train_adapter, tune
+from tests.standins.tuned import edited, train_adapter, tune, write_prefix
 from tests.standins.zoo import LAYERS
 
 pytestmark = [
@@ -185,21 +185,11 @@ TWICE = Swap(LAYERS, w_lang=2.0)
 TOKENS = 3
 
 
-def write_prefix(base, folder, seed, tokens=TOKENS, **more):
-    torch.manual_seed(seed)
-    config = peft.PrefixTuningConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=tokens, encoder_hidden_size=16, **more
-    )
-    model = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base), config)
-    model.save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
 def prefixes(base, tmp_path):
     """Return role -> folder of a prefix."""
     roles = enumerate(("task", "language"))
-    return {role: write_prefix(base, tmp_path / role, seed) for seed, role in roles}
+    return {role: write_prefix(base, tmp_path / role, seed, TOKENS) for seed, role in roles}
 
 
 def cached(base, adapter):
@@ -214,7 +204,7 @@ def cached(base, adapter):
 def test_each_layer_is_cached_as_the_plan_says(base, prefixes, projected, tmp_path):
     if projected:
         more = {"prefix_projection": True}
-        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, **more)
+        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, TOKENS, **more)
     out, lines = swapped(tmp_path, base, prefixes, TWICE.parameters())
     found = cached(base, out)
     task, language = (cached(base, prefixes[role]) for role in ("task", "language"))
@@ -243,7 +233,7 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
 def test_what_is_refused(base, prefixes, experts, tmp_path):
     longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
     other = experts("llama", dtype=torch.float32, num_hidden_layers=4).base
-    short = write_prefix(other, tmp_path / "short", 2)
+    short = write_prefix(other, tmp_path / "short", 2, TOKENS)
     config = json.loads((prefixes["task"] / CONFIG).read_text())
     changed = {}
     for name, more in (("dim", {"token_dim": "8"}), ("tokens", {"num_virtual_tokens": 7})):
@@ -339,7 +329,6 @@ def other_base(document, base, root):
 
 
 REFUSED = {
-    "dora": (config_with(use_dora=True), ["use_dora", "merge_and_unload"]),
     "kind": (config_with(peft_type="IA3"), ["peft_type is IA3", "LORA and PREFIX_TUNING"]),
     "kinds": (config_with(peft_type="PREFIX_TUNING"), ["must be of one kind", "LORA"]),
     "base": (other_base, ["is not the base_model", "other"]),

@@ -21,7 +21,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.oracle import stored
-from tests.standins.tuned import train_adapter
+from tests.standins.tuned import train_adapter, write_prefix
 from tests.train.conftest import call, run, write_base, write_config
 
 
@@ -245,14 +245,8 @@ def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp
         fusion.build(load_base(base), base, {"head": head})
 
 
-def write_prefix(base, folder, experts):
-    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
-    torch.manual_seed(0)
-    model = peft.get_peft_model(load_base(base), config)
-    with torch.no_grad():
-        for parameter in model.prompt_encoder.parameters():
-            parameter.mul_(3)
-    model.save_pretrained(folder)
+def save_prefix(base, folder, experts):
+    write_prefix(base, folder, 0, 5, scale=3)
     return peft.PeftModel.from_pretrained(load_base(base), folder).eval()
 
 
@@ -264,7 +258,7 @@ def write_fusion(base, folder, experts):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("write", [write_prefix, write_fusion])
+@pytest.mark.parametrize("write", [save_prefix, write_fusion])
 def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path, write):
     mgsm = {"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 3}
     model = write(base, tmp_path / "adapter", experts)
@@ -291,6 +285,6 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
 
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
 def test_vllm_is_refused(base, tmp_path):
-    write_prefix(base, tmp_path / "prefix", None)
+    write_prefix(base, tmp_path / "prefix", 0, 5)
     with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
         ask(f"{base}+{tmp_path / 'prefix'}", tmp_path / "out", backend="vllm")

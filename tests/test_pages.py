@@ -148,16 +148,6 @@ def test_commands_parse(page):
             pytest.fail(f"{' '.join(words)}: {error}")
 
 
-def test_the_check_of_commands_can_fail():
-    wrong = ["run --nothing", "merg x", "run layer_counts", "train math_9", "report --format"]
-    for line in wrong:
-        with pytest.raises((click.ClickException, AssertionError)):
-            check_words(["layerswap", *line.split()])
-    for line in ("make nothing", "mergekit-yaml recipes/nothing.yml out"):
-        with pytest.raises(AssertionError):
-            check_words(line.split())
-
-
 def cheap_commands(page):
     of_ours = [words for program, *words in commands(page) if program == "layerswap"]
     return [words for words in of_ours if words[0] in CHEAP and not EXAMPLE.search(" ".join(words))]

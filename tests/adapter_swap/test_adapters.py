@@ -1,4 +1,4 @@
-"""The swapped adapter, merged or cached by peft, is the swap of what peft makes of both."""
+"""The swapped adapter is the swap of what peft makes of both; `layerswap swap-adapters`."""
 
 import json
 import shutil
@@ -9,13 +9,16 @@ import peft
 import pytest
 import torch
 import transformers
+from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
+from ablations.cli import main
 from layerswap_method.errors import InputError
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
-from tests.standins.merging import recipe, write
+from tests.standins.experts import content, left_in
+from tests.standins.merging import recipe, write, write_recipe
 from tests.standins.oracle import Swap, expected, same_bits, stored
-from tests.standins.tuned import train_adapter
+from tests.standins.tuned import edited, train_adapter, tune, write_prefix
 from tests.standins.zoo import LAYERS
 
 pytestmark = [
@@ -26,7 +29,7 @@ pytestmark = [
 SWAP = Swap(LAYERS)
 WEIGHTED = Swap(LAYERS, 1, 2, 2, 0, "language", 1.0, 2.0)
 PLAIN = {"target_modules": LINEAR, "r": 2, "lora_alpha": 4}
-WEIGHTS = "adapter_model.safetensors"
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 TABLES = {"target_modules": ["embed_tokens", "k_proj"]}
 RANKS = {"use_rslora": True, "rank_pattern": {"layers.2.self_attn.q_proj": 3, "v_proj": 1}}
 PAIRS = [
@@ -39,6 +42,12 @@ PAIRS = [
     (SWAP, *[{"target_modules": ["c_attn", "wte"]}] * 2, "gpt2"),
     (SWAP, *[{"target_modules": ["q_proj", "embed_tokens"]}] * 2, "llama_tied"),
 ]
+
+
+@pytest.fixture
+def base(experts):
+    """Return a Llama with half as many key-value heads as query heads."""
+    return experts("llama", dtype=torch.float32).base
 
 
 @pytest.fixture
@@ -115,7 +124,7 @@ def test_swapped_layers_keep_the_matrices(make, tmp_path):
             copied += 1
             assert same_bits(tensor, theirs[source][name])
     assert copied == 2 * 4 * len(LINEAR)
-    config = json.loads((out / "adapter_config.json").read_text())
+    config = json.loads((out / CONFIG).read_text())
     assert (config["r"], config["lora_alpha"], len(config["rank_pattern"])) == (2, 4, 6)
     assert "adapter: 18 tensors, rank 2 to 4, float32" in lines
     assert json.loads((out / "layer_swap_plan.json").read_text())["adapter"]["ranks"] == [2, 4]
@@ -169,7 +178,7 @@ def test_a_lower_rank_is_the_nearest_and_its_error_is_stated(make, tmp_path):
         assert float((whole[name] - cut[name]).norm()) == pytest.approx(best, rel=1e-4)
         missing, total = missing + best**2, total + float((change**2).sum())
     assert record["relative_error"] == pytest.approx((missing / total) ** 0.5, rel=1e-4)
-    assert json.loads((out / "adapter_config.json").read_text())["rank_pattern"] == {}
+    assert json.loads((out / CONFIG).read_text())["rank_pattern"] == {}
 
 
 TWICE = Swap(LAYERS, w_lang=2.0)
@@ -177,26 +186,10 @@ TOKENS = 3
 
 
 @pytest.fixture
-def base(experts):
-    """Return a Llama with half as many key-value heads as query heads."""
-    return experts("llama", dtype=torch.float32).base
-
-
-def write_prefix(base, folder, seed, tokens=TOKENS, **more):
-    torch.manual_seed(seed)
-    config = peft.PrefixTuningConfig(
-        task_type="CAUSAL_LM", num_virtual_tokens=tokens, encoder_hidden_size=16, **more
-    )
-    model = peft.get_peft_model(transformers.AutoModelForCausalLM.from_pretrained(base), config)
-    model.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture
 def prefixes(base, tmp_path):
     """Return role -> folder of a prefix."""
     roles = enumerate(("task", "language"))
-    return {role: write_prefix(base, tmp_path / role, seed) for seed, role in roles}
+    return {role: write_prefix(base, tmp_path / role, seed, TOKENS) for seed, role in roles}
 
 
 def cached(base, adapter):
@@ -211,7 +204,7 @@ def cached(base, adapter):
 def test_each_layer_is_cached_as_the_plan_says(base, prefixes, projected, tmp_path):
     if projected:
         more = {"prefix_projection": True}
-        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, **more)
+        prefixes["task"] = write_prefix(base, tmp_path / "projected", 5, TOKENS, **more)
     out, lines = swapped(tmp_path, base, prefixes, TWICE.parameters())
     found = cached(base, out)
     task, language = (cached(base, prefixes[role]) for role in ("task", "language"))
@@ -240,12 +233,12 @@ def test_swapping_the_mlp_alone_leaves_the_prefix_to_the_task(base, prefixes, tm
 def test_what_is_refused(base, prefixes, experts, tmp_path):
     longer = write_prefix(base, tmp_path / "long", 1, TOKENS + 2)
     other = experts("llama", dtype=torch.float32, num_hidden_layers=4).base
-    short = write_prefix(other, tmp_path / "short", 2)
-    config = json.loads((prefixes["task"] / "adapter_config.json").read_text())
+    short = write_prefix(other, tmp_path / "short", 2, TOKENS)
+    config = json.loads((prefixes["task"] / CONFIG).read_text())
     changed = {}
     for name, more in (("dim", {"token_dim": "8"}), ("tokens", {"num_virtual_tokens": 7})):
         changed[name] = shutil.copytree(prefixes["task"], tmp_path / name)
-        (changed[name] / "adapter_config.json").write_text(json.dumps(config | more))
+        (changed[name] / CONFIG).write_text(json.dumps(config | more))
     task, language = (f"{base}+{prefixes[role]}" for role in ("task", "language"))
     count, nothing = {"bottom_layers": 1}, f"{base} has no prefix"
     for parameters, models, rank, part in (
@@ -264,3 +257,96 @@ def test_what_is_refused(base, prefixes, experts, tmp_path):
             run(tmp_path, recipe(both, parameters, base), rank)
         assert part in caught.value.message
     assert not (tmp_path / "out").exists()
+
+
+COUNTS = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
+
+
+@pytest.fixture
+def document(base, tmp_path):
+    """Return the recipe of two adapters in `tmp_path`."""
+    config = {"target_modules": ["q_proj"], "r": 2, "lora_alpha": 4}
+    roles = enumerate(("task", "language"))
+    made = {role: train_adapter(base, tmp_path / role, seed, **config) for seed, role in roles}
+    return recipe({role: f"{base}+{at}" for role, at in made.items()}, COUNTS, base)
+
+
+def call(document, tmp_path, *more, out="out"):
+    file = write_recipe(tmp_path / "recipe.yml", document)
+    arguments = ["swap-adapters", str(file), "--out", str(tmp_path / out), *more]
+    return CliRunner().invoke(main, arguments)
+
+
+def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path):
+    result = call(document | {"dtype": "bfloat16"}, tmp_path, "--rank", "3")
+    assert result.exit_code == 0, result.output
+    for part in (
+        "6 layers: language 0-1,5; average 2; task 3-4",
+        "adapter: 6 tensors, rank 2 to 3, float32",
+        "rank 3: 1 of 6 tensors cut; relative error of the whole change 0.",
+        "dtype bfloat16 is for merged weights",
+    ):
+        assert part in result.output
+    out = tmp_path / "out"
+    assert {*content(out)} == {CONFIG, WEIGHTS, "layer_swap_plan.json", "README.md"}
+    assert json.loads((out / CONFIG).read_text())["base_model_name_or_path"] == str(base)
+    assert "██▒··█" in (out / "README.md").read_text()
+    assert "rank 2 to 4" in call(document, tmp_path).output
+    document["models"][0]["model"] = f"{base}+{out}"
+    result = call(document, tmp_path, out="again")
+    assert "adapter: 6 tensors, rank 2 to 6, float32" in result.output
+    assert not left_in(tmp_path)
+
+
+def config_with(**changes):
+    return lambda document, base, root: edited(root / "task", CONFIG, **changes)
+
+
+def without_adapters(*names):
+    """Return an edit that puts whole fine-tunes in the place of the last adapters."""
+
+    def edit(document, base, root):
+        for name, entry in zip(reversed(names), reversed(document["models"]), strict=False):
+            entry["model"] = str(tune(base, root / name, 3))
+
+    return edit
+
+
+def not_finite(document, base, root):
+    tensors = load_file(root / "task" / WEIGHTS)
+    tensors[next(name for name in tensors if "layers.3" in name)][0, 0] = torch.nan
+    save_file(tensors, root / "task" / WEIGHTS)
+
+
+def nothing_left(document, base, root):
+    document["models"][0]["model"] = str(base)
+    document["parameters"] = {"bottom_layers": 0, "top_layers": 0}
+
+
+def other_base(document, base, root):
+    other = tune(base, root / "other", 3)
+    document["models"][1]["model"] = f"{other}+{root / 'language'}"
+
+
+REFUSED = {
+    "kind": (config_with(peft_type="IA3"), ["peft_type is IA3", "LORA and PREFIX_TUNING"]),
+    "kinds": (config_with(peft_type="PREFIX_TUNING"), ["must be of one kind", "LORA"]),
+    "base": (other_base, ["is not the base_model", "other"]),
+    "full": (without_adapters("full"), ["full", "layerswap merge"]),
+    "none": (without_adapters("one", "two"), ["BASE+ADAPTER", "layerswap merge"]),
+    "nothing": (nothing_left, ["would change nothing", "take other layers"]),
+    "nan": (not_finite, ["task", "layers.3", "NaN"]),
+    "method": (lambda d, *_: d.update(merge_method="linear"), ["layer_swap only"]),
+    "tokenizer": (lambda d, *_: d.update(tokenizer={"source": "base"}), ["tokenizer:"]),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_the_command_refuses(fault, document, base, tmp_path):
+    edit, parts = REFUSED[fault]
+    edit(document, base, tmp_path)
+    result = call(document, tmp_path)
+    assert (result.exit_code, type(result.exception)) == (2, SystemExit), result.output
+    assert all(part in result.output for part in parts), result.output
+    assert not (tmp_path / "out").exists()
+    assert not left_in(tmp_path)

@@ -32,24 +32,17 @@ CELLS = [(1, 1, 0, 0), (2, 1, 1, 0), (0, 2, 0, 1), (3, 1, 0, 0), (1, 2, 1, 1), (
 
 
 def timed_generation(lm):
-    """Time lm-eval's generate calls on `lm`; return a function that gives the seconds since."""
-    spent = [0.0]
-    generate = lm.generate_until
+    """Time lm-eval's generate calls on `lm`; return the list of their seconds."""
+    spent, generate = [], lm.generate_until
 
     def timed(*arguments, **options):
         started = time.perf_counter()
-        try:
-            return generate(*arguments, **options)
-        finally:
-            spent[0] += time.perf_counter() - started
+        answers = generate(*arguments, **options)
+        spent.append(time.perf_counter() - started)
+        return answers
 
     lm.generate_until = timed
-
-    def take():
-        seconds, spent[0] = spent[0], 0.0
-        return seconds
-
-    return take
+    return spent
 
 
 def request_and_options(pocket, task):
@@ -70,7 +63,7 @@ def evaluate_naive(pocket, task, merged):
     lm = start_model(str(merged), "vllm", options)
     spent = timed_generation(lm)
     evaluation = run_tasks(lm, request, None, "vllm")
-    say(evaluation, generate_s=spent())
+    say(evaluation, generate_s=sum(spent))
 
 
 def serve_live(pocket, task):
@@ -84,13 +77,14 @@ def serve_live(pocket, task):
     spent = timed_generation(live._lm)
     say(start_s=time.perf_counter() - began)
     for line in sys.stdin:
+        spent.clear()
         started = time.perf_counter()
         stream = merging.merge_of(json.loads(line))
         live.swap(stream)
         swap_s = time.perf_counter() - started
         evaluation = live.evaluate(stream, request)
         wall_s = time.perf_counter() - started
-        say(evaluation, wall_s=wall_s, generate_s=spent(), swap_s=swap_s)
+        say(evaluation, wall_s=wall_s, generate_s=sum(spent), swap_s=swap_s)
     live.close()
 
 

@@ -5,8 +5,6 @@ import shutil
 import pytest
 import torch
 import transformers
-from hypothesis import given
-from hypothesis import strategies as st
 
 from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.deltas import pair as measure
@@ -17,13 +15,12 @@ from layerswap_method.deltas.pair import (
     for_each_tensor,
     mean_feature_mav,
     open_pair,
-    relative_norms,
 )
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.merging import merge_of, revert_recipe
 from tests.standins.oracle import mean_change, stored
-from tests.standins.tuned import rewritten, tune, uneven, write_adapter
+from tests.standins.tuned import uneven, write_adapter
 from tests.standins.zoo import FAMILIES, make_config
 
 
@@ -46,13 +43,11 @@ def features_of(tensor, axis):
 
 AXES = [
     # tensor, its number of axes, model type, axis of the inputs
-    ("model.layers.0.mlp.up_proj.weight", 2, "llama", 1),
     ("model.embed_tokens.weight", 2, "llama", 1),
     ("model.norm.weight", 1, "llama", None),
     ("transformer.h.0.attn.c_attn.weight", 2, "gpt2", 0),
     ("transformer.h.0.attn.c_attn.weight", 2, "llama", 1),
     ("transformer.wte.weight", 2, "gpt2", 1),
-    ("model.layers.0.mlp.experts.gate_up_proj", 3, "gpt_oss", 1),
     ("model.layers.0.mlp.experts.gate_up_proj", 3, "qwen3_moe", 2),
     ("model.layers.0.mlp.experts.gate_up_proj_bias", 2, "gpt_oss", None),
     ("transformer.blocks.0.ffn.experts.mlp.w2", 2, "dbrx", 0),
@@ -119,15 +114,6 @@ def test_the_mean_change_of_each_feature_is_that_in_float64(
         assert mean_feature_mav(given_pair) == pytest.approx(mean_change(ours, theirs), rel=1e-6)
 
 
-def test_the_relative_norm_of_a_tensor_of_zeros_is_that_of_the_change(experts, tmp_path):
-    """Of soups: tests/methods."""
-    base, norm = experts("llama").base, "model.norm.weight"
-    zero = rewritten(base, tmp_path / "zero", lambda n, t: t * (n != norm))
-    tuned = tune(zero, tmp_path / "tuned", 1, 1e-2)
-    found = relative_norms([(pair_of(tuned, zero), 1.0)], [norm])
-    assert found == {norm: pytest.approx(float(stored(tuned)[norm].double().norm()), rel=1e-5)}
-
-
 def test_an_adapter_is_measured_without_rounding_it_to_the_base(experts, tmp_path):
     base, module = experts("llama").base, "model.layers.1.mlp.down_proj"
     adapter = write_adapter(tmp_path / "adapter", module, 24, 16, 1e-3)
@@ -162,16 +148,11 @@ def test_one_pass_serves_a_whole_study(experts, tmp_path, monkeypatch):
     assert len(read) == 2 * len(stored(base))
 
 
-@given(st.lists(st.integers(), max_size=30))
-def test_every_tensor_is_worked_on_in_order(numbers):
+def test_every_tensor_is_worked_on_in_order():
     threads = torch.get_num_threads()
-    found = list(for_each_tensor(map(str, numbers), lambda name: int(name) + 1))
-    assert found == [(str(number), number + 1) for number in numbers]
+    names = list(map(str, range(30)))
+    found = list(for_each_tensor(names, lambda name: int(name) + 1))
+    assert found == [(name, int(name) + 1) for name in names]
     assert torch.get_num_threads() == threads
-
-    def fail(name):
-        raise ValueError(name)
-
-    if numbers:
-        with pytest.raises(ValueError, match=str(numbers[0])):
-            list(for_each_tensor(map(str, numbers), fail))
+    with pytest.raises(ValueError, match="'a'"):
+        list(for_each_tensor(["a"], int))

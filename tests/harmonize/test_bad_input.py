@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertForMaskedLM
 
 from tests.harmonize.models import random_model, run
 from tests.standins.tuned import edited
@@ -36,12 +35,6 @@ def with_weights(folder, **changes):
     return folder
 
 
-def bert(folder):
-    sizes = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 64}
-    BertForMaskedLM(BertConfig(num_hidden_layers=2, **sizes)).save_pretrained(folder)
-    return folder
-
-
 def rope(folder, kind, theta, **more):
     return other(folder, rope_parameters={"rope_type": kind, "rope_theta": theta, **more})
 
@@ -58,7 +51,6 @@ REFUSED = [
     (lambda to: make_model("gemma2", to, 1), "Llama.*; .*Gemma2ForCausalLM: only Llama"),
     (lambda to: other(to, family="Qwen2"), "Llama.*; .*Qwen2ForCausalLM.*biases: .* none"),
     (lambda to: other(to, family="Qwen3"), "norms of queries and keys: .* none; "),
-    (bert, "kind: .*plain"),
     (lambda to: with_config(to, architectures=["LlamaModel"]), "kind: .* decoder; "),
     (lambda to: to.mkdir() or to, "no readable config"),
     (

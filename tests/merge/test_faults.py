@@ -17,13 +17,11 @@ import torch
 import yaml
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.merge import WriteOptions, write_merge
-from layerswap_method.methods.read import read_recipe
-from layerswap_method.recipe.references import find_model_files
+from layerswap_method.merge import WriteOptions
 from layerswap_method.write import donor_files
 from tests.merge.test_merge import SWAP, run_merge
 from tests.standins.experts import content, left_in
-from tests.standins.merging import recipe, roles, tensors_of, write
+from tests.standins.merging import begun, recipe, roles, tensors_of, write
 from tests.standins.oracle import assert_same, stored
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
@@ -77,13 +75,6 @@ def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
     write(document, tmp_path / "out")
     assert refused
     assert_same(stored(tmp_path / "out"), tensors_of(document))
-
-
-def begun(document, out, **more):
-    """Return the lines of a merge that goes on as they are taken."""
-    given, text = read_recipe(document), yaml.safe_dump(document)
-    models = {name: find_model_files(name) for name in given.references}
-    return write_merge(given, models, str(out), document=document, text=text, **more)
 
 
 def rewrite(file):

@@ -13,8 +13,6 @@ from layerswap_method.plan import (
     SOURCES,
     LayerPlan,
     build_plan,
-    describe_plan,
-    draw_plan,
     format_layers,
     parse_layers,
 )
@@ -79,12 +77,6 @@ def test_every_placement_is_that_of_the_oracle(counts, placement, data):
         assert len(plan.layers_from("task")) == total - b - u - t_b - t_u
         upside_down = build_plan(total, **named(u, b, t_u, t_b))
         assert upside_down.sources == plan.sources[::-1]
-
-
-def test_a_plan_in_words_and_as_a_picture():
-    plan = build_plan(12, **named(5, 2, 2, 1), **LISTED)
-    assert describe_plan(plan) == "12 layers: language 2,5-6,11; average 1,3-4,7-8,10; task 0,9"
-    assert "·▒█▒▒██▒▒·▒█" in draw_plan(plan)
 
 
 @pytest.mark.parametrize(

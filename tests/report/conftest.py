@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.report.runs import BASELINES, NINE_PAIRS, level, study_of, write_run
+from tests.report.runs import BASELINES, level, study_of, write_run
 
 REASON = 'engine died: <b>CUDA</b> & "100 %" of $memory_1$'
 
@@ -12,7 +12,10 @@ def nine_pairs(tmp_path_factory):
     """Two languages, 3 x 3 experts each, four baselines, transition zone off and on; one failed."""
     study = study_of(
         name="transition_zone",
-        experts=NINE_PAIRS,
+        experts={
+            "task": ["math_1", "math_2", "math_3"],
+            "language": {"sw": ["swh_1", "swh_2", "swh_3"], "te": ["tel_1", "tel_2", "tel_3"]},
+        },
         baseline=BASELINES,
         vary=[
             {"bottom_transition": 0, "top_transition": 0},

@@ -28,10 +28,6 @@ from ablations.study.schema import Study
 
 NUM_LAYERS = 8
 BASELINES = ["base", "task_expert", "language_expert", "soup"]
-NINE_PAIRS = {
-    "task": ["math_1", "math_2", "math_3"],
-    "language": {"sw": ["swh_1", "swh_2", "swh_3"], "te": ["tel_1", "tel_2", "tel_3"]},
-}
 WORDS = ("mtu", "watu", "kitu", "vitu", "mti", "miti", "jina", "mahali", "siku", "nyumba")
 
 

@@ -17,10 +17,10 @@ from ablations.report.compare import (
     UNCLEAR,
     WORSE,
     comparisons,
+    matrix_of,
     pairs_above,
     with_verdicts,
 )
-from ablations.report.compare import matrix_of as matrix
 from ablations.report.observations import read_scores, shown_scores
 from ablations.runner.records import load_run, write_run_file
 from ablations.runner.results import read_observations
@@ -123,7 +123,7 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
 def test_bleu_is_that_of_sacrebleu(nine_pairs):
     data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
     shown = shown_scores(scores, None).loc["translate_sw"]
-    means = matrix(data, shown).mean(axis=1).rename("score").reset_index()
+    means = matrix_of(data, shown).mean(axis=1).rename("score").reset_index()
     cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
     for cell in list(cells.values())[:3]:
         pairs = answers(nine_pairs, cell.label, "translate_sw")
@@ -316,7 +316,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     models = models_of(nine_pairs.head)
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]
-    found = pairs_above(matrix(data, shown), model, models, "te")
+    found = pairs_above(matrix_of(data, shown), model, models, "te")
     cells = [cell for cell in nine_pairs.cells if "mgsm_te" in cell.records]
     mean = {cell.label: mean_of(nine_pairs, cell, "mgsm_te") for cell in cells}
     swaps = {c.label: c.experts for c in cells if c.label in model.cells}
@@ -327,7 +327,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     )
     assert found == {"pairs": 9, "above": above, "min": min(own), "max": max(own)}
     soup = next(model for model in models if model.kind == "soup")
-    assert pairs_above(matrix(data, shown), model, [soup], "te") is None
+    assert pairs_above(matrix_of(data, shown), model, [soup], "te") is None
 
 
 def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path):

@@ -1,4 +1,4 @@
-"""The page in a real browser: sorting, filtering, silence, what is on the first screen."""
+"""The page in a real browser: sorting, filtering, silence."""
 
 import shutil
 
@@ -84,15 +84,3 @@ def test_the_page_says_nothing_and_loads_nothing(browser, file):
         page.evaluate("document.body.append(Object.assign(new Image(), {src: 'x.png'}))")
     assert "Content Security Policy" in refused.value.text
     page.close()
-
-
-@pytest.mark.parametrize("width", [400, 1280])
-def test_the_first_screen_answers_and_nothing_is_out_of_sight(page, width):
-    page.set_viewport_size({"width": width, "height": 900})
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    order = ["h1", "#problems", "#answer", "figure svg", "#answers", "nav", "#notes", "#about"]
-    tops = [page.locator(place).first.bounding_box()["y"] for place in order]
-    assert tops == sorted(tops)
-    assert tops[3] < 900 or width < 1000
-    for link in page.locator("nav a").all():
-        assert page.locator(f"section{link.get_attribute('href')}").count() == 1

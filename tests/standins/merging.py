@@ -6,7 +6,7 @@ import yaml
 
 from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.read import merge_of_one, read_recipe
-from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import MixReader
 
@@ -83,7 +83,6 @@ def by_mergekit(document, out, **options):
 
 def merge_of(document):
     given = read_recipe(document)
-    assert isinstance(given, Recipe), given
     return given.merge({name: find_model_files(name) for name in given.references})
 
 
@@ -98,11 +97,13 @@ def tensors_of(given):
     return {name: MixReader(mix).read() for name, mix in merged.tensors.items()}
 
 
+def begun(document, out, **how):
+    """Return the lines of a merge from file to file that goes on as they are taken."""
+    given, text = read_recipe(document), yaml.safe_dump(dict(document), sort_keys=False)
+    models = {name: find_model_files(name) for name in given.references}
+    return write_merge(given, models, str(out), document=document, text=text, **how)
+
+
 def write(document, out, **options):
     """Merge from file to file into `out`; return the lines of the log."""
-    given = read_recipe(document)
-    assert isinstance(given, Recipe), given
-    models = {name: find_model_files(name) for name in given.references}
-    text = yaml.safe_dump(dict(document), sort_keys=False)
-    how = WriteOptions(**options)
-    return list(write_merge(given, models, str(out), document=document, text=text, options=how))
+    return list(begun(document, out, options=WriteOptions(**options)))

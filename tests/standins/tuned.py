@@ -112,3 +112,21 @@ def train_adapter(base, folder, seed=0, scale=0.3, **config):
                 parameter.copy_(torch.randn(parameter.shape) * scale)
     model.save_pretrained(folder, save_embedding_layers=False)
     return folder
+
+
+def write_prefix(base, folder, seed, tokens, scale=1, **config):
+    """Save a prefix by peft, as it begins but `scale` times as large."""
+    import peft
+    import transformers
+
+    torch.manual_seed(seed)
+    sizes = {"num_virtual_tokens": tokens, "encoder_hidden_size": 16}
+    model = peft.get_peft_model(
+        transformers.AutoModelForCausalLM.from_pretrained(base),
+        peft.PrefixTuningConfig(task_type="CAUSAL_LM", **sizes, **config),
+    )
+    with torch.no_grad():
+        for parameter in model.prompt_encoder.parameters():
+            parameter.mul_(scale)
+    model.save_pretrained(folder)
+    return folder

@@ -6,11 +6,11 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
-from safetensors.torch import load_file
 
 from ablations.cli import main
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
+from tests.standins.oracle import stored
 from tests.standins.scripted import write_jsonl
 from tests.standins.talkers import write_model
 
@@ -71,13 +71,7 @@ def call(config, out, *settings):
     return result
 
 
-def weights(folder):
-    """Return every tensor of an expert."""
-    files = sorted(folder.glob("*.safetensors"))
-    return {name: tensor for file in files for name, tensor in load_file(file).items()}
-
-
 def equal_weights(one, other):
     """Return whether two folders hold the same weights, bit for bit."""
-    first, second = weights(one), weights(other)
+    first, second = stored(one), stored(other)
     return set(first) == set(second) and all(torch.equal(first[n], second[n]) for n in first)

@@ -12,8 +12,9 @@ from ablations.models.find import find_model
 from ablations.study.files import read_experts_file
 from ablations.train.divergence import drift, hidden_states, measure
 from layerswap_method.errors import InputError
+from tests.standins.oracle import stored
 from tests.standins.tuned import rewritten
-from tests.train.conftest import run, weights, write_base, write_config, write_jsonl
+from tests.train.conftest import run, write_base, write_config, write_jsonl
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]
 
@@ -24,7 +25,7 @@ def moved(base, folder, name, by):
 
 
 def test_the_numbers_are_those_of_the_formulas(tmp_path, base):
-    before = weights(base)
+    before = stored(base)
     name = "model.layers.2.mlp.up_proj.weight"
     expert = moved(base, tmp_path / "expert", name, 0.25)
     (found,) = measure([find_model(str(expert))], find_model(str(base)), TEXTS)

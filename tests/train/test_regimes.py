@@ -20,8 +20,9 @@ from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import decoder_layer
 from tests.evaluate.conftest import ask, samples_of
-from tests.standins.tuned import train_adapter
-from tests.train.conftest import call, run, weights, write_base, write_config
+from tests.standins.oracle import stored
+from tests.standins.tuned import train_adapter, write_prefix
+from tests.train.conftest import call, run, write_base, write_config
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,7 @@ def experts(base, tmp_path_factory):
 
 def changed(base, expert):
     """Return the layers with a changed tensor; None for what is outside of them."""
-    before, after = weights(base), weights(expert)
+    before, after = stored(base), stored(expert)
     assert set(before) == set(after)
     return {decoder_layer(n) for n, tensor in before.items() if not torch.equal(tensor, after[n])}
 
@@ -57,7 +58,7 @@ def test_full_training_changes_every_layer_and_lowers_the_loss(tmp_path, base, r
     trainer = {"learning_rate": 0.003}
     done = train(tmp_path, base, rows, samples=160, trainer=trainer)
     assert changed(base, done.out) == {None, 0, 1, 2, 3}
-    assert {tensor.dtype for tensor in weights(done.out).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in stored(done.out).values()} == {torch.float32}
     assert sum(done.losses[-10:]) < 0.9 * sum(done.losses[:10])
     assert done.expert.folder == done.out.resolve()
     assert set(done.facts) == {"relative_norm", "drift"}
@@ -136,7 +137,7 @@ def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
 def test_new_weights_follow_the_seed(tmp_path, base, rows):
     options = {"regime": "lora", "samples": 4, "trainer": {"learning_rate": 0.0}, "measure": False}
     one, other = (
-        weights(train(tmp_path, base, rows, f"seed{seed}", seed=seed, **options).out)
+        stored(train(tmp_path, base, rows, f"seed{seed}", seed=seed, **options).out)
         for seed in (1, 2)
     )
     assert any(not torch.equal(one[name], other[name]) for name in one)
@@ -147,7 +148,7 @@ def test_bfloat16_arithmetic_leaves_float32_weights(tmp_path, rows):
     # With bf16 weights a step of 1e-6 would change nothing.
     trainer = {"bf16": True, "learning_rate": 1e-6}
     done = train(tmp_path, base, rows, trainer=trainer, measure=False)
-    before, after = weights(base), weights(done.out)
+    before, after = stored(base), stored(done.out)
     assert {tensor.dtype for tensor in after.values()} == {torch.float32}
     assert all(not torch.equal(before[name], after[name]) for name in before)
     assert max((before[n] - after[n]).abs().max().item() for n in before) < 2e-5
@@ -223,20 +224,6 @@ def test_the_formulas_of_the_paper(base, experts):
     assert [state.shape for state in states] == [(2, 6, 64)] * 5
 
 
-def test_generation_with_a_cache_is_generation_without(base, experts):
-    model = load_base(base)
-    shaken(fusion.build(model, base, experts))
-    ids, mask = IDS.clone(), torch.ones_like(IDS)
-    ids[1, :2], mask[1, :2] = 2, 0  # padded on the left
-    options = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None, "pad_token_id": 2}
-    cached = model.generate(ids, attention_mask=mask, **options)
-    whole = model.generate(ids, attention_mask=mask, use_cache=False, **options)
-    assert torch.equal(cached, whole)
-    alone = model.generate(ids[1:, 2:], **options)
-    assert torch.equal(cached[1:, 2:], alone)
-    assert len(set(cached[:, IDS.shape[1] :].flatten().tolist())) > 2
-
-
 def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp_path):
     model, again, folder = load_base(base), load_base(base), tmp_path / "fused"
     found = fusion.build(model, base, experts)
@@ -258,14 +245,8 @@ def test_what_is_saved_is_what_is_loaded_and_on_its_base_only(base, experts, tmp
         fusion.build(load_base(base), base, {"head": head})
 
 
-def write_prefix(base, folder, experts):
-    config = peft.PrefixTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=5)
-    torch.manual_seed(0)
-    model = peft.get_peft_model(load_base(base), config)
-    with torch.no_grad():
-        for parameter in model.prompt_encoder.parameters():
-            parameter.mul_(3)
-    model.save_pretrained(folder)
+def save_prefix(base, folder, experts):
+    write_prefix(base, folder, 0, 5, scale=3)
     return peft.PeftModel.from_pretrained(load_base(base), folder).eval()
 
 
@@ -277,7 +258,7 @@ def write_fusion(base, folder, experts):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("write", [write_prefix, write_fusion])
+@pytest.mark.parametrize("write", [save_prefix, write_fusion])
 def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path, write):
     mgsm = {"languages": ("sw",), "benchmarks": ("mgsm",), "limit": 3}
     model = write(base, tmp_path / "adapter", experts)
@@ -304,6 +285,6 @@ def test_answers_are_what_the_model_says_without_a_cache(base, experts, tmp_path
 
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
 def test_vllm_is_refused(base, tmp_path):
-    write_prefix(base, tmp_path / "prefix", None)
+    write_prefix(base, tmp_path / "prefix", 0, 5)
     with pytest.raises(InputError, match="runs on transformers only; use --backend hf"):
         ask(f"{base}+{tmp_path / 'prefix'}", tmp_path / "out", backend="vllm")

@@ -20,10 +20,11 @@ from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.cold import evaluate_cold
+from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
 from tests.standins.talkers import write_model
 from tests.standins.tuned import train_adapter
-from tests.train.conftest import call, equal_weights, run, weights, write_config, write_rows
+from tests.train.conftest import call, equal_weights, run, write_config, write_rows
 from tests.waiting import wait_until
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -122,7 +123,7 @@ def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint
     assert "Lower the learning rate and choose another --out" in result.output
     checkpoints = whole_checkpoints(out)
     assert str(checkpoints[-1]) in result.output
-    assert all(torch.isfinite(t).all() for c in checkpoints for t in weights(c).values())
+    assert all(torch.isfinite(t).all() for c in checkpoints for t in stored(c).values())
     assert not (out / "config.json").exists()
 
 
@@ -185,9 +186,9 @@ def test_micro_batches_do_not_change_what_is_learned(tmp_path, base, rows):
         trainer = {"per_device_train_batch_size": micro}
         config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer, max_length=16)
         run(config, tmp_path / f"micro-{micro}")
-        after.append(weights(tmp_path / f"micro-{micro}"))
+        after.append(stored(tmp_path / f"micro-{micro}"))
     # As vectors: where a gradient is nearly 0, AdamW's step has the sign of the rounding.
-    assert distance(*after) < 1e-4 * distance(after[0], weights(base))
+    assert distance(*after) < 1e-4 * distance(after[0], stored(base))
 
 
 @pytest.mark.slow
@@ -207,7 +208,7 @@ def test_accelerate_launch_with_two_processes(tmp_path, base, rows, regime):
     assert json.loads((together / "training.json").read_text())["processes"] == 2
     run(config, alone)
     assert steps(together) == steps(alone) == [2, 4]
-    one, two, first = weights(alone), weights(together), weights(whole_checkpoints(alone)[0])
+    one, two, first = stored(alone), stored(together), stored(whole_checkpoints(alone)[0])
     assert distance(one, two) < 1e-3 * distance(one, first)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.engines.work_size import TaskSize, measure_tasks
-from ablations.machine.progress import Step, listening
+from ablations.machine.progress import listening
 from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
 from tests.standins.cold import evaluate_cold
@@ -12,33 +12,24 @@ from tests.standins.cold import evaluate_cold
 ITEMS = 24
 
 
-def told(model, folder, task, backend):
-    steps = list[Step]()
-    options = EngineOptions(batch_size=8, kv_cache_gib=1, gpu_memory_utilization=0.3)
-    with listening(steps.append):
-        request = EvaluationRequest(tasks=(task,), include_path=folder)
-        evaluate_cold(model, request, backend, options)
-    return [step for step in steps if step.what == task]
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("task", ["words_generate", "words_choose"])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_items_are_told_as_they_are_answered(model, tasks, task, backend):
-    steps = told(model, tasks, task, backend)
+    heard = []
+    options = EngineOptions(batch_size=8, kv_cache_gib=1, gpu_memory_utilization=0.3)
+    with listening(heard.append):
+        request = EvaluationRequest(tasks=(task,), include_path=tasks)
+        evaluate_cold(model, request, backend, options)
+    steps = [step for step in heard if step.what == task]
     assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, ITEMS, ITEMS)
     assert len({step.done for step in steps}) >= 4  # three batches of eight at the least
 
 
 def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model, tasks):
     def measured(task, limit=None, **protocol):
-        request = EvaluationRequest(
-            tasks=(task,),
-            include_path=tasks,
-            limit=limit,
-            **protocol,
-        )
+        request = EvaluationRequest(tasks=(task,), include_path=tasks, limit=limit, **protocol)
         found = measure_tasks([request], model, 128)[task]
         assert isinstance(found, TaskSize), found
         return found

@@ -9,6 +9,8 @@ import pytest
 
 from ablations.engines.live import LiveEvaluator
 from tests.engines.backends import BACKENDS
+from tests.engines.test_processes import likelihoods
+from tests.engines.test_processes import texts as generations
 from tests.standins.merging import merge_of
 from tests.standins.worlds import FAMILIES, OPTIONS, make_world
 
@@ -36,30 +38,12 @@ def study(request, backend, tmp_path_factory):
     evaluator.close()
 
 
-def generations(evaluation):
-    return [sample.responses for sample in evaluation.samples_of("words_prefix")]
-
-
-def likelihoods(evaluation):
-    return [
-        float(response[0])
-        for sample in evaluation.samples_of("words_choose")
-        for response in sample.responses
-        if not isinstance(response, str)
-    ]
-
-
-def test_the_cells_differ_in_everything_compared(study):
-    said = [str(generations(each)) for each in study.cold.values()]
-    assert len(set(said)) == len(study.world.cells)
-    assert len({str(likelihoods(each)) for each in study.cold.values()}) == len(study.world.cells)
-    assert all(len(set(map(str, generations(each)))) > 3 for each in study.cold.values())
-
-
 def test_answers_scores_and_records_are_those_of_a_cold_engine(study):
     def identity(sample):
         return (sample.task, sample.doc_id, sample.doc_hash, sample.prompt_hash, sample.prompts)
 
+    for found in (generations, likelihoods):
+        assert len({str(found(each)) for each in study.cold.values()}) == len(study.world.cells)
     for name, live in study.live:
         cold = study.cold[name]
         assert generations(live) == generations(cold), name

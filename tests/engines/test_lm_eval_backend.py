@@ -43,23 +43,6 @@ def test_every_task_metric_and_filter_has_a_score(evaluation):
     assert evaluation.versions["lm_eval"].startswith("0.4.")
 
 
-def test_log_likelihoods_are_the_models_own(evaluation, model):
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    network = AutoModelForCausalLM.from_pretrained(model)
-    for sample in evaluation.samples_of("words_choose")[:5]:
-        prompt = tokenizer(sample.prompts[0], add_special_tokens=False).input_ids
-        with torch.no_grad():
-            logits = network(torch.tensor([prompt])).logits[0, -1].log_softmax(-1)
-        # `choices` of item i (from 1) are words i and i + 7.
-        words = [f"w{(sample.doc_id + 1 + shift) % 24}" for shift in (0, 7)]
-        for word, response in zip(words, sample.responses, strict=True):
-            expected = float(logits[tokenizer.convert_tokens_to_ids(word)])
-            assert response[0] == pytest.approx(expected, abs=1e-4)
-
-
 def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, model, tmp_path):
     other = write_model(tmp_path / "other", seed=1)
     options = EngineOptions(batch_size=5)
@@ -73,8 +56,6 @@ def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, 
 
 
 def test_models_that_cannot_be_loaded_are_refused(model, tasks, tmp_path):
-    with pytest.raises(InputError, match=r"hf cannot load it: .*config\.json"):
-        _evaluate(tasks, tasks)
     with pytest.raises(InputError, match="layerswap-tests/none: hf cannot load it"):
         _evaluate("layerswap-tests/none", tasks)
     broken = write_model(tmp_path / "broken")

@@ -6,7 +6,6 @@ Measuring rows takes some ten MiB more, whatever the size of the model: its thre
 import json
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -51,18 +50,12 @@ def main(folders):
     """Print how far memory rises with one averaged model after another, and one by its rows."""
     live = LiveEvaluator(Path(folders[0]), "hf", OPTIONS)
     live.start()
-    base, *_, tuned = folders
-
-    def average(first):
-        return merge_of(linear_recipe([folders[first], folders[2]]))
-
-    def half_of_the_rows():
-        return merge_of(revert_recipe(tuned, base, {"keep_fraction": 0.5}))
-
+    base, other, third, tuned = folders
+    averages = (linear_recipe([first, third]) for first in (base, other, base))
     swaps = []
-    for make in (*(partial(average, first) for first in (0, 1, 0)), half_of_the_rows):
+    for document in (*averages, revert_recipe(tuned, base, {"keep_fraction": 0.5})):
         watch = Watch()
-        live.swap(make())
+        live.swap(merge_of(document))
         swaps.append(watch.end())
     sys.stdout.write(json.dumps(swaps) + "\n")
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ablations.engines import vllm_engine
@@ -21,6 +21,11 @@ pytestmark = [*VLLM, pytest.mark.slow]
 
 def texts(evaluation):
     return [each.responses for each in evaluation.samples_of("words_prefix")]
+
+
+def likelihoods(evaluation):
+    pairs = (each.responses for each in evaluation.samples_of("words_choose"))
+    return [float(response[0]) for responses in pairs for response in responses]
 
 
 def test_workers_in_other_processes_and_an_engine_that_dies(tmp_path):
@@ -61,28 +66,7 @@ def test_two_workers_swap_and_say_what_transformers_says(tmp_path):
     assert len({str(texts(each)) for each in wanted}) == len(cells)
     for one, other in zip(wanted, given, strict=True):
         assert texts(one) == texts(other)
-        scored = [
-            [
-                response[0]
-                for each in found.samples_of("words_choose")
-                for response in each.responses
-            ]
-            for found in (one, other)
-        ]
-        assert scored[1] == pytest.approx(scored[0], abs=1e-4)
-
-
-def _engines():
-    """Return the ids of this process's children that are vLLM's engine."""
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            name, _, rest = stat.read_text().rpartition(")")
-        except OSError:
-            continue
-        if int(rest.split()[1]) == os.getpid() and "VLLM" in name:
-            found.append(int(stat.parent.name))
-    return found
+        assert likelihoods(other) == pytest.approx(likelihoods(one), abs=1e-4)
 
 
 def main(folder):
@@ -100,9 +84,9 @@ def main(folder):
     hf, vllm = (LiveEvaluator(world.base, name, OPTIONS) for name in ("hf", "vllm"))
     wanted = answers(hf)
     same = answers(vllm) == wanted
-    engines = _engines()
+    engines = [child for child in psutil.Process().children() if "VLLM" in child.name()]
     for each in engines:
-        os.kill(each, signal.SIGKILL)
+        each.kill()
     time.sleep(1)
     try:
         vllm.swap(merges[0])

@@ -22,18 +22,14 @@ def folder(tmp_path_factory):
         "words_run": {"task": "words_run", "tag": "coded", "include": "_unsafe"},
         "words_all": {"group": "words_all", "task": ["words_said", "words_run"]},
         "words_said": {"group": "words_said", "task": ["words_generate", "words_translate"]},
-        "words_odd": {
-            "group": "words_odd",
-            "task": [{"task": "words_choose", "num_fewshot": 1}],
-        },
+        "words_odd": {"group": "words_odd", "task": [{"task": "words_choose", "num_fewshot": 1}]},
     }
     for name, content in files.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     return folder
 
 
-def _names(folder, *names, allow=False):
-    held = "none" if allow else None
+def _names(folder, *names, held=None):
     request = EvaluationRequest(tasks=names, include_path=folder, isolation=held)
     tasks, skipped = load_tasks(request)
     return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
@@ -53,11 +49,8 @@ def _names(folder, *names, allow=False):
 )
 def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder, names, asked, skipped):
     assert _names(folder, *names) == (asked, dict.fromkeys(skipped, REASON))
-
-
-def test_code_is_run_where_that_is_allowed(folder):
-    chosen = ["words_generate", "words_translate", "words_run"]
-    assert _names(folder, "words_all", allow=True) == (chosen, {})
+    every, none = _names(folder, *names, held="none")  # where code may be run
+    assert (set(every), none) == ({*asked, *skipped}, {})
 
 
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):

@@ -35,6 +35,12 @@ def cells_of(result):
     return {cell.label: cell for cell in records.load_run(result.out).cells}
 
 
+def how_of(result, what="weights"):
+    """Return how the models got into the engine, by label."""
+    cells = cells_of(result).items()
+    return {label: cell.tasks[0].provenance.get(what) for label, cell in cells}
+
+
 @pytest.mark.slow
 def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, monkeypatch):
     dtypes = {"base": torch.float16, "math": torch.bfloat16}  # all run in the dtype of the base
@@ -57,15 +63,11 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     assert found == scores_by_label(tmp_path / "cold")
     by_label = cells_of(live)
     assert list(by_label)[:5] == BASELINE
-    assert {cell.tasks[0].provenance["weights"] for cell in cells_of(cold).values()} == {
-        "checkpoint"
-    }
+    assert {*how_of(cold).values()} == {"checkpoint"}
     weights = dict.fromkeys(by_label, "streamed")
     weights["ties"] = "merged by mergekit-yaml, then streamed"
-    assert {
-        label: cell.tasks[0].provenance["weights"] for label, cell in by_label.items()
-    } == weights
-    assert not any("fallback" in cell.tasks[0].provenance for cell in by_label.values())
+    assert how_of(live) == weights
+    assert {*how_of(live, "fallback").values()} == {None}
     assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
     for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
@@ -91,13 +93,11 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
     document = study_document(baseline=["base"], vary={"non_layer": ["task", "language", "base"]})
     live = run(tmp_path, experts, "live", document)
     assert not live.summary.failed
-    by_label = cells_of(live)
-    weights = {label: cell.tasks[0].provenance["weights"] for label, cell in by_label.items()}
-    assert weights == {
+    assert how_of(live) == {
         **{"base": "streamed", "non_layer=task": "streamed", "non_layer=base": "streamed"},
         "non_layer=language": "checkpoint",
     }
-    assert "tokenizer" in by_label["non_layer=language"].tasks[0].provenance["fallback"]
+    assert "tokenizer" in how_of(live, "fallback")["non_layer=language"]
     cold = run(tmp_path, experts, "cold", document, materialize=True)
     assert not cold.summary.failed
     assert scores_by_label(live.out) == scores_by_label(cold.out)

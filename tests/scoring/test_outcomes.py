@@ -124,13 +124,17 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     assert samples[0].prompt_hash == whole.samples_of("words_long")[0].prompt_hash
 
 
-def test_choices_are_scored_after_as_much_of_the_prompt_as_vllm_takes(speaker, folder, directly):
-    tight = _evaluate(speaker, folder, context=5)
+@pytest.mark.parametrize(("context", "room"), [(None, 999), (5, 3)])
+def test_choices_are_scored_after_as_much_of_the_prompt_as_vllm_takes(
+    speaker, folder, directly, context, room
+):
+    found = _evaluate(speaker, folder, context=context)
     tokenizer, next_token = directly
-    assert tight.score("words_choose", "prompt_truncated").value == 1
-    for sample in tight.samples_of("words_choose")[:6]:
+    assert found.score("words_choose", "prompt_truncated").value == (context is not None)
+    for sample in found.samples_of("words_choose")[:6]:
+        # `choices` of item i (from 1) are words i and i + 7.
         words = [f"w{(sample.doc_id + 1 + shift) % 24}" for shift in (0, 7)]
-        logits = next_token(tokenizer(sample.prompts[0]).input_ids[-3:])
+        logits = next_token(tokenizer(sample.prompts[0]).input_ids[-room:])
         for word, response in zip(words, sample.responses, strict=True):
             expected = float(logits[tokenizer.convert_tokens_to_ids(word)])
             assert response[0] == pytest.approx(expected, abs=1e-4)

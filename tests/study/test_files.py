@@ -65,15 +65,10 @@ def test_every_fault_of_form_is_named_at_once(tmp_path):
     ("changes", "message"),
     [
         ({"experts": None}, "experts"),
-        ({"experts": {"task": ["x"], "language": {"sw": []}}}, "experts.language.sw"),
         ({"evaluate": {"tasks": "words"}}, "evaluate.tasks: must be a list"),
         ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
-        ({"evaluate": {"tasks": ["x"], "level": 1}}, "evaluate.level: must be less than 1, not 1"),
-        ({"recipe": {5: 6}}, "recipe"),
         ({"recipe": "swap.yml"}, "recipe: must be a block"),
-        ({"vary": {"bottom_layers": [None]}}, "vary.bottom_layers"),
         ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),
-        ({"vary": {"bottom_layers": 3}}, "vary.bottom_layers"),
         ({"vary": {f"b{i}": [*range(60)] for i in range(5)}}, "vary has 777,600,000 settings"),
         (
             {"vary": {"experts.tasks": ["a"]}},
@@ -139,15 +134,11 @@ def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path):
     ("text", "message"),
     [
         ("", "names no expert; write NAME: FOLDER"),
-        ("[1]", "names no expert"),
         ("experts: {}", "experts is empty"),
         ("experts: {a: x}\ninclude_paths: t", "did you mean 'include_path'"),
-        ("no: x", "experts"),
         ("math: x\nmath: y", "line 2 has the key 'math' again"),
         ("math: [x]", r"experts\.math.* must be text"),
-        ("math: ''", r"experts\.math"),
         ("experts: {math: {path: x, facts: {loss: .nan}}}", r"experts\.math\.facts\.loss"),
-        ("experts: {math: {path: x, facts: {loss: true}}}", r"experts\.math\.facts\.loss"),
         ("experts: {math: {path: x, fact: {}}}", "math.fact: unknown key; did you mean 'facts'"),
     ],
 )
@@ -165,8 +156,6 @@ def test_an_experts_file_that_is_none_says_why(tmp_path, text, message):
         ("runs/pocket_experts/math_1", r"make pocket-experts .* makes it here"),
         ("runs/smol_experts/fr_1", "make real-model"),
         ("some-org/some-model", "hf download some-org/some-model"),
-        ("x" * 300, "no such folder"),
-        ("runs/" + "x" * 300 + "/y", "no such folder"),
         ("{}/base/model.safetensors", "is a file; write its folder, .*base$"),
         ("{0}/base+{0}/base", r"no adapter_config\.json"),
     ],
@@ -176,17 +165,6 @@ def test_an_expert_that_cannot_be_found_says_why(tmp_path, reference, message):
     (tmp_path / "base" / "model.safetensors").touch()
     with pytest.raises(InputError, match=f"^expert 'math': .*{message}"):
         find_model(reference.format(tmp_path), name="math", download=False)
-
-
-def test_a_base_with_an_adapter(tmp_path):
-    for file in ("base/config.json", "adapter/adapter_config.json", "adapter/adapter_model"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).touch()
-    (tmp_path / "adapter" / "adapter_model").rename(tmp_path / "adapter/adapter_model.safetensors")
-    reference = f"{tmp_path / 'base'}+{tmp_path / 'adapter'}"
-    expert = find_model(reference, name="lora", download=False)
-    assert (expert.folder, expert.adapter) == (tmp_path / "base", tmp_path / "adapter")
-    assert expert.reference == reference
 
 
 def test_primary_comparisons_name_what_the_study_has(tmp_path):

@@ -13,14 +13,9 @@ from tests.standins.oracle import mean_change, stored
 from tests.standins.studies import study_document, write_expert, write_yaml
 
 MODULE = {"placement": "delta_share", "delta_threshold": 0.1, "delta_unit": "module"}
+RECIPE = study_document()["recipe"] | {"parameters": {}}
 SWAPS = {
-    "recipe": {
-        "merge_method": "layer_swap",
-        "models": [{"model": "task"}, {"model": "language"}],
-        "base_model": "base",
-        "parameters": {},
-        "dtype": "float32",
-    },
+    "recipe": RECIPE,
     "vary": [
         {"placement": "soup"},
         {"placement": "soup", "weighting": "magnitude"},
@@ -30,12 +25,7 @@ SWAPS = {
     "baseline": ["soup", "weighted_soup"],
 }
 REVERTS = {
-    "recipe": {
-        "merge_method": "delta_revert",
-        "models": [{"model": "task"}],
-        "base_model": "base",
-        "dtype": "float32",
-    },
+    "recipe": RECIPE | {"merge_method": "delta_revert", "models": [{"model": "task"}]},
     "baseline": ["task_expert"],
 }
 

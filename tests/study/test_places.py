@@ -6,7 +6,6 @@ import pytest
 import yaml
 
 from ablations.study.cells import Cell
-from ablations.study.files import find_experts_file
 from tests.standins.studies import write_yaml
 from tests.study.conftest import count_models
 
@@ -50,16 +49,6 @@ def test_the_working_directory_comes_second(work, models, plan):
     found = plan(None, **placed(work, "study.yml"))
     assert found.experts["./math"].folder == work / "elsewhere" / "math"
     assert plan(None, **placed(work)).experts["./math"].folder == models / "math"
-
-
-def test_a_shipped_experts_file_means_the_working_directory(work, models, plan):
-    pocket = work / "elsewhere" / "runs" / "pocket"
-    pocket.mkdir(parents=True)
-    for name, source in (("base", "base"), ("task", "math"), ("language", "swahili")):
-        (pocket / name).symlink_to(models / source)
-    (pocket / "tasks").symlink_to(models / "tasks")
-    found = plan(find_experts_file("pocket"), path=work / "study.yml")
-    assert found.experts["math"].folder == models / "math"
 
 
 def test_an_error_names_both_folders_and_no_download(work, problem):

@@ -83,11 +83,12 @@ ROWS = {
         comparison("real_model_french", "smol_math_twins_fr", second, "layer swap")
         for second in ("task expert", "language expert", "soup")
     ],
-    "And other merges?": lambda: [
+    "And other merges, joint training?": lambda: [
         *real_model("real_model", "weighted soup", "TIES"),
         *(task_arithmetic("1.0"), task_arithmetic("0.75")),
+        compared("real_model:layer swap", "real_model_joint:task expert"),
     ],
-    "And if the language expert was trained in the swapped layers alone?": lambda: [
+    "And if the language expert was trained in those layers alone?": lambda: [
         compared("real_model_outer:layer swap", "real_model_layers:layer swap b=5 u=2"),
         *real_model("real_model_outer", "task expert", "soup"),
         *real_model("real_model_disjoint", "task expert", "soup"),

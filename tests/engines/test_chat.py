@@ -25,7 +25,6 @@ CHAT = (
     "{% if enable_thinking is defined and enable_thinking is false %} <think> </think>{% endif %}"
     "{% endif %}"
 )
-TOOLS = "{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }} {% endfor %}[answer]"
 MARKS = ["<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<think>", "</think>"]
 SAMPLED = GenKwargs(temperature=1.0, top_p=0.95)
 
@@ -41,7 +40,7 @@ def talker(tmp_path_factory):
         max_position_embeddings=512,
     )
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    tokenizer.chat_template = {"default": CHAT, "tools": TOOLS}
+    tokenizer.chat_template = {"default": CHAT, "tools": "[tools]"}
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -91,21 +90,17 @@ def test_what_changes_a_score_changes_its_key():
     assert protocol_key(plain, "vllm", large) != protocol_key(plain, "vllm", EngineOptions())
 
 
-def _by_lm_eval(model, tasks, out, engine, *options):
+def _by_lm_eval(model, tasks, out, *options):
     """Return the prompts that lm-eval's own command line sends."""
-    more = {"hf": "", "vllm": ",enforce_eager=True,max_model_len=512"}[engine]
     run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     command = [
-        *(sys.executable, "-c", run, "run", "--model", engine, "--limit", "4"),
-        *("--model_args", f"pretrained={model},dtype=float32{more}", "--include_path", str(tasks)),
+        *(sys.executable, "-c", run, "run", "--model", "hf", "--limit", "4"),
+        *("--model_args", f"pretrained={model},dtype=float32", "--include_path", str(tasks)),
         *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
         *("--log_samples", *options),
     ]
-    environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-    environment |= os.environ | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=out.parent, env=environment, check=False
-    )
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stderr=subprocess.PIPE, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     (path,) = out.rglob("samples_*.jsonl")
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
@@ -116,24 +111,12 @@ def _prompts(evaluation):
     return [sample.prompts[0] for sample in evaluation.samples]
 
 
-def _with_tools_alone(talker, folder):
-    """Return the same model with only the template that is called tools."""
-    folder.mkdir()
-    for file in talker.iterdir():
-        if file.is_file():
-            (folder / file.name).symlink_to(file)
-    (folder / "chat_template.jinja").unlink()
-    (folder / "chat_template.jinja").write_text(TOOLS)
-    assert chat_template(folder) == TOOLS
-    return folder
-
-
 @pytest.mark.slow
 def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
     asked = Protocol(apply_chat_template=True, system_instruction="w1 w2")
     ours = _prompts(ask(talker, tasks, asked))
     options = ("--apply_chat_template", "--system_instruction", "w1 w2")
-    assert ours == _by_lm_eval(talker, tasks, tmp_path / "out", "hf", *options)
+    assert ours == _by_lm_eval(talker, tasks, tmp_path, *options)
     assert ours[0].startswith("<|system|> w1 w2 <|end|>\n<|user|> ")
     assert ours[0].count("<|assistant|>") == 3
     single = asked.model_copy(update={"fewshot_as_multiturn": False})
@@ -142,23 +125,14 @@ def test_prompts_are_those_of_lm_evals_command_line(talker, tasks, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
-def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, tmp_path, backend):
-    asked = Protocol(
-        apply_chat_template=True,
-        enable_thinking=False,
-        think_end_token="</think>",
-        gen_kwargs=GenKwargs(max_gen_toks=300),
-    )
+def test_vllm_gets_the_same_and_answers_like_transformers(talker, tasks, backend):
+    thinking = {"enable_thinking": False, "think_end_token": "</think>"}
+    long = GenKwargs(max_gen_toks=300)
+    asked = Protocol(apply_chat_template=True, gen_kwargs=long, **thinking)
     one, other = (ask(talker, tasks, asked, name) for name in ("hf", backend))
     assert _prompts(one) == _prompts(other)
     assert _prompts(one)[0].endswith("<|assistant|> <think> </think>")
     assert [each.responses for each in one.samples] == [each.responses for each in other.samples]
-    options = ("--apply_chat_template",)
-    alone = _with_tools_alone(talker, tmp_path / "alone")
-    for model in (talker, alone):
-        ours = _prompts(ask(model, tasks, Protocol(apply_chat_template=True), backend))
-        assert ours == _by_lm_eval(model, tasks, tmp_path / model.name, backend, *options)
-    assert ours[0].endswith("[answer]")
 
 
 @pytest.mark.slow

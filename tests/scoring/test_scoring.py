@@ -22,16 +22,10 @@ def test_two_ways_of_writing_the_same_are_the_same():
     assert Protocol().overrides() == {}
     one = Protocol(apply_chat_template=True, fewshot_as_multiturn=True)
     assert one.overrides() == Protocol(apply_chat_template=True).overrides()
-    written = Protocol(gen_kwargs={"temperature": 0.6, "do_sample": True, "top_p": 0.95})
-    assert (
-        written.overrides() == Protocol(gen_kwargs={"top_p": 0.95, "temperature": 0.6}).overrides()
-    )
-    assert written.overrides()["gen_kwargs"] == {
-        "do_sample": True,
-        "temperature": 0.6,
-        "top_p": 0.95,
-        "top_k": 0,
-    }
+    given = {"temperature": 0.6, "top_p": 0.95}
+    written = Protocol(gen_kwargs={"do_sample": True, **given}).overrides()
+    assert written == Protocol(gen_kwargs=given).overrides()
+    assert written["gen_kwargs"] == {"do_sample": True, **given, "top_k": 0}
     study = Evaluate.model_validate({"gen_kwargs": {"max_gen_toks": 9}, "limit": 3})
     assert study.overrides() == Protocol(gen_kwargs={"max_gen_toks": 9}).overrides()
 
@@ -42,20 +36,10 @@ def test_two_ways_of_writing_the_same_are_the_same():
         ({"repeats": 4}, "repeats is 4 and the temperature is 0: every repeat"),
         ({"repeats": 2, "gen_kwargs": {"temperature": 0}}, "set gen_kwargs.temperature above 0"),
         ({"gen_kwargs": {"top_k": 20}}, "top_p and top_k have no effect without sampling"),
-        (
-            {"gen_kwargs": {"temperature": 1, "do_sample": False}},
-            "do_sample is false and temperature",
-        ),
-        (
-            {"gen_kwargs": {"temprature": 1}},
-            "gen_kwargs.temprature: unknown key; did you mean 'temperature'",
-        ),
-        ({"gen_kwargs": {"temperature": "hot"}}, "gen_kwargs.temperature: "),
+        ({"gen_kwargs": {"temperature": 1, "do_sample": False}}, "do_sample is false and temper"),
+        ({"gen_kwargs": {"temprature": 1}}, "temprature: unknown key; did you mean 'temperature'"),
         ({"enable_thinking": True}, "enable_thinking needs a chat template"),
-        (
-            {"enable_thinking": True, "apply_chat_template": True},
-            "enable_thinking needs think_end_token",
-        ),
+        ({"enable_thinking": True, "apply_chat_template": True}, "needs think_end_token"),
         ({"fewshot_as_multiturn": True}, "set apply_chat_template: true"),
     ],
 )
@@ -78,19 +62,10 @@ def _repeats(values):
     """Return the score of values of shape [items, repeats]."""
     scores, samples = [], []
     for repeat, column in enumerate(values.T):
+        place = {"task": "t", "metric": "exact_match", "filter": "none", "n": len(column)}
         interval = wilson_interval(int(column.sum()), len(column))
-        score = TaskScore(
-            task="t",
-            metric="exact_match",
-            filter="none",
-            value=float(column.mean()),
-            is_share=True,
-            interval=interval,
-            stderr=None,
-            n=len(column),
-            higher_is_better=True,
-        )
-        scores.append((score,))
+        value = {"value": float(column.mean()), "interval": interval, "stderr": None}
+        scores.append((TaskScore(**place, **value, is_share=True, higher_is_better=True),))
         samples.append([_sample(item, repeat, float(v)) for item, v in enumerate(column)])
     (found,) = mean_scores(scores, samples, 0.95)
     return found
@@ -145,9 +120,7 @@ def _logged(doc_id, **values):
 def _raw(metric, value, items):
     return {
         "samples": {"task": [_logged(i, **{metric: item}) for i, item in enumerate(items)]},
-        "results": {
-            "task": {"alias": "task", f"{metric},none": value, f"{metric}_stderr,none": "N/A"}
-        },
+        "results": {"task": {f"{metric},none": value, f"{metric}_stderr,none": "N/A"}},
         "higher_is_better": {"task": {metric: metric != "ter"}},
     }
 
@@ -181,26 +154,23 @@ def test_a_score_that_its_samples_contradict_is_refused():
         _only(_raw("bleu", 60.0, pairs))
 
 
-def test_perplexity_is_no_share_and_ter_may_pass_one():
-    perplexity = _only(_raw("word_perplexity", 17.5, [-3.0, -2.0]))
-    assert (perplexity.value, perplexity.is_share, perplexity.interval) == (17.5, False, None)
-    ter = _only(_raw("ter", 150.0, [["a b", "c d e"]]))
-    assert (ter.value, ter.higher_is_better, ter.interval) == (1.5, False, None)
-
-
 @pytest.mark.parametrize(
-    ("metric", "value", "items", "n"),
+    ("metric", "value", "items", "score"),
     [
-        ("inst_level_strict_acc", 0.75, [[True, False], [True, True]], 2),  # IFEval
-        ("inst_level_strict_acc", 0.75, [[True], [True, False, True]], 2),
-        ("bleu", 40.0, [[["a b", "a c"], "a b"]], 1),  # several references
-        ("verdict", 0.5, [{"right": 1}, {"right": 0}], 2),
+        ("inst_level_strict_acc", 0.75, [[True, False], [True, True]], 0.75),  # IFEval
+        ("bleu", 40.0, [[["a b", "a c"], "a b"]], 0.4),  # several references
+        ("verdict", 0.5, [{"right": 1}, {"right": 0}], 0.5),
+        ("word_perplexity", 17.5, [-3.0, -2.0], 17.5),
+        ("ter", 150.0, [["a b", "c d e"]], 1.5),
     ],
 )
-def test_a_metric_of_lists_is_lm_evals_score_without_an_interval(metric, value, items, n):
-    score = _only(_raw(metric, value, items))
-    assert score.value in (value, value / 100)
-    assert (score.interval, score.n) == (None, n)
+def test_what_is_no_mean_of_its_items_is_lm_evals_score_without_an_interval(
+    metric, value, items, score
+):
+    found = _only(_raw(metric, value, items))
+    assert (found.value, found.interval, found.n) == (score, None, len(items))
+    is_share, is_good = metric != "word_perplexity", metric != "ter"
+    assert (found.is_share, found.higher_is_better) == (is_share, is_good)
 
 
 def test_items_without_a_number_do_not_count():
@@ -212,11 +182,8 @@ def test_items_without_a_number_do_not_count():
 
 
 def test_notes_that_say_the_same_of_several_tasks_are_one():
-    notes = ["a: is short", "Percent: of all", "b: is long", "c: is short", "a: is short"]
-    assert join_notes(notes) == ["a, c: is short", "Percent: of all", "b: is long"]
-    # A sentence with a colon is no note on a task.
-    notes = ["Python 3.11: held by the kernel", "no colon here", "Python 3.11: held by the kernel"]
-    assert join_notes(notes) == notes[:2]
+    notes = ["a: is short", "b: is long", "c: is short", "Python 3.11: held", "Python 3.11: held"]
+    assert join_notes(notes) == ["a, c: is short", "b: is long", "Python 3.11: held"]
 
 
 SCRIPTS = {"sw": "Latn", "te": "Telu", "bn": "Beng", "ja": "Jpan", "en": "Latn"}
@@ -243,7 +210,6 @@ def test_every_real_sentence_is_in_its_language_and_no_other(code):
         # English words in it, code and formulas beside it: the rest decides.
         ("Hatua ya kwanza: total = 5 + 6 = 11, so kwa jumla mipira ni 11. Jibu ni 11.", ["sw"]),
         ("```python\ndef answer():\n    return 5 + 6\n```\nKwa hivyo jibu ni mipira 11.", ["sw"]),
-        ("The code:\n```\nmipira kwa jumla", ["en"]),
         ("\\frac{5}{6} kwa hivyo jibu ni kumi na moja", ["sw"]),
         ("Total 5 + 6 = 11 (step by step). సమాధానం పదకొండు బంతులు ఉన్నాయి.", ["te"]),
         # The other way round.
@@ -258,8 +224,6 @@ def test_every_real_sentence_is_in_its_language_and_no_other(code):
         ("La réponse est donc onze balles de tennis en tout.", []),
         # No word, no language.
         ("11", []),
-        ("", []),
-        ("5 + 6 = 11", []),
         ("`x = 11`", []),
     ],
 )
@@ -285,8 +249,3 @@ def test_what_cannot_be_judged_is_said(monkeypatch):
     assert "pip install 'layerswap[langid]'" in str(why_not_judged("sw", "Latn"))
     assert [why_not_judged(code, SCRIPTS[code]) for code in ("te", "bn", "ja")] == [None] * 3
     assert is_in_language("แอนเริ่มด้วยแอปเปิล 3 ผล คำตอบคือ 12", "th", "Thai")
-    assert _languages_by_script("సమాధానం") == ["te"]
-
-
-def _languages_by_script(text):
-    return [code for code in ("te", "bn", "ja") if is_in_language(text, code, SCRIPTS[code])]

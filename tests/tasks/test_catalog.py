@@ -59,12 +59,8 @@ def test_languages_and_benchmarks_choose():
     assert names == [f"layerswap_{b}_{code}" for b in ("mgsm", "belebele") for code in ("sw", "te")]
     with pytest.raises(InputError) as caught:
         choose(TASKS, ["sw", "tee"], ["mgms", "mmlu"])
-    assert caught.value.message.splitlines() == [
-        "no language 'tee'; did you mean 'te'? Valid are en, ja, bn, sw, te, "
-        "de, es, fr, ru, th, zh",
-        "no benchmark 'mgms'; did you mean 'mgsm'? Valid are mgsm, belebele, flores, mbpp, "
-        "mmlu, mgsm_rev2",
-    ]
+    assert "no language 'tee'; did you mean 'te'? Valid are en, ja, bn" in caught.value.message
+    assert "\nno benchmark 'mgms'; did you mean 'mgsm'? Valid are mgsm" in caught.value.message
     with pytest.raises(InputError, match="no task of flores in en"):
         choose(TASKS, ["en"], ["flores"])
 

@@ -105,6 +105,10 @@ def without(column):
     return lambda path: change(path, lambda rows: [row.pop(column) for row in rows])
 
 
+def each(**values):
+    return lambda path: change(path, lambda rows: [row.update(values) for row in rows])
+
+
 def text(content):
     return lambda path: path.write_bytes(content)
 
@@ -112,16 +116,7 @@ def text(content):
 @pytest.mark.parametrize(
     ("file", "harm", "parts"),
     [
-        (
-            "mgsm/sw_test.jsonl",
-            lambda path: path.rename(path.with_name("sw_tests.jsonl")),
-            ["no such file; did you mean 'sw_tests"],
-        ),
-        (
-            "belebele/sw_test.jsonl",
-            lambda path: shutil.rmtree(path.parent),
-            ["belebele/sw_test.jsonl: no such file"],
-        ),
+        ("mgsm/sw_test.jsonl", lambda path: path.unlink(), ["sw_test.jsonl: no such file; did"]),
         ("mgsm/sw_test.jsonl", text(b"\n"), ["sw_test.jsonl: no rows"]),
         ("mgsm/sw_test.jsonl", text(b'{"question": 1}\n{"quest'), ["jsonl, line 2: not JSON"]),
         ("mgsm/sw_test.jsonl", text(b"[1]\n"), ["sw_test.jsonl, line 1: not an object"]),
@@ -137,7 +132,6 @@ def text(content):
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi? 7\n"), ["line 1: no tab between a question and"]),
-        ("mgsm_rev2/mgsm_sw.tsv", lambda path: path.unlink(), ["mgsm_sw.tsv: no such file"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
         ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item need 6"]),
@@ -145,22 +139,10 @@ def text(content):
         ("mmlu/sw_test.jsonl", put(0, subject="virology"), ["0 examples (dev) of 'virology'"]),
         ("flores/sw_devtest.jsonl", cut(3), ["flores", "in one language only, such as id 3"]),
         ("flores/sw_devtest.jsonl", put(1, text=" "), ["sw: sentence 1 is empty or of several"]),
-        ("flores/sw_devtest.jsonl", put(2, text="a\nb"), ["sentence 2 is empty or of several"]),
         ("flores/sw_devtest.jsonl", put(2, id=1), ["sw: sentence 1 occurs twice"]),
-        ("mbpp/ja_test.jsonl", without("task_id"), ["row 0: no column 'task_id'"]),
-        (
-            "mbpp/ja_test.jsonl",
-            put(0, test_list=["assert ("]),
-            ["its tests are not valid Python"],
-        ),
-        ("mbpp/ja_test.jsonl", put(0, test_list="assert 1"), ["task_id 11", "not a list of texts"]),
+        ("mbpp/ja_test.jsonl", put(0, test_list=["assert ("]), ["its tests are not valid Python"]),
         ("mbpp/ja_test.jsonl", put(0, test_setup_code=5), ["task_id 11", "not a list of texts"]),
-        ("mbpp/ja_test.jsonl", put(0, text_jpn=None), ["row 0: text_jpn is None, which is not"]),
-        (
-            "mbpp/ja_test.jsonl",
-            lambda path: change(path, lambda rows: [row.update(task_id=5) for row in rows]),
-            ["mbpp ja (test): no task_id from 11 to 510"],
-        ),
+        ("mbpp/ja_test.jsonl", each(task_id=5), ["mbpp ja (test): no task_id from 11 to 510"]),
     ],
 )
 def test_what_is_wrong_with_data_is_said(data, file, harm, parts):

@@ -1,7 +1,5 @@
 """MGSM as published and hand-written, in all of its eleven languages, and MGSM-Rev2."""
 
-import hashlib
-import json
 import shutil
 
 import pytest
@@ -23,12 +21,6 @@ from tools.task_contents import SPECIAL_STOPS
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 CODES = ("bn", "de", "en", "es", "fr", "ja", "ru", "sw", "te", "th", "zh")
 FILTERS = ("strict-match", "flexible-extract")
-
-PROMPT_HASHES = {
-    **{"sw": "1c89cce7b04b032a", "te": "7dd0d4fbfcd3e364", "bn": "c5a0096573390550"},
-    **{"ja": "00681fb0c542481f", "en": "36a93ab1e83f7259"},
-}
-"""First 16 digits of the SHA-256 of the two prompts of a language, one after the other."""
 
 
 def scores_of(evaluation):
@@ -68,7 +60,7 @@ def test_the_exemplars_own_solutions_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
-def test_prompts_hold_the_exemplars_whole_and_are_those_on_file(right, code):
+def test_prompts_hold_the_exemplars_whole(right, code):
     words = TABLE[code].mgsm
     train, test = (
         read_jsonl(PUBLISHED_MGSM / f"{code}_{name}.jsonl") for name in ("train", "test")
@@ -81,9 +73,6 @@ def test_prompts_hold_the_exemplars_whole_and_are_those_on_file(right, code):
     for sample in samples:
         item = f"{words.question}{test[sample.doc_id]['question']}\n{words.answer}"
         assert sample.prompts == (exemplars + item,)
-    prompts = [sample.prompts[0] for sample in samples if sample.filter == "strict-match"]
-    digest = hashlib.sha256(json.dumps(prompts).encode()).hexdigest()
-    assert digest[:16] == PROMPT_HASHES[code]
 
 
 def test_every_language_is_an_entry_and_scores_gold_and_wrong_answers():

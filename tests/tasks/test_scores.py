@@ -115,22 +115,6 @@ def test_samples_hold_target_response_and_what_was_read_from_it(right):
     assert Evaluation.model_validate_json(right.model_dump_json()) == right
 
 
-def test_two_runs_ask_the_same(right):
-    def wrong_half(task, item):
-        is_right = sum(map(ord, "".join(map(str, item.values())))) % 2
-        return (gold if is_right else perturbed)(task, item)
-
-    again = ask(wrong_half, task_names(*OURS))
-    asked = [
-        [(s.task, s.filter, s.doc_id, s.prompt_hash, s.doc_hash) for s in each.samples]
-        for each in (again, right)
-    ]
-    assert asked[0] == asked[1]
-    # Part of each is right: what is derived from the records must then agree with lm-eval, too.
-    scores = own_scores(again)
-    assert any(0 < value < 1 for (task, *_), value in scores.items() if "flores" in task)
-
-
 @pytest.mark.slow
 def test_plain_lm_eval_runs_every_group_from_the_shell(tmp_path):
     groups = ",".join(f"layerswap_{benchmark}" for benchmark in OURS)

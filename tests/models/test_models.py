@@ -6,7 +6,6 @@ import shutil
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
 from ablations.cli import main
@@ -19,7 +18,7 @@ from layerswap_method.checkpoint.compatible import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import tune
+from tests.standins.tuned import edited, rewritten, tune
 from tests.standins.zoo import make_model
 
 
@@ -76,11 +75,8 @@ def test_every_difference_has_what_can_be_done(root, tmp_path):
     wanted = f"Run: layerswap harmonize {root / 'base'} {root / 'mistral'} --out DIR"
     assert found.verdict() == wanted
     table = run(root / "base", root / "mistral", "--base", root / "base").output
-    lines = {line.split("  ")[0]: line for line in table.splitlines()}
-    assert "layerswap harmonize: layers that add nothing" in lines["layers"]
-    assert lines["layers"].split()[1:3] == ["3", "5"]
-    assert "yes (1.000)" in lines[f"descends from {root / 'base'}"]
-    assert wanted in table
+    for shown in ("harmonize: layers that add nothing", "yes (1.000)", wanted):
+        assert shown in table
     # The command that it names makes the pair mergeable.
     command = wanted.removeprefix("Run: layerswap ").replace("DIR", str(tmp_path)).split()
     assert CliRunner().invoke(main, command).exit_code == 0
@@ -100,28 +96,11 @@ def test_what_nothing_reconciles_is_said(root, tmp_path):
 def test_quantised_models_are_not_called_mergeable(root, tmp_path, where):
     model = shutil.copytree(root / "child", tmp_path / "child")
     if where == "config":
-        config = json.loads((model / "config.json").read_text())
-        config["quantization_config"] = {"quant_method": "awq"}
-        (model / "config.json").write_text(json.dumps(config))
+        edited(model, quantization_config={"quant_method": "awq"})
     else:
-        file = model / "model.safetensors"
-        tensors = load_file(file).items()
-        save_file({n: t.to(torch.int8) if t.ndim > 1 else t for n, t in tensors}, file)
+        model = rewritten(model, tmp_path / "int8", lambda n, t: t.to(torch.int8))
     found = compare(model, shutil.copytree(model, tmp_path / "other"))
     assert found.verdict() == "These models cannot be merged: nothing reconciles quantised."
-
-
-def test_scaling_of_many_parts_takes_a_line_a_part(tmp_path):
-    rope = {"rope_type": "llama3", "rope_theta": 5e5, "low_freq_factor": 1.0}
-    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 128}
-    for name, factor in (("eight", 8.0), ("thirty-two", 32.0)):
-        random_model(tmp_path / name, rope_parameters=rope | {"factor": factor})
-    table = run(tmp_path / "eight", tmp_path / "thirty-two").output
-    lines = {line.split("  ")[0]: line.split() for line in table.splitlines()}
-    force = ["layerswap", "harmonize", "--force:", "changes", "the", "function"]
-    assert lines["RoPE scaling: factor"][3:] == ["8", "32", *force]
-    assert lines["RoPE scaling: low_freq_factor"][3:] == ["1", "1", "-"]
-    assert "RoPE scaling" not in lines
 
 
 def test_vocabularies_alone_are_left_to_the_recipe(root, tmp_path):
@@ -189,12 +168,7 @@ def test_a_context_beyond_the_positions_is_refused(kind, settings, most, tmp_pat
     AutoConfig.for_model(kind, **settings).save_pretrained(tmp_path)
     check_context(str(tmp_path), None)
     check_context(str(tmp_path), most)
-    with pytest.raises(InputError, match=rf"{most + 1} tokens .* positions for \({most}\)$"):
-        check_context(str(tmp_path), most + 1)
-
-
-@pytest.mark.parametrize("backend", ["hf", pytest.param("vllm", marks=pytest.mark.vllm)])
-def test_no_engine_is_started_for_it(backend, tmp_path):
-    AutoConfig.for_model("gpt2", n_positions=64).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"positions for \(64\)"):
-        start_model(str(tmp_path), backend, EngineOptions(max_model_len=65))
+    too_long = EngineOptions(max_model_len=most + 1)
+    for start in (check_context, lambda *given: start_model(given[0], "hf", too_long)):
+        with pytest.raises(InputError, match=rf"{most + 1} tokens .* positions for \({most}\)$"):
+            start(str(tmp_path), most + 1)

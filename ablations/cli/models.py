@@ -9,12 +9,7 @@ from typing import Any
 import click
 
 from ablations.cli.log import say, show_log, watched
-from ablations.cli.options import (
-    FOLDER,
-    byte_progress,
-    folder_option,
-    names_option,
-)
+from ablations.cli.options import FOLDER, byte_progress, folder_option, names_option
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")

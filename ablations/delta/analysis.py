@@ -17,12 +17,7 @@ from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
 from ablations.machine.progress import Step, tell
-from ablations.machine.whole_files import (
-    check_place,
-    write_bytes,
-    write_errors,
-    write_text,
-)
+from ablations.machine.whole_files import check_place, write_bytes, write_errors, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
 from layerswap_method.deltas.pair import open_pair

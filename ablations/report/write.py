@@ -14,17 +14,11 @@ import pandas as pd
 
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.machine.names import spreadsheet_text
-from ablations.machine.whole_files import (
-    check_place,
-    write_bytes,
-    write_errors,
-)
+from ablations.machine.whole_files import check_place, write_bytes, write_errors
 from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, problems
-from ablations.report.observations import (
-    read_scores,
-)
+from ablations.report.observations import read_scores
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.tables import (
     answers_table,

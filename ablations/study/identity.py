@@ -22,11 +22,7 @@ from typing import Any, NamedTuple
 import layerswap_method
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import lm_eval_file
-from ablations.machine.fingerprint import (
-    checkpoint_files,
-    fingerprint_checkpoint,
-    fingerprint_of,
-)
+from ablations.machine.fingerprint import checkpoint_files, fingerprint_checkpoint, fingerprint_of
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION

@@ -17,13 +17,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import (
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    get_scheduler,
-    set_seed,
-)
+from transformers import Trainer, TrainerCallback, TrainingArguments, get_scheduler, set_seed
 from transformers.integrations.integration_utils import get_reporting_integration_callbacks
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging

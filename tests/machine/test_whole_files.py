@@ -6,12 +6,7 @@ import stat
 
 import pytest
 
-from ablations.machine.whole_files import (
-    Stage,
-    check_place,
-    write_errors,
-    write_text,
-)
+from ablations.machine.whole_files import Stage, check_place, write_errors, write_text
 from layerswap_method.errors import InputError, LayerSwapError
 
 MANIFEST = "stage.json"

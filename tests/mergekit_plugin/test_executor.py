@@ -16,15 +16,7 @@ from safetensors.torch import load_file, save_file
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
-from tests.standins.merging import (
-    by_mergekit,
-    linear_recipe,
-    merge,
-    merge_of,
-    recipe,
-    roles,
-    write,
-)
+from tests.standins.merging import by_mergekit, linear_recipe, merge, merge_of, recipe, roles, write
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import train_adapter

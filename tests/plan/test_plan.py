@@ -9,13 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
-from layerswap_method.plan import (
-    SOURCES,
-    LayerPlan,
-    build_plan,
-    format_layers,
-    parse_layers,
-)
+from layerswap_method.plan import SOURCES, LayerPlan, build_plan, format_layers, parse_layers
 from tests.standins.oracle import layer_sources, round_once
 
 

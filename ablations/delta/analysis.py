@@ -5,16 +5,12 @@ Everything is read and computed before anything is written, and every file appea
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-import pandas as pd
 
 from ablations.delta.heatmap import draw_heatmaps
 from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
-from ablations.drawing.text_table import text_table
 from ablations.machine.names import slug
 from ablations.machine.progress import Step, tell
 from ablations.machine.whole_files import check_place, write_bytes, write_errors, write_text
@@ -54,7 +50,6 @@ def delta(
         profiles = analyse(experts, base, threshold=threshold)
         for profile in profiles:
             yield from _describe(profile)
-        yield from _layer_table(profiles)
     elif not published:
         raise InputError("give an EXPERT and its --base, or a published one with --reference")
     elif base is not None or threshold is not None:
@@ -123,19 +118,3 @@ def _describe(profile: DeltaProfile) -> Iterator[str]:
     )
     if profile.share_changed == 0:
         yield f"Warning: {label} equals the base: every delta is 0"
-
-
-def _layer_table(profiles: Sequence[DeltaProfile]) -> Iterator[str]:
-    """Yield a table of each layer's share of each expert's change."""
-    shares = pd.DataFrame(index=range(profiles[0].num_layers))
-    for profile in profiles:
-        norms = profile.matrices.groupby("layer")["relative_norm"].sum()
-        whole = norms.sum() or math.nan
-        shares[profile.label] = norms.reindex(shares.index, fill_value=0.0) / whole
-    rows = [
-        (str(layer), *("-" if math.isnan(share) else f"{share:.4f}" for share in row))
-        for layer, *row in shares.itertuples()
-    ]
-    if rows:
-        yield "share of each expert's change, by layer (sums of the matrices' relative norms)"
-        yield text_table(["layer", *shares.columns], rows)

@@ -82,10 +82,8 @@ class PocketConfig(Frozen):
     def preset(cls, name: Preset, **changes: Any) -> PocketConfig:
         """Return a named configuration with some fields changed.
 
-        Args:
-            name: `quickstart` (minutes), `tiny` (seconds; its scores mean nothing) or `other_size`
-                (as `quickstart`, with another width, depth and number of key heads).
-            changes: fields of `PocketConfig` that replace the preset's.
+        `quickstart` takes minutes, `tiny` seconds (its scores mean nothing), `other_size` is as
+        `quickstart` with another width, depth and number of key heads.
         """
         return cls(**{**_PRESETS[name], **changes})
 
@@ -204,8 +202,7 @@ def read_note() -> Any:
 def is_shipped(key: str) -> bool:
     """Return whether the shipped base is the one of `key`.
 
-    Raises:
-        InputError: the weights are missing, or are not those that the note names.
+    Raises `InputError` if the weights are missing, or are not those that the note names.
     """
     note = read_note()
     if note["key"] != key:

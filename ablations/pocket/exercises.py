@@ -76,17 +76,14 @@ class Question(NamedTuple):
     answer: str | int
 
     def exercise(
-        self,
-        language: Language,
-        question_language: Language | None = None,
-        switch: Choice | None = None,
+        self, language: Language, other: Language | None = None, switch: Choice | None = None
     ) -> Exercise:
         """Return the exercise; its question may be in another language, words of it switched."""
-        question_language = question_language or language
+        other = other or language
         text = render_all(self.statements, language, switch)
-        prompt = f"{text} {self.question.render(question_language)} answer :"
+        prompt = f"{text} {self.question.render(other)} answer :"
         key = render_all([*self.statements, self.question], "en")
-        return Exercise(prompt, f"{say(self.answer, question_language)} .", key)
+        return Exercise(prompt, f"{say(self.answer, other)} .", key)
 
 
 def draw_facts(words: WordSource) -> Question:

@@ -31,13 +31,9 @@ VERSION = 2
 
 
 def build_smol(source: Choice = "auto") -> None:
-    """Make what is missing in `ROOT`.
+    """Make what is missing in `ROOT`; `source` is where the base is to come from.
 
-    Args:
-        source: where the base is to come from.
-
-    Raises:
-        InputError: for what cannot be had, something in the way, or another build at work.
+    Raises `InputError` for what cannot be had, something in the way, or another build at work.
     """
     check_place(ROOT / "base")
     claim = try_claim(ROOT, ".lock")

@@ -73,8 +73,7 @@ class Divergence(Frozen):
 def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
     """Return how far each expert is from the base; without `texts` there is no drift.
 
-    Raises:
-        InputError: for files that cannot be read, or an expert of another base.
+    Raises `InputError` for files that cannot be read, or an expert of another base.
     """
     for expert in experts:
         if expert.adapter is not None:
@@ -96,16 +95,15 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
             pair = open_pair(expert, base)
             changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
-        results.append(
-            Divergence(
-                expert=expert.name,
-                base=base.name,
-                relative_norm=norm,
-                layer_relative_norm=by_layer,
-                layer_drift=moved,
-                texts=len(texts),
-            )
+        result = Divergence(
+            expert=expert.name,
+            base=base.name,
+            relative_norm=norm,
+            layer_relative_norm=by_layer,
+            layer_drift=moved,
+            texts=len(texts),
         )
+        results.append(result)
     return results
 
 

@@ -60,8 +60,7 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
 def read_record(root: Path) -> dict[str, Any]:
     """Return the record of the run in `root`; empty where there is none.
 
-    Raises:
-        InputError: where it is damaged or of another version.
+    Raises `InputError` where it is damaged or of another version.
     """
     path = root / RECORD
     if not path.is_file():

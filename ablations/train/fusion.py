@@ -215,9 +215,8 @@ def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
 
 def is_fusion(folder: Path) -> bool:
     """Return whether a folder holds a fusion."""
-    if not (folder / ADAPTER_CONFIG).is_file():
-        return False
-    return read_adapter_config(folder).get("peft_type") == KIND
+    is_adapter = (folder / ADAPTER_CONFIG).is_file()
+    return is_adapter and read_adapter_config(folder).get("peft_type") == KIND
 
 
 def load(model: Any, folder: Path) -> Fusion:

@@ -138,13 +138,9 @@ def _read(source: Source) -> Sequence[Any]:
         return [row["text"] for row in load_dataset("text", split="train", streaming=True, **file)]
     # Gated, private, renamed, no such subset or file, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        message = f"{source.name}: cannot be loaded: {describe_error(error)}"
-        if source.path is None:
-            message += (
-                ". If it needs a script or access, write its rows to a file of JSON lines and give "
-                "its path"
-            )
-        raise InputError(message) from error
+        hint = ". If it needs a script or access, write its rows to a file of JSON lines"
+        why = f"{describe_error(error)}{hint if source.path is None else ''}"
+        raise InputError(f"{source.name}: cannot be loaded: {why}") from error
 
 
 def _parse(row: Any) -> dict[str, Any]:

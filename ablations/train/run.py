@@ -129,11 +129,7 @@ def train_expert(
 
 
 def check_installed() -> None:
-    """Check that what training needs is installed.
-
-    Raises:
-        InputError: where it is not, with the command that installs it.
-    """
+    """Check that what training needs is installed; an `InputError` has the command for it."""
     needed = ("accelerate", "peft", "datasets")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
         what = ", ".join(missing)

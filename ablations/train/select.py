@@ -70,16 +70,13 @@ def select_checkpoint(
         for checkpoint in checkpoints:
             place = (base, checkpoint) if are_adapters else (checkpoint,)
             evaluation = evaluate(checkpoint.name, *place)
-            row: dict[str, Any] = {
-                "step": step_of(checkpoint),
-                "score": _mean(evaluation, select.tasks),
-            }
+            row = {"step": step_of(checkpoint), "score": _mean(evaluation, select.tasks)}
             if floor is not None:
-                row["secondary"] = _mean(evaluation, select.secondary)
-                row["secondary_of_base"] = floor
+                above = {"secondary": _mean(evaluation, select.secondary)}
+                row |= {**above, "secondary_of_base": floor}
             scores = _firsts(evaluation)
-            row["tasks"] = [s.model_dump(mode="json", exclude_defaults=True) for s in scores]
-            rows.append(row)
+            dumped = [score.model_dump(mode="json", exclude_defaults=True) for score in scores]
+            rows.append({**row, "tasks": dumped})
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()

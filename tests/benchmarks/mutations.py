@@ -96,7 +96,7 @@ math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py
 key_of(self._engine, *question) => key_of(*question)
 os.truncate(self.path, whole) => pass
-ablations/runner/engines.py @ runner/test_stored_answers.py
+ablations/runner/engines.py @ runner/test_engines.py
 versions=backend_versions(plan.backend) => versions={}
 protocol=work.request.overrides() => protocol={}
 or context_of(str(plan.base.folder)) => or 0

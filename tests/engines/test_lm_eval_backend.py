@@ -4,9 +4,10 @@ import pytest
 
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import EngineOptions
+from ablations.machine.progress import listening
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.engines.backends import VLLM
+from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.cold import evaluate_cold
 from tests.standins.talkers import write_model
 from tests.standins.worlds import OPTIONS
@@ -79,3 +80,15 @@ def test_nothing_of_one_model_shows_in_the_next_on_vllm_and_one_that_fails_spoil
     with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*model weights"):
         _evaluate(other, tasks, backend=backend)
     assert _evaluate(model, tasks, backend=backend).samples == first.samples
+
+
+@pytest.mark.parametrize("task", ["words_generate", "words_choose"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_items_are_told_as_they_are_answered(model, tasks, task, backend):
+    heard = []
+    options = OPTIONS.model_copy(update={"batch_size": 8})
+    with listening(heard.append):
+        _evaluate(model, tasks, (task,), backend, options)
+    steps = [step for step in heard if step.what == task]
+    assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, 24, 24)
+    assert len({step.done for step in steps}) >= 4  # three batches of eight at the least

@@ -29,17 +29,19 @@ ITEMS = 20
 
 def make_cells(count, *, per_group=1, tasks=(TASK,)):
     """Return `count` cells, every `per_group` of which share their weights."""
-    request = EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere"))
+    alike = {
+        "kind": "recipe",
+        "experts": {"task": "math", "language": "swahili", "base": "base"},
+        "language": "sw",
+        "merge": {"merge_method": "layer_swap", "models": [{"model": "/nowhere"}]},
+        "plan": build_plan(8, bottom_layers=1, top_layers=1),
+        "request": EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere")),
+    }
     return [
         Cell(
+            **alike,
             label=f"bottom_layers={index}",
-            kind="recipe",
             values={"bottom_layers": index},
-            experts={"task": "math", "language": "swahili", "base": "base"},
-            language="sw",
-            merge={"merge_method": "layer_swap", "models": [{"model": "/nowhere"}]},
-            plan=build_plan(8, bottom_layers=1, top_layers=1),
-            request=request,
             weights_key=f"w{index // per_group:03d}",
             records={task: key_of(index // per_group, task) for task in tasks},
         )
@@ -55,11 +57,9 @@ def key_of(group, task=TASK):
 def work_of(request, merge=None, name="x"):
     """Return the work of a single model on the one task of a request."""
     (task,) = request.tasks
-    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}}
-    cell = Cell(
-        label=name, kind="recipe", values={}, experts={}, merge=merge or {}, request=request
-    )
-    return Work(cell.model_copy(update=keys), task)
+    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "request": request}
+    cell = Cell(label=name, kind="recipe", values={}, experts={}, merge=merge or {}, **keys)
+    return Work(cell, task)
 
 
 def plan_of(*experts, options=None):
@@ -82,42 +82,29 @@ def fake_evaluation(work):
     """Return what the engine says of `work`: the same in every process."""
     rng = random.Random(work.key)
     values = [float(rng.random() < 0.5) for _ in range(ITEMS)]
+    alike = {"task": work.task, "filter": "none", "answers": ("x",)}
+    alike |= {f"{name}_hash": name[0] for name in ("doc", "prompt", "target")}
     samples = tuple(
         Sample(
-            task=work.task,
-            filter="none",
+            **alike,
             doc_id=index,
             prompts=(f"what is {index}?\u2028",),
             target=str(index),
             responses=(str(rng.random()),),
-            answers=("x",),
             values={"exact_match": value},
-            doc_hash="d",
-            prompt_hash="p",
-            target_hash="t",
         )
         for index, value in enumerate(values)
     )
+    hits = int(sum(values))
     score = TaskScore(
-        task=work.task,
-        metric="exact_match",
-        filter="none",
-        value=sum(values) / ITEMS,
-        is_share=True,
-        interval=wilson_interval(int(sum(values)), ITEMS, 0.95),
-        stderr=None,
-        n=ITEMS,
-        higher_is_better=True,
+        **{"task": work.task, "metric": "exact_match", "filter": "none", "n": ITEMS},
+        **{"value": hits / ITEMS, "interval": wilson_interval(hits, ITEMS, 0.95), "stderr": None},
+        **{"is_share": True, "higher_is_better": True},
     )
     return Evaluation(
-        model=work.cell.label,
-        backend="hf",
-        scores=(score,),
-        samples=samples,
-        task_versions={work.task: "1"},
-        num_fewshot={work.task: 0},
-        versions={"fake": "1"},
-        elapsed_s=0.01,
+        **{"model": work.cell.label, "backend": "hf", "versions": {"fake": "1"}, "elapsed_s": 0.01},
+        **{"scores": (score,), "samples": samples},
+        **{"task_versions": {work.task: "1"}, "num_fewshot": {work.task: 0}},
     )
 
 

@@ -18,8 +18,8 @@ from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import write_rows, write_task
 
-BOTH = ("story", "bad")
 DRY = ("--dry-run", "--read-tasks")
+AWAY = {"dataset_path": "nobody/nothing", "dataset_kwargs": None}
 
 
 @pytest.fixture
@@ -119,36 +119,24 @@ def no_engine(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "messages", "code"),
     [
-        (
-            {"doc_to_text": "{{questoin}}"},
-            ("task bad: its file or data", "'questoin' is undefined", "own/bad.yaml"),
-            2,
-        ),
-        (
-            {"filter_list": [{"name": "first", "filter": [{"function": "regexx"}]}]},
-            ("task bad: its file or data", "'regexx'. Did you mean: regex"),
-            2,
-        ),
-        ({"test_split": "tset"}, ("task bad: its file or data", "tset"), 2),
+        ({"doc_to_text": "{{questoin}}"}, ("'questoin' is undefined", "own/bad.yaml"), 2),
+        ({"filter_list": [{"name": "x", "filter": [{"function": "rege"}]}]}, ("'rege'",), 2),
+        ({"test_split": "tset"}, ("its file or data", "tset"), 2),
         # Data of a hub that cannot be asked is no mistake of the user.
-        (
-            {"dataset_path": "nobody/nothing", "dataset_kwargs": None},
-            ("task bad: its data is not on this machine", "HF_HUB_OFFLINE"),
-            1,
-        ),
+        (AWAY, ("its data is not on this machine", "HF_HUB_OFFLINE"), 1),
     ],
 )
 def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
     ask, options, changes, messages, code
 ):
-    refused(ask(*options, tasks=BOTH, **changes), *messages, code=code)
+    refused(ask(*options, tasks=("story", "bad"), **changes), "task bad: ", *messages, code=code)
 
 
 def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypatch):
     import datasets.config
     import huggingface_hub.constants
 
-    ask(*DRY, dataset_path="nobody/nothing", dataset_kwargs=None)
+    ask(*DRY, **AWAY)
     for module in (datasets.config, huggingface_hub.constants):
         monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)  # as where there is a network
     request = EvaluationRequest(tasks=("story",), include_path=tmp_path / "own")

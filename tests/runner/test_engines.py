@@ -1,4 +1,4 @@
-"""Models into engines: experts that change, engines that go wrong, tasks that go on."""
+"""Models into engines: experts that change, engines that go wrong, answers that are reused."""
 
 import os
 import signal
@@ -10,10 +10,12 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from ablations.engines.hf_model import HfModel
+from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
-from ablations.runner import records
-from ablations.runner.engines import StudyEngine, run_mergekit
+from ablations.runner import engines, records
+from ablations.runner.engines import StudyEngine, answer_file, run_mergekit
 from ablations.runner.run import RunOptions, run_study
+from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 from tests.engines.backends import BACKENDS
@@ -150,3 +152,52 @@ def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
     assert whole.tasks[0].evaluation.answers_before == 0
     assert scores_by_label(killed) == scores_by_label(peaceful)
     assert not list(killed.glob("records/.*"))
+
+
+REQUEST = EvaluationRequest(tasks=("words",))
+WARM = REQUEST.model_copy(update={"gen_kwargs": GenKwargs(temperature=1.0)})
+MORE = REQUEST.model_copy(update={"limit": 3, "seed": 5, "level": 0.5})
+
+
+@pytest.fixture
+def place(tmp_path, models):
+    """Return a function that says where an answer is, and under which key."""
+
+    def place(work=None, out=tmp_path, **changes):
+        options = EngineOptions(dtype="float32").model_copy(update=changes.pop("options", {}))
+        plan = plan_of(Expert("base", models / "base"), options=options)
+        vars(plan).update(changes)
+        engine = StudyEngine(plan, out, tmp_path / "answers")
+        answers = answer_file(engine, work or work_of(REQUEST))
+        return answers.path, answers.key("prompt")
+
+    return place
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_other"),
+    [
+        ({"options": {"dtype": "bfloat16"}}, True),
+        ({"options": {"max_model_len": 32}}, True),
+        ({"options": {"batch_size": 3}}, True),
+        ({"backend": "vllm"}, True),
+        ({"work": work_of(REQUEST, name="y")}, True),
+        ({"work": work_of(WARM)}, True),
+        ({"options": {"kv_cache_gib": 9, "max_num_seqs": 3}}, False),
+        ({"work": work_of(MORE)}, False),
+        ({"out": Path("another")}, False),
+    ],
+)
+def test_what_changes_an_answer_asks_again(place, changes, is_other):
+    assert (place(**changes) != place()) == is_other
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers", None])
+def test_another_version_or_context_asks_again(place, package, monkeypatch):
+    before, versions = place(), engines.backend_versions("hf")
+    if package is None:
+        monkeypatch.setattr(engines, "context_of", lambda _: 7)
+    else:
+        assert package in versions
+        monkeypatch.setattr(engines, "backend_versions", lambda _: {**versions, package: "0.0.1"})
+    assert place() != before

@@ -1,41 +1,31 @@
-"""Reading a run folder back, and what is wrong with the evaluations in it."""
+"""Run folders: read back, what is wrong with their evaluations, and what they were made of."""
 
 import csv
+import shutil
 
 import pytest
+import yaml
 
 from ablations.runner import records
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.results import write_results
+from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.scoring.records import Evaluation
+from ablations.study.files import read_study
+from ablations.study.planning import plan_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
+from tests.standins.studies import study_document, write_yaml
 
-STUDY = Study.model_validate(
-    {
-        "name": "fake",
-        "question": "Which?",
-        "experts": {"task": ["math"], "language": {"sw": ["swahili"]}},
-        "evaluate": {"tasks": ["fake_math"]},
-        "vary": {"bottom_layers": [0, 1, 2]},
-        "recipe": {"merge_method": "layer_swap"},
-    }
-)
+EXPERTS = {"task": ["math"], "language": {"sw": ["swahili"]}}
+STUDY = Study.model_validate(study_document(experts=EXPERTS, vary={"bottom_layers": [0, 1, 2]}))
 
 
 def write_head(out, cells):
-    head = records.RunFile(
-        study=STUDY,
-        experts={"math": "/m"},
-        cells=tuple(cells),
-        num_layers=8,
-        protocol="",
-        created="2026-01-01T00:00:00+00:00",
-        versions={"layerswap": "0"},
-    )
-    records.write_run_file(out, head)
+    head = {"study": STUDY, "experts": {}, "cells": tuple(cells), "num_layers": 8, "versions": {}}
+    records.write_run_file(out, records.RunFile(**head, protocol="", created=""))
 
 
 @pytest.fixture
@@ -180,3 +170,41 @@ def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(problems, sh
     found = problems(cut, 3)
     assert len(found) == count
     assert all("up to 60.0 % of the prompts were too long for the model" in t for t in found)
+
+
+def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts):
+    folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
+    setting = yaml.safe_load(experts.read_text()) | {"include_path": str(folder)}
+    changes = {"evaluate": {"tasks": ["words", "words_sw"]}, "vary": None}
+    study = read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
+    out = tmp_path / "run"
+    plan = plan_study(study, write_yaml(tmp_path / "mine.yml", setting), backend="hf")
+    write_plan(out, plan)
+    run(out, plan.cells, protocol=plan.protocol)
+    assert evaluation_problems(records.load_run(out)) == ()
+    file = folder / "words.yaml"
+    file.write_text(file.read_text().replace("exact_match", "bleu"))
+    (text,) = evaluation_problems(records.load_run(out))
+    assert text.startswith("words: its file, its data or its scoring has changed since this run.")
+
+
+def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):
+    study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
+    other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
+    folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
+    assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
+
+
+def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, experts, monkeypatch):
+    folder = tmp_path / "hub" / "models--org--swahili"
+    shutil.copytree(models / "swahili", folder / "snapshots" / "0123abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123abc")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    setting = yaml.safe_load(experts.read_text())
+    setting["experts"]["swahili"] = "org/swahili"
+    file = write_yaml(tmp_path / "hub.yml", setting)
+    plan = plan_study(read_study(write_yaml(tmp_path / "s.yml", study_document())), file)
+    for _ in range(2):  # the second call finds the first one's run
+        head = write_plan(tmp_path / "run", plan)
+    assert head.experts["swahili"] == "org/swahili@0123abc"

@@ -354,10 +354,7 @@ def test_what_never_began_is_no_verdict(code, printed, message):
     [
         ("def double(x): return x - x", "AssertionError at `assert double(2) == 4`"),
         ("def f(:", "SyntaxError: invalid syntax"),
-        ("import numpy", "ModuleNotFoundError: No module named 'numpy'"),
-        ("x = input()", "EOFError: EOF when reading a line"),
         ("import ctypes; ctypes.string_at(0)", "ended by SIGSEGV"),
-        ("def f(): return f()\nf()", "RecursionError: maximum recursion depth exceeded"),
         ("raise ValueError(object())", "ValueError: <object object at 0x...>"),
         *((text, None) for text in ("x = '\0'", "x = '\ud800'", "(" * 5000, "-" * 100_000 + "1")),
     ],

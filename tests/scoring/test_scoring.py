@@ -92,17 +92,6 @@ def test_a_score_over_repeats_is_their_mean_with_an_interval_of_both_levels():
     assert _width(same) == pytest.approx(_width(one), rel=0.02)
 
 
-def test_intervals_over_repeats_keep_their_level():
-    rng = np.random.default_rng(1)
-    hits = 0
-    for _ in range(200):
-        chances = rng.beta(2, 3, size=60)
-        values = (rng.random((60, 4)) < chances[:, None]).astype(float)
-        interval = _repeats(values).interval
-        hits += interval.low <= 2 / 5 <= interval.high
-    assert hits >= 186
-
-
 def _logged(doc_id, **values):
     return {
         "doc_id": doc_id,

@@ -167,34 +167,34 @@ def test_an_expert_that_cannot_be_found_says_why(tmp_path, reference, message):
         find_model(reference.format(tmp_path), name="math", download=False)
 
 
-def test_primary_comparisons_name_what_the_study_has(tmp_path):
-    primary = {
-        "against": ["soup", "better_expert", "first_setting"],
-        "setting": {"bottom_layers": 7},
-        "contrasts": [[2, 1]],
-    }
-    document = study_document(
-        report={"primary": primary}, baseline=["base"], vary={"bottom_layers": [1]}
-    )
-    message = "\n".join(study_problems(load_study(write_yaml(tmp_path / "bad.yml", document))))
-    for text in (
-        "report.primary.against names soup; add it to baseline",
-        "names better_expert; add task_expert or language_expert to baseline",
-        "names first_setting; vary has no second setting",
-        "report.primary.setting is not a setting of vary, which begins with {",
-        "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1",
-    ):
-        assert text in message
-    block = {"primary": {"against": ["soup"], "parameters": ["botom_layers"]}}
-    changes = {"baseline": ["soup"], "vary": {"bottom_layers": [1, 2]}}
-    document = study_document(report=block, **changes)
-    study = load_study(write_yaml(tmp_path / "misspelt.yml", document))
-    message = "\n".join(study_problems(study))
-    assert "names 'botom_layers', which vary does not have; did you mean 'bottom" in message
-    assert "is about first_setting; add it to report.primary.against" in message
-    block = {"primary": {"against": ["soup"], "setting": {"bottom_layers": 2}}}
-    good = load_study(write_yaml(tmp_path / "good.yml", study_document(report=block, **changes)))
-    assert "report" not in "\n".join(study_problems(good))
+NOTHING = {"against": ["soup", "better_expert", "first_setting"], "contrasts": [[2, 1]]}
+
+
+@pytest.mark.parametrize(
+    ("primary", "messages"),
+    [
+        (
+            {**NOTHING, "setting": {"bottom_layers": 7}},
+            (
+                *("names soup; add it to baseline", "add task_expert or language_expert to base"),
+                *("vary has no second setting", "is not a setting of vary, which begins with {"),
+                "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1",
+            ),
+        ),
+        (
+            {"against": ["base"], "parameters": ["botom_layers"]},
+            ("did you mean 'bottom", "is about first_setting; add it to report.primary.against"),
+        ),
+        ({"against": ["base"], "setting": {"bottom_layers": 1}}, ()),
+    ],
+)
+def test_primary_comparisons_name_what_the_study_has(tmp_path, primary, messages):
+    changes = {"report": {"primary": primary}, "baseline": ["base"], "vary": {"bottom_layers": [1]}}
+    found = study_problems(load_study(write_yaml(tmp_path / "s.yml", study_document(**changes))))
+    told = [text for text in found if "report" in text]
+    assert len(told) == len(messages)
+    for message in messages:
+        assert message in "\n".join(told)
 
 
 @pytest.mark.parametrize(

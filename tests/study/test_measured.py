@@ -86,12 +86,6 @@ def test_keys_tell_what_matters(tuned, measured, tmp_path):
     assert changed["placement=delta_share delta_threshold=0.1"] not in keys.values()
 
 
-def test_counts_of_another_depth_leave_soups_alone(measured):
-    found = measured(**SWAPS, reference_layers=32)
-    written = [set(cell.merge["parameters"]) for cell in found.cells[2:4]]
-    assert written == [{"placement"}, {"placement", "weighting"}]
-
-
 def test_a_base_that_is_an_expert_is_one_error(tuned, problem, tmp_path):
     text = (tuned / "experts.yml").read_text()
     file = tmp_path / "same.yml"

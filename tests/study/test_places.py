@@ -59,8 +59,6 @@ def test_an_error_names_both_folders_and_no_download(work, problem):
     assert f"./mth: no such folder; did you mean 'math'? {looked}" in told
     assert f"experts/math: no such folder {looked}" in told
     assert "hf download" not in told
-    told = problem(None, **placed(work, "study.yml"))
-    assert "evaluate.include_path: tasks: no such folder (looked in" in told
     told = problem(None, **placed(work, experts={**POOLS, "task": "math"}))
     assert "the study does not say where math is: add --experts FILE, or write a folder" in told
 

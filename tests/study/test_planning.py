@@ -5,12 +5,12 @@ import shutil
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
 
 import layerswap_method
 from ablations.study import identity
 from ablations.study.describe import describe_plan
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
+from tests.standins.tuned import save_adapter
 from tests.study.conftest import count_models
 
 RECIPE = study_document()["recipe"]
@@ -44,27 +44,6 @@ def test_a_stored_dtype_written_out_is_no_change_and_another_is(plan):
     base, task, same, other = plan(vary=vary).cells
     assert task.weights_key == same.weights_key
     assert len({base.weights_key, task.weights_key, other.weights_key}) == 3
-
-
-def test_pairs_are_crossed_and_languages_asked(plan):
-    found = plan(
-        experts={"task": ["math", "math_2"], "language": CODES},
-        evaluate={"tasks": ["words"], "languages": {"sw": ["words_sw"], "te": ["words_te"]}},
-        baseline=["base", "soup", "language_expert"],
-        vary={"bottom_layers": [1]},
-    )
-    recipes = [cell for cell in found.cells if cell.kind == "recipe"]
-    assert [(c.experts["task"], c.experts["language"], c.language) for c in recipes] == [
-        *(("math", "swahili", "sw"), ("math", "telugu", "te")),
-        *(("math_2", "swahili", "sw"), ("math_2", "telugu", "te")),
-    ]
-    assert [cell.request.tasks for cell in recipes[:2]] == [
-        ("words", "words_sw"),
-        ("words", "words_te"),
-    ]
-    assert found.cells[0].request.tasks == ("words", "words_sw", "words_te")
-    assert sum(cell.kind == "soup" for cell in found.cells) == 4
-    assert len({cell.label for cell in found.cells}) == len(found.cells) == 11
 
 
 def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, experts):
@@ -150,15 +129,12 @@ def test_any_parameter_of_another_method_can_be_varied(plan):
 
 def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
-    text = describe_plan(found, found.cells, materialize=False)
-    assert "cost: 6 evaluations for 6 cells" in text
-    assert "models to load: 6" in text
-    assert "checkpoints written to disk: 1 (" in text
     done = set(found.cells[0].records.values())
-    text = describe_plan(found, found.cells, materialize=True, finished=done)
-    assert "cost: 5 evaluations for 6 cells" in text
-    assert "models to load: 5" in text
-    assert "checkpoints written to disk: 5 (" in text
+    for materialize, finished, evaluations, checkpoints in ((False, (), 6, 1), (True, done, 5, 5)):
+        text = describe_plan(found, found.cells, materialize=materialize, finished=finished)
+        assert f"cost: {evaluations} evaluations for 6 cells" in text
+        assert f"models to load: {evaluations}" in text
+        assert f"checkpoints written to disk: {checkpoints} (" in text
 
 
 def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
@@ -260,13 +236,9 @@ def test_what_is_wrong_is_said_before_anything_runs(problem, changes, message):
     assert message in problem(**{**changes, "recipe": recipe})
 
 
-@pytest.mark.parametrize("file", ["adapter_config.json", "adapter_model.safetensors"])
-def test_a_damaged_adapter_is_told_by_the_plan(problem, tmp_path, experts, file):
-    adapter = tmp_path / "adapter"
-    adapter.mkdir()
-    save_file({"x": torch.zeros(1)}, adapter / "adapter_model.safetensors")
-    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2, "lora_alpha": 4}')
-    (adapter / file).write_text("{")
+def test_a_damaged_adapter_is_told_by_the_plan(problem, tmp_path, experts):
+    adapter = save_adapter(tmp_path / "adapter", {"x": torch.zeros(1)}, 2, 4, [])
+    (adapter / "adapter_model.safetensors").write_text("{")
     document = yaml.safe_load(experts.read_text())
     document["experts"]["math"] = f"{document['experts']['base']}+{adapter}"
     told = problem(write_yaml(tmp_path / "damaged.yml", document))

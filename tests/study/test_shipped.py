@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import peft
 import pytest
@@ -14,14 +13,12 @@ from ablations.cli import main
 from ablations.study.checks import expert_names
 from ablations.study.files import STUDIES, read_experts_file, read_study
 from ablations.train import fusion
-from layerswap_method.recipe.references import named_models
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
 from tests.standins.tuned import train_adapter
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
 assert FILES
-RECIPES = Path(__file__).parents[2] / "recipes"
 EXPERTS = sorted((STUDIES / "experts").rglob("*.yml"))
 HEADER = ("# What:", "# Run:", "# Needs:", "# Source:", "# Expected:")
 FIT_ONE_MACHINE = {"gpu_memory_utilization", "kv_cache_gib", "dtype", "limit"}
@@ -54,24 +51,6 @@ def test_a_study_is_named_as_its_file_and_fits_its_experts_and_tasks(path):
     evaluate = document["evaluate"]  # nothing in it fits the pocket only
     said = {*document.get("recipe", {}), *evaluate, *evaluate.get("options", {})}
     assert not said & FIT_ONE_MACHINE
-
-
-def names_in(references):
-    """Return the models' and adapters' own names: the last parts of their ids and paths."""
-    parts = (part for reference in references for part in reference.split("+"))
-    return {part.split("@")[0].rstrip("/").rpartition("/")[2] for part in parts}
-
-
-def test_every_family_of_the_recipes_has_an_experts_file():
-    """A recipe's models are another pair of a family that a file names, or that file's own."""
-    files = [
-        names_in(each.path for each in read_experts_file(path).experts.values()) for path in EXPERTS
-    ]
-    recipes = [path for path in RECIPES.rglob("*.yml") if RECIPES / "experts" not in path.parents]
-    assert len(recipes) > 40
-    for path in recipes:
-        models = names_in(named_models(yaml.safe_load(path.read_text(encoding="utf-8"))))
-        assert any(models & names for names in files), path
 
 
 FITTING = [

@@ -53,16 +53,14 @@ def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
     assert asked["math+telugu"] == ("layerswap_mgsm_en",)
 
 
-def test_own_tasks_and_benchmarks_go_together(plan, experts, models, shipped):
+def test_own_tasks_and_benchmarks_go_together(plan, experts, models):
     found = plan(experts, **small({"tasks": ["words"], "benchmarks": ["mgsm"]}))
     cells = {cell.label: cell for cell in found.cells}
     assert cells["math+swahili"].request.tasks == ("words", "layerswap_mgsm_sw")
-    assert cells["math+swahili"].request.include_path == models / "tasks"
-    # Each task has the key that it has alone.
-    own = plan(experts, **small({"tasks": ["words"]}))
-    theirs = plan(shipped, **small({"benchmarks": ["mgsm"]}))
-    for one, other in zip(own.cells, theirs.cells, strict=True):
-        assert cells[one.label].records == {**one.records, **other.records}
+    for cell in plan(
+        experts, **small({"tasks": ["words"]})
+    ).cells:  # with the key that it has alone
+        assert cell.records.items() <= cells[cell.label].records.items()
 
 
 @pytest.mark.skipif(sandbox.probe() is not None, reason=f"no sandbox here: {sandbox.probe()}")

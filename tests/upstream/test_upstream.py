@@ -1,9 +1,11 @@
-"""The method in a copy of mergekit without our package: the same tensors."""
+"""The method in a copy of mergekit without our package: the same tensors; mergekit's own tests."""
 
 import shutil
 import subprocess
+import sys
+import tarfile
 import tomllib
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
 from pathlib import Path
 
 import mergekit
@@ -41,6 +43,12 @@ class Copy(Environment):
         command = ["git", "apply", *options, str(FOLDER / patch)]
         subprocess.run(command, cwd=self.site_packages, env=variables, check=True)
 
+    def add_the_method(self, *options):
+        """Do what the README says: three files and a patch."""
+        shutil.copy(FOLDER / "layer_swap.py", self.site_packages / "mergekit" / "merge_methods")
+        shutil.copy(THEIR_TEST, self.site_packages / "tests" / "test_layer_swap.py")
+        self.apply("new/register.patch", *options)
+
     def pytest(self, *names):
         """Run tests of the copy, with none of our plug-ins, settings or cache."""
         paths = [self.site_packages / name for name in names]
@@ -67,10 +75,7 @@ def copy(tmp_path, packages):  # noqa: F811
 def mergekit_with_it(tmp_path_factory, packages):  # noqa: F811
     made = make_copy(tmp_path_factory.mktemp("upstream") / "venv", packages)
     assert made.code("import layerswap_method", check=False).returncode == 1
-    # What the README says.
-    shutil.copy(FOLDER / "layer_swap.py", made.site_packages / "mergekit" / "merge_methods")
-    shutil.copy(THEIR_TEST, made.site_packages / "tests" / "test_layer_swap.py")
-    made.apply("new/register.patch", "--include=mergekit/*")  # the installed package has no tests
+    made.add_the_method("--include=mergekit/*")  # the installed package has no tests
     return made
 
 
@@ -104,6 +109,22 @@ def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
 @pytest.mark.slow
 def test_the_new_tests_pass_there(mergekit_with_it):
     mergekit_with_it.pytest("tests/test_layer_swap.py")
+
+
+@pytest.mark.slow
+def test_mergekits_own_tests_pass_there(copy, tmp_path):
+    """Its release has them all but `tests/common.py`; it comes from the package index."""
+    name = f"mergekit=={version('mergekit')}"
+    flags = ["--no-deps", "--no-binary", "mergekit", "--dest", str(tmp_path), name]
+    if subprocess.run([sys.executable, "-m", "pip", "download", *flags], check=False).returncode:
+        pytest.skip("mergekit's release cannot be downloaded from the package index")
+    (archive,) = tmp_path.glob("mergekit-*.tar.gz")
+    with tarfile.open(archive) as opened:
+        opened.extractall(tmp_path / "release", filter="data")
+    for test in (tmp_path / "release").glob("*/tests/test_*.py"):
+        shutil.copy(test, copy.site_packages / "tests")
+    copy.add_the_method()
+    copy.pytest("tests")
 
 
 @pytest.mark.slow

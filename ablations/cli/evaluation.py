@@ -21,7 +21,7 @@ from ablations.cli.options import (
     pop_settings,
     settings_option,
 )
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 
 
 @click.command()
@@ -182,10 +182,10 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
         from ablations.runner.records import load_run
 
         with as_input_errors():
-            tell(Step("reading the records"))
+            show_step(Step("reading the records"))
             loaded = load_run(run)
             folder = out or run / "report"
-            tell(Step("computing tables, tests and figures"))
+            show_step(Step("computing tables, tests and figures"))
             result = make_report(loaded, draw=format != ("csv",))
         files = write_report(result, format, folder)
     for path in files:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import click
 
 from ablations.machine.names import printable
-from ablations.machine.progress import Step, above, status_line, tell
+from ablations.machine.progress import Step, above, show_step, status_line
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -40,7 +40,7 @@ def watched(what: str = "starting") -> Iterator[None]:
     """
     handler, logger = _Handler(logging.WARNING), logging.getLogger("layerswap")
     with status_line():
-        tell(Step(what))
+        show_step(Step(what))
         logger.addHandler(handler)
         try:
             yield

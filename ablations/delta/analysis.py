@@ -12,7 +12,7 @@ from ablations.delta.heatmap import draw_heatmaps
 from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.machine.names import slug
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import check_place, write_bytes, write_errors, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
@@ -57,7 +57,7 @@ def delta(
             "--base and --threshold need an EXPERT: add the expert to draw next to "
             f"{reference!r}, or give --reference alone"
         )
-    tell(Step("drawing figures"))
+    show_step(Step("drawing figures"))
     with write_errors(out):
         for profile in profiles:
             place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")

@@ -19,7 +19,7 @@ from ablations.engines.backends import backend_versions, check_devices, resolve_
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_loading import check_tasks
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
@@ -143,7 +143,7 @@ def plan_study(
     InputError.raise_any(where, problems)
     base = next(iter(experts.values()))
     study = _with_dtype(study, base)
-    tell(Step("planning the cells"))
+    show_step(Step("planning the cells"))
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     problems += checks.tokenizer_problems(cells, experts)
     if checkpoints:
@@ -157,7 +157,7 @@ def plan_study(
 
     cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
-    tell(Step("reading the experts"))
+    show_step(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say, show_log, watched
+from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
     FILE,
@@ -72,7 +72,7 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         settings |= {name: value for name, value in named.items() if value}
         chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         result = evaluate_model(model, chosen, languages)
-    say(result.report())
+    print_line(result.report())
 
 
 @click.command()
@@ -147,11 +147,11 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
             **options,
         )
         if dry_run:
-            say(runner.dry_run(study, chosen))
+            print_line(runner.dry_run(study, chosen))
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.run_study(study, chosen)
-    say(result.report())
+    print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.write import answer_text, make_report
         from ablations.runner.records import load_run
@@ -159,7 +159,7 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
         finished = load_run(result.out)
         answer = answer_text(make_report(finished, draw=False)) if finished.cells else ""
     if answer:
-        say(f"\n{answer}")
+        print_line(f"\n{answer}")
     if result.summary.failed:
         sys.exit(1)
 
@@ -191,7 +191,7 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     for path in files:
         if path.parent == folder:
             click.echo(path)
-    say(f"\n{answer_text(result)}")
+    print_line(f"\n{answer_text(result)}")
 
 
 @click.command()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say, show_log, watched
+from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import FOLDER, byte_progress, folder_option, names_option
 
 
@@ -25,7 +25,7 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
 
     with watched("reading configs, headers and tokenizers"):
         result = compare_models(models, base)
-    say(result.table())
+    print_line(result.table())
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
@@ -46,7 +46,7 @@ def verify(merged: str, published: str) -> None:
         with byte_progress("comparing", weight_bytes(ours)) as advance:
             comparison = compare(ours, theirs, advance)
     for line in describe(comparison, merged, published):
-        say(line)
+        print_line(line)
     sys.exit(0 if comparison.is_equal else 1)
 
 
@@ -78,7 +78,7 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
         from ablations.delta.analysis import delta as analyse
 
         for line in analyse(experts, base, out=out, **options):
-            say(line, err=line.startswith("Warning:"))
+            print_line(line, err=line.startswith("Warning:"))
 
 
 @click.command(short_help="Measure how far experts moved from their base.")
@@ -104,7 +104,7 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
         from ablations.train.divergence import divergence as measure
 
         for line in measure(experts, base, texts=texts, out=out):
-            say(line)
+            print_line(line)
 
 
 @click.command(short_help="Complete the model card of a merged folder.")
@@ -128,4 +128,4 @@ def card(model: Path, offline: bool, **options: Any) -> None:
     from ablations.card import write_card
 
     with watched("writing the card"):
-        say(str(write_card(model, hub=not offline, **options)))
+        print_line(str(write_card(model, hub=not offline, **options)))

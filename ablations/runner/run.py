@@ -242,7 +242,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         backend=options.backend,
         cache=out / FINGERPRINTS,
         dry=dry,
-        here=options.executor == "local" and not dry,
+        is_engine_local=options.executor == "local" and not dry,
         only=options.only,
         isolation=options.isolation,
     )

@@ -102,7 +102,7 @@ def plan_study(
     backend: BackendChoice = "auto",
     cache: Path | None = None,
     dry: bool = False,
-    here: bool = False,
+    is_engine_local: bool = False,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
 ) -> StudyPlan:
@@ -115,7 +115,7 @@ def plan_study(
         backend: what is to evaluate.
         cache: file of the experts' fingerprints.
         dry: whether to download no expert, read no weights or data and write nothing.
-        here: whether this machine will run the engine, so that it must have the GPUs.
+        is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
 
@@ -128,11 +128,11 @@ def plan_study(
         study = checks.with_benchmarks(study)
     folders = (own_folder(file.path), folder)
     problems += checks.study_problems(study, folders)
-    unfound = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
-    problems += expand(study, unfound, num_layers=None)[1]
+    placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
+    problems += expand(study, placeholders, num_layers=None)[1]
     with _collected(problems):
         chosen = resolve_backend(backend)
-        if here:
+        if is_engine_local:
             check_devices(chosen, study.evaluate.options)
     with _collected(problems):
         requests = _requests(study, isolation)

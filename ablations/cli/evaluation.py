@@ -60,7 +60,7 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table, in the form of the
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
-    with equal model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling, ...).
+    with the same model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling).
     """
     show_log()
     with watched():

@@ -70,9 +70,9 @@ def verify(merged: str, published: str) -> None:
 def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
-    An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
-    writes delta.csv, one row per tensor, and a heatmap as in the paper's Figure 2. Figures need
-    matplotlib: pip install 'layerswap[plot]'.
+    An EXPERT is a folder, a hub id or base+adapter. Prints how much changed; writes delta.csv, one
+    row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
+    pip install 'layerswap[plot]'.
     """
     with watched():
         from ablations.delta.analysis import delta as analyse
@@ -97,7 +97,7 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
     """Measure how far experts are from their base.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints the norm of the change of the weights,
-    relative to the base's, and the drift of the hidden states. layerswap delta compares experts.
+    relative to the base's, and the drift of the hidden states. layerswap delta shows where.
     """
     show_log()
     with watched():

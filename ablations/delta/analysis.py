@@ -28,7 +28,7 @@ def delta(
     threshold: float | None = None,
     reference: str | None = None,
 ) -> Iterator[str]:
-    """Analyse, write files and yield what to tell; a warning starts with ``Warning:``.
+    """Analyse, write files and yield lines to print; a warning starts with ``Warning:``.
 
     Args:
         experts: folders, hub ids or ``base+adapter``; none draws the `reference` alone.

@@ -185,7 +185,7 @@ def describe_scaling(study: Study, num_layers: int) -> str:
 
 
 def baseline_document(kind: BaselineKind, template: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the recipe of a baseline, of roles, with the dtype and tokenizer of the template.
+    """Return a baseline's recipe: models by role, dtype and tokenizer from the template.
 
     An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in.
     """

@@ -153,7 +153,7 @@ def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
 def divergence(
     experts: Sequence[str], base: str, *, texts: Path | None, out: Path
 ) -> Iterator[str]:
-    """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield what to tell.
+    """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield log lines.
 
     `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
 

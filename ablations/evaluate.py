@@ -1,8 +1,8 @@
 """The paper's benchmarks on one model: a study of one unmerged model, and its Table 5.
 
 The run folder is that of any study (`ablations.runner.records`): finished tasks are not evaluated
-again, and one more language or benchmark adds only its own. The table of arXiv 2410.01335 has next
-to the score what the paper's does not have: the other extraction, the share of answers in the right
+again, and one more language or benchmark adds only its own. Next to the score our table has what
+that of the paper (arXiv 2410.01335) lacks: the other extraction, the share of answers in the right
 language, the share cut off.
 """
 

@@ -106,7 +106,7 @@ def _give_up(error: Exception) -> None:
         return
     failure = error
     logging.getLogger("layerswap").warning(
-        "layer_swap is not available: layerswap could not join this mergekit (%s: %s). "
+        "layer_swap is not available: layerswap could not register with this mergekit (%s: %s). "
         "mergekit works on without it. Reinstall it with "
         "`pip install --force-reinstall --no-deps layerswap`, or remove it with "
         "`pip uninstall layerswap`.",

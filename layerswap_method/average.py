@@ -120,6 +120,6 @@ def weighted_average(
     for tensor, weight in others:
         wide = tensor.to(compute)
         total.add_(wide if weight == 1 else wide * weight)
-    # A tensor: by a plain number, a GPU multiplies with the inverse, which rounds twice.
+    # By a tensor: for a plain number a GPU multiplies by the inverse, which rounds twice.
     total.div_(total.new_tensor(math.fsum(coefficients)))
     return total.to(result)

@@ -139,9 +139,9 @@ def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterato
             unequal = one.double() != values
         if bool(unequal.any()):
             differs = True
-            apart = (one.double() - values)[unequal].abs()
-            largest = float(torch.maximum(apart.max(), torch.tensor(largest).double()))
-            squares += float(apart.square().sum())
+            distances = (one.double() - values)[unequal].abs()
+            largest = float(torch.maximum(distances.max(), torch.tensor(largest).double()))
+            squares += float(distances.square().sum())
     if differs:
         relative = math.sqrt(squares) / math.sqrt(norm) if norm else math.inf if squares else 0.0
         yield Difference(name, decoder_layer(name), largest, relative)

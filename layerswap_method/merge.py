@@ -85,7 +85,7 @@ def write_merge(
         LOG.warning("%s", warning)
     yield from merge.lines
     how: Any = {"threads": options.threads, "device": options.device}
-    # What is written where: the same merge goes through the same folder.
+    # Names the temporary folder: the same merge to the same place goes through the same one.
     mixes = MIXES.dump_json(dict(merge.tensors)).decode()
     content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
     key = hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -28,7 +28,7 @@ Source = Literal["task", "language", "average", "base"]
 SOURCES: tuple[Source, ...] = get_args(Source)
 
 MODULES = ("attention", "mlp")
-"""The parts of a layer that can be chosen apart, as `tensor_names` names them."""
+"""The parts of a layer that can be chosen separately, as `tensor_names` names them."""
 
 Placement = Literal["outer", "middle", "random", "alternating", "layers", "soup", "delta_share"]
 """Where the swapped layers sit; `outer` is the paper's. `soup` averages every layer, and
@@ -39,8 +39,8 @@ Placement = Literal["outer", "middle", "random", "alternating", "layers", "soup"
 class LayerPlan:
     """The source of every decoder layer, index 0 at the embedding side.
 
-    Where attention and MLP are chosen apart, `modules` has the sources of either in every layer,
-    and `sources` are those of the rest (its norms); else it is {}.
+    Where attention and MLP are chosen separately, `modules` has the sources of either in every
+    layer, and `sources` are those of the rest (its norms); else it is {}.
     """
 
     sources: tuple[Source, ...]
@@ -68,8 +68,8 @@ class LayerPlan:
     def from_text(cls, text: str) -> LayerPlan:
         """Return the plan of a string, one letter a layer: t(ask), l(anguage), a(verage), b(ase).
 
-        Where attention and MLP are chosen apart there are three rows, joined by slashes: the rest
-        of each layer, attention, MLP.
+        Where attention and MLP are chosen separately, there are three rows, joined by slashes: the
+        rest of each layer, attention, MLP.
         """
         letters = {source[0]: source for source in SOURCES}
         rows = [tuple(letters.get(letter) for letter in row) for row in text.split("/")]

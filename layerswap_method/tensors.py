@@ -166,7 +166,7 @@ class MixReader:
         dtype = torch_dtype(term.dtype)
         tensor = read_rows(term.stored, slice(start, stop)).to(dtype)
         if term.change is not None:
-            # Whole, and on the CPU: of a part of the rows, or on a GPU, its product rounds apart.
+            # Whole and on the CPU: a GPU, or a part of the rows, would round its product otherwise.
             if position not in self._deltas:
                 compute = torch.promote_types(dtype, torch.float32)
                 self._deltas[position] = term.change.read(compute)

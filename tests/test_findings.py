@@ -88,7 +88,7 @@ ROWS = {
         *(task_arithmetic("1.0"), task_arithmetic("0.75")),
         compared("real_model:layer swap", "real_model_joint:task expert"),
     ],
-    "And if the language expert was trained in those layers alone?": lambda: [
+    "And if the language expert was trained in the swapped layers alone?": lambda: [
         compared("real_model_outer:layer swap", "real_model_layers:layer swap b=5 u=2"),
         *real_model("real_model_outer", "task expert", "soup"),
         *real_model("real_model_disjoint", "task expert", "soup"),

@@ -45,7 +45,7 @@ def index_text(root: Path) -> str:
         recipes.setdefault(folder, []).append(_row(name, path.read_text(encoding="utf-8")))
     order = [*_SECTIONS, *sorted(set(recipes) - set(_SECTIONS))]
     tables = []
-    for folder in (each for each in order if each in recipes):
+    for folder in [name for name in order if name in recipes]:
         head = "| recipe | what | settings |"
         rule = "|" + "---|" * 3
         title = _SECTIONS.get(folder, folder)

@@ -73,7 +73,7 @@ def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
             into = languages[target]
             yield {
                 **_head("flores", f"{source}-{target}", into),
-                **_data("flores", {each: languages[each].flores for each in (source, target)}),
+                **_data("flores", {code: languages[code].flores for code in (source, target)}),
                 "doc_to_text": (
                     f"Translate this from {languages[source].name} to {into.name}:\n"
                     f"{languages[source].name}: {{{{source}}}}\n{into.name}:"

@@ -109,13 +109,13 @@ def _end_soon(ctx: click.Context) -> None:
         timer = threading.Timer(1.5, leave)
         timer.daemon = True
         timer.start()
-        # Where a library's callback swallows the interrupt, Python would tell of it.
+        # Where a library's callback swallows the interrupt, Python would print it.
         sys.unraisablehook = lambda _: None
         signal.default_int_handler(number, frame)
 
     default, is_main = signal.default_int_handler, threading.main_thread()
     if is_main is threading.current_thread() and signal.getsignal(signal.SIGINT) is default:
-        # Python's tracker of shared resources cleans up after an early end, and would tell of it.
+        # Python's tracker of shared resources cleans up after an early end, and would warn of it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         signal.signal(signal.SIGINT, press)
         ctx.call_on_close(lambda: signal.signal(signal.SIGINT, default))

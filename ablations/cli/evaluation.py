@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say, show_log, watched
+from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
     FILE,
@@ -21,7 +21,7 @@ from ablations.cli.options import (
     pop_settings,
     settings_option,
 )
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 
 
 @click.command()
@@ -60,7 +60,7 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table, in the form of the
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
-    with equal model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling, ...).
+    with the same model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling).
     """
     show_log()
     with watched():
@@ -72,7 +72,7 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         settings |= {name: value for name, value in named.items() if value}
         chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         result = evaluate_model(model, chosen, languages)
-    say(result.report())
+    print_line(result.report())
 
 
 @click.command()
@@ -147,11 +147,11 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
             **options,
         )
         if dry_run:
-            say(runner.dry_run(study, chosen))
+            print_line(runner.dry_run(study, chosen))
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.run_study(study, chosen)
-    say(result.report())
+    print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.write import answer_text, make_report
         from ablations.runner.records import load_run
@@ -159,7 +159,7 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
         finished = load_run(result.out)
         answer = answer_text(make_report(finished, draw=False)) if finished.cells else ""
     if answer:
-        say(f"\n{answer}")
+        print_line(f"\n{answer}")
     if result.summary.failed:
         sys.exit(1)
 
@@ -182,16 +182,16 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
         from ablations.runner.records import load_run
 
         with as_input_errors():
-            tell(Step("reading the records"))
+            show_step(Step("reading the records"))
             loaded = load_run(run)
             folder = out or run / "report"
-            tell(Step("computing tables, tests and figures"))
+            show_step(Step("computing tables, tests and figures"))
             result = make_report(loaded, draw=format != ("csv",))
         files = write_report(result, format, folder)
     for path in files:
         if path.parent == folder:
             click.echo(path)
-    say(f"\n{answer_text(result)}")
+    print_line(f"\n{answer_text(result)}")
 
 
 @click.command()

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import click
 
 from ablations.machine.names import printable
-from ablations.machine.progress import Step, above, status_line, tell
+from ablations.machine.progress import Step, above, show_step, status_line
 
 
-def say(text: str, *, err: bool = False) -> None:
+def print_line(text: str, *, err: bool = False) -> None:
     """Print `text` on stdout, or on stderr; above the status line, if there is one."""
     text = printable(text)
     if not above(text, sys.stderr if err else sys.stdout):
@@ -33,14 +33,14 @@ class _Handler(logging.Handler):
 
 @contextmanager
 def watched(what: str = "starting") -> Iterator[None]:
-    """Show a status line on a terminal until the block ends; print lines in it by `say`.
+    """Show a status line on a terminal until the block ends; print lines in it by `print_line`.
 
     Args:
         what: what is being done until another step is given.
     """
     handler, logger = _Handler(logging.WARNING), logging.getLogger("layerswap")
     with status_line():
-        tell(Step(what))
+        show_step(Step(what))
         logger.addHandler(handler)
         try:
             yield

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say, show_log, watched
+from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import FOLDER, byte_progress, folder_option, names_option
 
 
@@ -25,7 +25,7 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
 
     with watched("reading configs, headers and tokenizers"):
         result = compare_models(models, base)
-    say(result.table())
+    print_line(result.table())
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
@@ -46,7 +46,7 @@ def verify(merged: str, published: str) -> None:
         with byte_progress("comparing", weight_bytes(ours)) as advance:
             comparison = compare(ours, theirs, advance)
     for line in describe(comparison, merged, published):
-        say(line)
+        print_line(line)
     sys.exit(0 if comparison.is_equal else 1)
 
 
@@ -70,15 +70,15 @@ def verify(merged: str, published: str) -> None:
 def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
-    An EXPERT is a folder, a hub id or base+adapter. Prints each layer's share of the change;
-    writes delta.csv, one row per tensor, and a heatmap as in the paper's Figure 2. Figures need
-    matplotlib: pip install 'layerswap[plot]'.
+    An EXPERT is a folder, a hub id or base+adapter. Prints how much changed; writes delta.csv, one
+    row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
+    pip install 'layerswap[plot]'.
     """
     with watched():
         from ablations.delta.analysis import delta as analyse
 
         for line in analyse(experts, base, out=out, **options):
-            say(line, err=line.startswith("Warning:"))
+            print_line(line, err=line.startswith("Warning:"))
 
 
 @click.command(short_help="Measure how far experts moved from their base.")
@@ -97,14 +97,14 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
     """Measure how far experts are from their base.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints the norm of the change of the weights,
-    relative to the base's, and the drift of the hidden states. layerswap delta compares experts.
+    relative to the base's, and the drift of the hidden states. layerswap delta shows where.
     """
     show_log()
     with watched():
         from ablations.train.divergence import divergence as measure
 
         for line in measure(experts, base, texts=texts, out=out):
-            say(line)
+            print_line(line)
 
 
 @click.command(short_help="Complete the model card of a merged folder.")
@@ -128,4 +128,4 @@ def card(model: Path, offline: bool, **options: Any) -> None:
     from ablations.card import write_card
 
     with watched("writing the card"):
-        say(str(write_card(model, hub=not offline, **options)))
+        print_line(str(write_card(model, hub=not offline, **options)))

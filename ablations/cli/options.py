@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -68,7 +68,7 @@ def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
         nonlocal done
         with lock:  # several threads write
             done += count
-            tell(Step(what, done, size, unit="bytes"))
+            show_step(Step(what, done, size, unit="bytes"))
 
     advance(0)
     yield advance

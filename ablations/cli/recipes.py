@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ablations.cli.log import say, watched
+from ablations.cli.log import print_line, watched
 from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, shard_size_option
 from layerswap_method.errors import InputError
 
@@ -55,7 +55,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
         from ablations.gallery.check import as_text, check_recipe, recipes_of
 
         findings = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
-    say(as_text(findings))
+    print_line(as_text(findings))
     levels = {finding.level for listed in findings.values() for finding in listed}
     sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
 
@@ -77,7 +77,7 @@ def plan(recipe: str, layers: int | None) -> None:
     from ablations.gallery.plan import plan_lines
 
     for line in plan_lines(recipe, layers):
-        say(line)
+        print_line(line)
 
 
 STARTS = Path(__file__).parents[1] / "study" / "starts"
@@ -165,7 +165,7 @@ def merge(
     how |= {"document": file.document, "text": file.text}
     with watched("planning the merge"):
         for line in write_merge(given, models, out, **how):
-            say(line)
+            print_line(line)
 
 
 def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
@@ -210,7 +210,7 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     given = {"shard_bytes": shard_size, "bar": byte_progress, **options}
     with watched("reading the models"):
         for line in write([find_model(model) for model in models], out, **given):
-            say(line)
+            print_line(line)
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
@@ -234,4 +234,4 @@ def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
 
     with watched("swapping the adapters"):
         for line in swap(recipe, find_model, out, rank):
-            say(line)
+            print_line(line)

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.log import say, show_log, watched
+from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
     SEED,
@@ -141,6 +141,6 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
     table = scores_text(make_report(load_run(result.out), draw=False))
-    say(f"\n{result.report()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
+    print_line(f"\n{result.report()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

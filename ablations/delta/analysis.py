@@ -12,7 +12,7 @@ from ablations.delta.heatmap import draw_heatmaps
 from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.machine.names import slug
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import check_place, write_bytes, write_errors, write_text
 from ablations.models.find import find_model
 from ablations.paper.published import published_grid
@@ -28,7 +28,7 @@ def delta(
     threshold: float | None = None,
     reference: str | None = None,
 ) -> Iterator[str]:
-    """Analyse, write files and yield what to tell; a warning starts with ``Warning:``.
+    """Analyse, write files and yield lines to print; a warning starts with ``Warning:``.
 
     Args:
         experts: folders, hub ids or ``base+adapter``; none draws the `reference` alone.
@@ -57,7 +57,7 @@ def delta(
             "--base and --threshold need an EXPERT: add the expert to draw next to "
             f"{reference!r}, or give --reference alone"
         )
-    tell(Step("drawing figures"))
+    show_step(Step("drawing figures"))
     with write_errors(out):
         for profile in profiles:
             place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")

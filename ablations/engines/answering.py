@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.scoring.observed import Outcome
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -200,9 +200,9 @@ class Answering:
     def _advance(self, answered: int) -> None:
         self._done += answered
         if self._total:
-            tell(Step(self._task, self._items * self._done / self._total, self._items))
+            show_step(Step(self._task, self._items * self._done / self._total, self._items))
         if answered and self._done == self._total:
-            tell(Step(f"{self._task}: scoring"))
+            show_step(Step(f"{self._task}: scoring"))
 
 
 def longest_first(question: Question) -> tuple[int, str]:

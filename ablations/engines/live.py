@@ -20,7 +20,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.machine.fingerprint import hash_file
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.read import merge_of_one
@@ -191,7 +191,7 @@ class LiveEvaluator:
         Before that one small tensor is changed, which the probe must notice: an engine that loads
         nothing would pass otherwise.
         """
-        tell(Step("checking that weights can be loaded into the engine"))
+        show_step(Step("checking that weights can be loaded into the engine"))
         tensors = self._base.tensors
         self._baseline = Baseline(self._ask_probe(), self._ask_probe())
         if (name := _final_norm(self._base)) is not None:
@@ -220,7 +220,7 @@ class LiveEvaluator:
         """Load a whole model, unless it is loaded."""
         if tensors == self._loaded:
             return
-        tell(Step("loading the weights"))
+        show_step(Step("loading the weights"))
         self._loaded = None
         self._lm.load(tensors)
         self._loaded = tensors

@@ -16,7 +16,7 @@ from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.models.fit import check_context
 from ablations.scoring.observed import notes_on, task_notes
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
@@ -45,7 +45,7 @@ def start_model(
     from safetensors import SafetensorError
 
     model = str(model)
-    tell(Step(f"starting {backend} on {model}"))
+    show_step(Step(f"starting {backend} on {model}"))
     try:
         with quietly():
             check_context(model, options.max_model_len)
@@ -86,7 +86,7 @@ def run_tasks(
         InputError: for unknown tasks, or a task whose data cannot be read.
     """
     tasks, skipped = load_tasks(request)
-    tell(Step(f"{', '.join(request.tasks)}: preparing prompts"))
+    show_step(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
     set_protocol(lm, request, folder)
     raw: Any = {"samples": {}, "configs": {}}

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ablations.engines.quiet import quietly
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.contents import with_placed_data
@@ -92,7 +92,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         find_isolation(request.isolation)
     tasks: list[Any] = []
     for name in choice.chosen:
-        tell(Step(f"reading the data of {name}"))
+        show_step(Step(f"reading the data of {name}"))
         with task_errors(name, manager.task_index[name].yaml_path), quietly():
             loaded = manager.load([name])["tasks"].values()
             for task in loaded:
@@ -197,7 +197,7 @@ def task_manager(request: EvaluationRequest) -> Any:
     Raises:
         InputError: for a folder that does not exist, or unknown tasks.
     """
-    tell(Step("reading the task files"))
+    show_step(Step("reading the task files"))
     if not request.task_folder.is_dir():
         raise InputError(f"{request.task_folder}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
@@ -243,7 +243,7 @@ def lm_eval_index() -> Mapping[str, Any]:
     """Return lm-eval's index of its own tasks: ten thousand files, about eight seconds."""
     from lm_eval.tasks import TaskManager
 
-    tell(Step("reading lm-eval's index of tasks"))
+    show_step(Step("reading lm-eval's index of tasks"))
     return dict(TaskManager().task_index)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from ablations.engines.answering import task_limit, within
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.data import DataAway
@@ -66,7 +66,7 @@ def measure_tasks(
             why = f"no tokenizer on this machine ({first_line(error)})"
             return {request.tasks[0]: why for request in requests}
         for request in requests:
-            tell(Step(f"counting the tokens of {request.tasks[0]}"))
+            show_step(Step(f"counting the tokens of {request.tasks[0]}"))
             try:
                 sizes[request.tasks[0]] = _size(request, tokenizer, context)
             except DataAway as error:

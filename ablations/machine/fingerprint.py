@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 
 _CHECKPOINT_FILES = (
     *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*", "vocab*"),
@@ -53,7 +53,7 @@ def fingerprint_files(folder: Path, paths: set[Path]) -> str:
     total, done = sum(path.stat().st_size for path in files), 0
     for path in files:
         if total >= _LARGE:
-            tell(Step(f"reading {folder}", done, total, unit="bytes"))
+            show_step(Step(f"reading {folder}", done, total, unit="bytes"))
         name = path.relative_to(folder).as_posix()
         whole.update(f"{name}\0{hash_file(path)}\n".encode())
         done += path.stat().st_size

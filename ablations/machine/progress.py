@@ -37,7 +37,7 @@ _listeners: list[Callable[[Step], None]] = []
 _lines: list[Progress] = []
 
 
-def tell(step: Step) -> None:
+def show_step(step: Step) -> None:
     """Show what is being done, if a listener is set."""
     if _listeners:
         _listeners[-1](step)
@@ -46,7 +46,7 @@ def tell(step: Step) -> None:
 def track(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
     """Yield `things`, showing how many of them were taken."""
     for done, thing in enumerate(things):
-        tell(Step(what, done, len(things), unit=unit))
+        show_step(Step(what, done, len(things), unit=unit))
         yield thing
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import (
@@ -53,7 +53,7 @@ def find_model(
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
     if is_hub_id(reference.partition("+")[0]):
-        tell(Step(""))  # a download shows its own bar
+        show_step(Step(""))  # a download shows its own bar
     try:
         files = find_model_files(reference, folder, download=download, hint=build_hint)
     except InputError as error:

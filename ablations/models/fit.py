@@ -1,4 +1,4 @@
-"""Whether models fit: the experts of a study each other, and a context the positions of a model.
+"""Whether the experts of a study fit each other, and a context the positions of a model.
 
 What experts must share is checked by the merge method (`layerswap_method.checkpoint.compatible`),
 here on all of them at once and before the first cell. No weights are read.
@@ -44,7 +44,7 @@ def unfit_vocabularies(
     experts: Collection[Expert],
     checkpoints: Sequence[Checkpoint],
 ) -> list[str]:
-    """Return why merges cannot be: they take vocabulary rows of models with different numbers.
+    """Return why merges are impossible: they take vocabulary rows of models with different numbers.
 
     The recipes `merges` name `experts`, whose headers are `checkpoints`.
     """

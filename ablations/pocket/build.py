@@ -43,7 +43,7 @@ VERSION = 2
 """Version of the world and the base's training: raised with every change that can change a byte."""
 
 EXPERTS_VERSION = 2
-"""Version of what their training file does not say of experts: raised in the same way."""
+"""Version of what the experts' training files leave open: raised in the same way."""
 
 MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")

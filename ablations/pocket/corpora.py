@@ -1,6 +1,6 @@
 """The training streams: which exercises each model sees, and how often.
 
-The law of this file, tested on thousands of samples: only the base sees arithmetic with words
+The rule of this file, tested on thousands of samples: only the base sees arithmetic with words
 of the target language. Its problems wholly in that language are made of common words alone, and
 rare words stand in problems only where English words stand, too. The experts see none.
 """

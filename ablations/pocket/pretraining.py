@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.pocket.corpora import draw_documents
 from ablations.pocket.exercises import Exercise
 from ablations.pocket.world import NAMES, NUMBERS, SENTENCES, TRANSLATION
@@ -254,7 +254,7 @@ def train(
     muon = Muon(matrices)
     model.train()
     for step in range(training.steps):
-        tell(Step("training base", step, training.steps, unit="steps"))
+        show_step(Step("training base", step, training.steps, unit="steps"))
         factor = rate_factor(step, training)
         for group in optimizer.param_groups:
             group["lr"] = training.learning_rate * factor

@@ -31,7 +31,7 @@ def problems(run: Run, scores: pd.DataFrame) -> list[str]:
         where = f"in {number} of {planned} cells (the first is {part['cell'].iloc[0]})"
         where = f"in all {planned} cells" if number == planned > 1 else where
         lines.append(
-            f"{task} failed {where}: {reason.rstrip('.')}. The same layerswap run retries."
+            f"{task} failed {where}: {reason.rstrip('.')}. The same layerswap run tries again."
         )
     results = scores.drop_duplicates(["cell", "task", "language"])
     left = results[results["state"] != "done"]

@@ -23,7 +23,7 @@ import yaml
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.models.fit import context_of
@@ -153,7 +153,7 @@ class StudyEngine:
 
     def close(self) -> None:
         """End every engine without a check, whose result nobody would read any more."""
-        tell(Step("ending the engine"))
+        show_step(Step("ending the engine"))
         self._close_model()
         if self._live is not None:
             self._live.close()
@@ -206,7 +206,7 @@ class StudyEngine:
 
         plan = self.plan
         if recipe is not None:
-            tell(Step("planning the merge"))
+            show_step(Step("planning the merge"))
             try:
                 stream = recipe.merge(self.experts)
             except InputError as error:  # some kinds of adapters
@@ -217,7 +217,7 @@ class StudyEngine:
             stream = merge_of_one(Model(str(folder), folder))
             how = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
         if self._live is None:
-            tell(Step(f"loading the libraries of {plan.backend}"))
+            show_step(Step(f"loading the libraries of {plan.backend}"))
             self._live = LiveEvaluator(plan.base.folder, plan.backend, plan.options)
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), how
@@ -275,7 +275,7 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
     if single is not None and single.adapter is None:
         yield single.folder
         return
-    tell(Step("merging to disk"))
+    show_step(Step("merging to disk"))
     place = engine.out / ".work" / work.cell.weights_key
     shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
     try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.names import printable
-from ablations.machine.progress import Step, above, status_line, tell
+from ablations.machine.progress import Step, above, show_step, status_line
 from ablations.runner import records
 from ablations.runner.records import Failure, TaskRecord
 from ablations.runner.worker import Job, work
@@ -71,7 +71,7 @@ class Board:
         for file in (records.record_file(job.out, key) for key in self._left):
             if file.is_file():
                 logger.warning("%s is damaged; the task is scored again", file)
-        self._tell()
+        self._show_progress()
 
     @property
     def is_done(self) -> bool:
@@ -93,7 +93,7 @@ class Board:
         if not ended:
             return
         self._left -= ended.keys()
-        self._tell()
+        self._show_progress()
         for cell in self._job.cells:
             keys = set(cell.records.values())
             if not ended.keys().isdisjoint(keys) and self._left.isdisjoint(keys):
@@ -130,9 +130,9 @@ class Board:
         if self._show_cell is not None and any(map(self._is_new, done.values())):
             self._show_cell(cell, {task: record.evaluation for task, record in done.items()})
 
-    def _tell(self) -> None:
+    def _show_progress(self) -> None:
         total = len(self._works)
-        tell(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
+        show_step(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
 
 
 Start = Callable[[Job, Board], None]

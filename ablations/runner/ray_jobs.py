@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ablations.machine.lifetime import take_descendants_along
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.runner.jobs import Board
 from ablations.runner.records import RUN_FILE
 from ablations.runner.worker import Job, work
@@ -51,7 +51,7 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
     # A process per worker: an engine leaves nothing behind for the next one.
     remote = ray.remote(max_calls=1, max_retries=0)(_work).options(**needs)
     workers = {remote.remote(job) for _ in range(count)}
-    tell(Step("starting engines on the cluster"))
+    show_step(Step("starting engines on the cluster"))
     try:
         while workers:
             ended, _ = ray.wait([*workers], timeout=_GRACE_S if board.is_done else _POLL_S)

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import TaskSize, measure_tasks
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.runner import records
 from ablations.runner.engines import StudyEngine
 from ablations.runner.jobs import (
@@ -222,7 +222,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
-    tell(Step("reading the study"))
+    show_step(Step("reading the study"))
     file = read_study(find_study(study), options.settings)
     if options.out is not None:
         return file, options.out.absolute()
@@ -242,7 +242,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         backend=options.backend,
         cache=out / FINGERPRINTS,
         dry=dry,
-        here=options.executor == "local" and not dry,
+        is_engine_local=options.executor == "local" and not dry,
         only=options.only,
         isolation=options.isolation,
     )

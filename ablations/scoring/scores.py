@@ -190,7 +190,7 @@ def _score(
         raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is not a score")
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
-            f"{task}: lm-eval reports {key} = {value}, its {len(items)} samples give {derived}"
+            f"{task}: lm-eval reports {key} = {value}, but its {len(items)} samples give {derived}"
         )
     return TaskScore(
         task=task,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ablations.machine.fingerprint import hash_file
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage
 from ablations.models.find import find_model
 from ablations.pocket.task_files import write_rows
@@ -115,7 +115,7 @@ def _copy(source: Path, folder: Path, **options: Any) -> None:
     """Write the model and tokenizer that transformers reads from `source` to `folder`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tell(Step(f"reading {source.name}"))
+    show_step(Step(f"reading {source.name}"))
     model = AutoModelForCausalLM.from_pretrained(
         source, dtype="float32", local_files_only=True, **options
     )

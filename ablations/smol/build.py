@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage, check_place
 from ablations.smol.base import Choice, ensure_base, write_replay
 from ablations.smol.data import write_data, write_tasks
@@ -41,7 +41,7 @@ def build_smol(source: Choice = "auto") -> None:
         at = holder(ROOT, ".lock")
         raise InputError(f"another build is writing to {ROOT} ({at}); wait for it to end")
     try:
-        tell(Step("base"))
+        show_step(Step("base"))
         base = ensure_base(ROOT / "base", source)
         logger.info("base: %s (stored as %s)", base["name"], base["stored"])
         _ensure("data", write_data)
@@ -58,6 +58,6 @@ def _ensure(name: str, fill: Callable[[Path], None]) -> None:
     stage = Stage(folder, key, "written.json")
     stage.check()
     if not stage.is_done():
-        tell(Step(f"writing {name}"))
+        show_step(Step(f"writing {name}"))
         stage.write(fill)
         logger.info("%s: written", folder)

@@ -28,7 +28,7 @@ _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_tem
 """Keys of the study's recipe that its merged baselines share."""
 
 _BASELINES: Mapping[BaselineKind, Mapping[str, Any]] = {
-    "soup": {"merge_method": "linear", "base_model": "task", "each": {"weight": 1.0}},
+    "soup": {"merge_method": "linear", "base_model": "task", "per_model": {"weight": 1.0}},
     "weighted_soup": {
         "merge_method": LAYER_SWAP,
         "parameters": {"placement": "soup", "weighting": "magnitude"},
@@ -36,13 +36,13 @@ _BASELINES: Mapping[BaselineKind, Mapping[str, Any]] = {
     "ties": {
         "merge_method": "ties",
         "base_model": "base",
-        "each": {"weight": 1.0, "density": 0.2},
+        "per_model": {"weight": 1.0, "density": 0.2},
         "parameters": {"normalize": True, "lambda": 1.0},
     },
 }
-"""Merged baselines; ``each`` is below every model. `linear` averages its base_model in, so the
-donor of the soup is one of its two models. The weighted soup is the paper's: each expert by the
-inverse of its change from the base. TIES has the defaults of its paper (arXiv 2306.01708)."""
+"""Merged baselines; ``per_model`` are the parameters of each model. `linear` averages base_model
+in, so the donor of the soup is one of its two models. The weighted soup is the paper's: each expert
+by the inverse of its change from the base. TIES has its paper's defaults (arXiv 2306.01708)."""
 
 
 def with_values(template: Mapping[str, Any], values: Mapping[str, Value]) -> dict[str, Any]:
@@ -185,14 +185,14 @@ def describe_scaling(study: Study, num_layers: int) -> str:
 
 
 def baseline_document(kind: BaselineKind, template: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the recipe of a baseline, of roles, with the dtype and tokenizer of the template.
+    """Return a baseline's recipe: models by role, dtype and tokenizer from the template.
 
     An unmerged model is a ``passthrough`` of itself, in the dtype it is stored in.
     """
     if kind not in _BASELINES:
         return {"merge_method": "passthrough", "models": [{"model": kind.removesuffix("_expert")}]}
     document = dict(_BASELINES[kind])
-    parameters = {"parameters": document.pop("each")} if "each" in document else {}
+    parameters = {"parameters": document.pop("per_model")} if "per_model" in document else {}
     models = [{"model": role, **parameters} for role in ("task", "language")]
     shared = {key: template[key] for key in _SHARED_KEYS if template and key in template}
     return {**document, "models": models, **shared}

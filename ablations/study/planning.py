@@ -19,7 +19,7 @@ from ablations.engines.backends import backend_versions, check_devices, resolve_
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_loading import check_tasks
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
@@ -102,7 +102,7 @@ def plan_study(
     backend: BackendChoice = "auto",
     cache: Path | None = None,
     dry: bool = False,
-    here: bool = False,
+    is_engine_local: bool = False,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
 ) -> StudyPlan:
@@ -115,7 +115,7 @@ def plan_study(
         backend: what is to evaluate.
         cache: file of the experts' fingerprints.
         dry: whether to download no expert, read no weights or data and write nothing.
-        here: whether this machine will run the engine, so that it must have the GPUs.
+        is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
 
@@ -128,11 +128,11 @@ def plan_study(
         study = checks.with_benchmarks(study)
     folders = (own_folder(file.path), folder)
     problems += checks.study_problems(study, folders)
-    unfound = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
-    problems += expand(study, unfound, num_layers=None)[1]
+    placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
+    problems += expand(study, placeholders, num_layers=None)[1]
     with _collected(problems):
         chosen = resolve_backend(backend)
-        if here:
+        if is_engine_local:
             check_devices(chosen, study.evaluate.options)
     with _collected(problems):
         requests = _requests(study, isolation)
@@ -143,7 +143,7 @@ def plan_study(
     InputError.raise_any(where, problems)
     base = next(iter(experts.values()))
     study = _with_dtype(study, base)
-    tell(Step("planning the cells"))
+    show_step(Step("planning the cells"))
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     problems += checks.tokenizer_problems(cells, experts)
     if checkpoints:
@@ -157,7 +157,7 @@ def plan_study(
 
     cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
-    tell(Step("reading the experts"))
+    show_step(Step("reading the experts"))
     fingerprints = Fingerprints(cache, dry=dry)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()

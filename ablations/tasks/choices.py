@@ -40,7 +40,7 @@ def mmlu_dev_items(items: Any) -> Any:
 
 
 def _of_split(items: Any, split: str) -> Any:
-    return items.select([index for index, each in enumerate(items["split"]) if each == split])
+    return items.select([row for row, name in enumerate(items["split"]) if name == split])
 
 
 class FirstOfSubject(ContextSampler):  # type: ignore[misc]

@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
 from ablations.tasks.data import Source, make_dataset, read_rows
 from layerswap_method.errors import InputError
@@ -139,7 +139,7 @@ def run_answers(
     """
     isolation = find_isolation()
     at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
-    tell(Step(f"running {len(items)} generated programs"))
+    show_step(Step(f"running {len(items)} generated programs"))
     with ThreadPoolExecutor(at_once) as pool:
         firsts = [given[0] for given in answers]
         return list(pool.map(_run_answer, firsts, items, itertools.repeat(isolation)))

@@ -26,12 +26,12 @@ class TwinTask(ConfigurableTask):  # type: ignore[misc]
         """Return a request for each prompt, or for each prompt with each worked answer."""
         options = {name: value for name, value in options.items() if "chat_template" not in name}
         if self.OUTPUT_TYPE == "generate_until":
-            asked = [(prompt, dict(self.config.generation_kwargs)) for prompt in doc["prompts"]]
+            arguments = [(prompt, dict(self.config.generation_kwargs)) for prompt in doc["prompts"]]
         else:
-            asked = [(prompt, text) for prompt in doc["prompts"] for text in doc["solutions"]]
+            arguments = [(prompt, text) for prompt in doc["prompts"] for text in doc["solutions"]]
         return [
-            Instance(request_type=self.OUTPUT_TYPE, doc=doc, arguments=each, idx=number, **options)
-            for number, each in enumerate(asked)
+            Instance(request_type=self.OUTPUT_TYPE, doc=doc, arguments=pair, idx=number, **options)
+            for number, pair in enumerate(arguments)
         ]
 
 
@@ -40,8 +40,8 @@ def score_answers(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, f
 
     ``swapped`` is whether both operations are those of the other.
     """
-    found = [re.search(r"\d\s*([-+*/])\s*\d", answer) for answer in answers]
-    operations = "".join(match[1] if match else "?" for match in found)
+    matches = [re.search(r"\d\s*([-+*/])\s*\d", answer) for answer in answers]
+    operations = "".join(match[1] if match else "?" for match in matches)
     numbers = [re.findall(r"-?\d+", answer.partition("=")[2] or answer) for answer in answers]
     right = [n[:1] == [str(answer)] for n, answer in zip(numbers, doc["answers"], strict=True)]
     return {
@@ -56,13 +56,13 @@ def score_result(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, fl
     return {"both_right": score_answers(doc, answers)["both_right"]}
 
 
-def score_order(doc: Mapping[str, Any], found: Sequence[tuple[float, bool]]) -> dict[str, float]:
+def score_order(doc: Mapping[str, Any], scores: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """Return whether log-likelihoods tell the two problems of a pair apart.
 
     ``order``: subtraction has higher log-odds over addition in the loss than in the gain; half if
     equal. ``both_right``: in each of the two, its own worked answer is likelier.
     """
-    added_to_gain, taken_from_gain, added_to_loss, taken_from_loss = (each[0] for each in found)
+    added_to_gain, taken_from_gain, added_to_loss, taken_from_loss = (score for score, _ in scores)
     gain, loss = taken_from_gain - added_to_gain, taken_from_loss - added_to_loss
     return {
         "order": float(loss > gain) + 0.5 * (loss == gain),

@@ -114,7 +114,7 @@ class AdapterFusion(Frozen):
 
 
 class FrozenLayers(Frozen):
-    """The named layers stay as in the base, or what is outside of layers; the rest is trained."""
+    """The named layers, or what is outside of layers, stay as in the base; the rest is trained."""
 
     kind: Literal["frozen"]
 

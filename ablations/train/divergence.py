@@ -18,7 +18,7 @@ import yaml
 from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
-from ablations.machine.progress import Step, tell, track
+from ablations.machine.progress import Step, show_step, track
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
@@ -119,7 +119,7 @@ def hidden_states(
     import torch
 
     name = (adapter or folder).name
-    tell(Step(f"loading {name}"))
+    show_step(Step(f"loading {name}"))
     tokenizer = load_tokenizer(words or folder)
     model = load_base(folder)
     if adapter is not None:
@@ -153,7 +153,7 @@ def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
 def divergence(
     experts: Sequence[str], base: str, *, texts: Path | None, out: Path
 ) -> Iterator[str]:
-    """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield what to tell.
+    """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield log lines.
 
     `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
 

@@ -120,7 +120,7 @@ def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list
 
 
 def _read(source: Source) -> Sequence[Any]:
-    """Return the rows of a data set, or the lines of a file, a character a byte; see `_parse`.
+    """Return the rows of a data set, or the lines of a file, one character per byte; see `_parse`.
 
     The JSON reader of `datasets` guesses one type for a field of all rows (a date becomes a time, 2
     next to 2.5 is 2.0, a missing field is None) and names no line.

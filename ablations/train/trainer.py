@@ -22,7 +22,7 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.train import fusion
 from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
 from ablations.train.folder import (
@@ -199,7 +199,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, steps = state.global_step, state.max_steps
-        tell(Step(f"training {self._out.name}", step, steps, unit="steps"))
+        show_step(Step(f"training {self._out.name}", step, steps, unit="steps"))
         control.should_log |= control.should_save or step >= steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:

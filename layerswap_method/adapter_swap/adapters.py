@@ -1,6 +1,6 @@
 """The adapter of a `layer_swap`, of LoRA adapters or of prefixes.
 
-What a LoRA adds to the base is read off the merge. Averaging the factors apart is not averaging
+What a LoRA adds to the base is read off the merge. Averaging each factor is not averaging
 the changes: ``(B1 + B2)(A1 + A2)`` has cross terms. The sum is exact when the ranks are stacked::
 
     c1 B1 A1 + c2 B2 A2  ==  [c1 B1, c2 B2] @ [A1; A2]
@@ -59,11 +59,11 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
 
     A tensor of one expert has that expert's two matrices bit for bit, and its scaling. An average
     has both experts' matrices, one below the other, and the scaling of the first. `config` is one
-    adapter's; every change of a higher rank than `rank` is replaced by the nearest one of it.
+    adapter's; a change of a higher rank than `rank` is replaced by the nearest one of that rank.
     """
     changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
     if not changed:
-        raise InputError("swap-adapters: the new adapter would change nothing; take other layers")
+        raise InputError("swap-adapters: the new adapter would change nothing; swap other layers")
     terms = {
         name: [(_read(c), share * (c.scaling / parts[0][0].scaling)) for c, share in parts]
         for name, parts in changed.items()
@@ -189,7 +189,7 @@ def swap_prefixes(
 ) -> tuple[NewAdapter, LayerPlan]:
     """Return the prefix whose layers come from the experts as the recipe's plan says, and the plan.
 
-    They must be of one length: an adapter of peft has one length for all layers. `num_layers` are
+    They must be of one length: an adapter of peft has one length for all layers. `num_layers` is
     the base's.
     """
     spec = recipe.parameters

@@ -110,7 +110,7 @@ def merge_warnings(
 
 
 def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield which of the models that give vocabulary rows have not as many as the first."""
+    """Yield which of the models that give vocabulary rows do not have as many as the first."""
     for other in givers[1:]:
         yield from _row_problems(givers[0], other, _ALIGN)
 

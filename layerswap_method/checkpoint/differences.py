@@ -88,7 +88,7 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
     yield row("norm", [_norm(document) for document in documents])
     normed = [any(n.endswith("self_attn.q_norm.weight") for n in m.tensors) for m in checkpoints]
-    yield row("norms of queries and keys", ["of each head" if each else "none" for each in normed])
+    yield row("norms of queries and keys", ["of each head" if has else "none" for has in normed])
     yield row("biases", [_biases(model) for model in checkpoints])
     tied = [ties(model, *checkpoints) for model in checkpoints]
     yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}a head of its own")

@@ -39,7 +39,7 @@ _NUMPY_NAMES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 STORED_NAMES = {torch_name: name for name, torch_name in TORCH_NAMES.items()}
 
 _BLOCK = 1 << 18
-"""Values of a tensor that are read and computed at a time, about: they stay in the caches."""
+"""About as many values are read and computed at a time: they stay in the processor's caches."""
 
 _ALIGNED = 64
 """Blocks begin at multiples of so many values: vector code then sees the same lanes as in the

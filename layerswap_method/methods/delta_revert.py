@@ -112,7 +112,7 @@ class RevertSpec(Described):
         return "features" if self.by_feature else "expert"
 
 
-class Kept(NamedTuple):
+class ExpertPart(NamedTuple):
     """How much of a tensor stays the expert's, whether fine-tuning changed it or not."""
 
     features: int
@@ -191,7 +191,7 @@ class DeltaRevertRecipe(Recipe):
         with input_errors("delta_revert recipe"):
             layers = spec.layers(num_layers)
         mavs, threshold = _measure(self, models) if spec.by_feature else ({}, None)
-        kept: dict[str, Kept] = {}
+        parts: dict[str, ExpertPart] = {}
 
         def mix(name: str) -> TensorMix:
             layer = decoder_layer(name)
@@ -207,7 +207,8 @@ class DeltaRevertRecipe(Recipe):
             if rule == "features" and mav is not None and threshold is not None:
                 mask = ~(mav.double() < threshold)
                 count = int(mask.sum())
-            kept[name] = Kept(features, count, weights, count * weights // (features or 1))
+            part = ExpertPart(features, count, weights, count * weights // (features or 1))
+            parts[name] = part
             if count in (0, features):
                 whole = theirs if rule == "base" or count < features else ours
                 return whole.copy_mix(name, self.dtype, self.out_dtype)
@@ -218,7 +219,7 @@ class DeltaRevertRecipe(Recipe):
             )
 
         merge = build_merge([ours, theirs], mix, theirs, self.written_dtype)
-        record = plan_record(self, layers, num_layers, threshold, kept)
+        record = plan_record(self, layers, num_layers, threshold, parts)
         return replace(merge, record=record, lines=tuple(log_lines(spec, record)))
 
 
@@ -240,7 +241,7 @@ def _measure(
 
 
 def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: float) -> float:
-    """Return a threshold at which the least that is at least `keep_fraction` of the weights stays.
+    """Return a threshold that leaves the smallest share of the weights from `keep_fraction` on.
 
     `features` has of every tensor the MAV of its features and the number of weights in one. Sorted
     by MAV, the largest first, all stay up to the one that reaches the share, and all others with
@@ -271,11 +272,11 @@ def plan_record(
     layers: frozenset[int],
     num_layers: int,
     threshold: float | None,
-    kept: Mapping[str, Kept],
+    parts: Mapping[str, ExpertPart],
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds."""
-    by_module = defaultdict[str, list[Kept]](list)
-    for name, part in kept.items():
+    by_module = defaultdict[str, list[ExpertPart]](list)
+    for name, part in parts.items():
         by_module["non_layer" if decoder_layer(name) is None else layer_part(name)].append(part)
     return {
         "schema_version": 1,
@@ -287,8 +288,8 @@ def plan_record(
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),
-        "kept": _total(kept.values()),
-        "kept_by_module": {module: _total(parts) for module, parts in by_module.items()},
+        "kept": _total(parts.values()),
+        "kept_by_module": {module: _total(own) for module, own in by_module.items()},
     }
 
 
@@ -297,8 +298,8 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"expert: {record['expert']}; reverts to: {record['base_model']}"
     if record["threshold"] is not None:
         line = f"input features with a mean absolute change below {record['threshold']:.6g} go back"
-        kept = spec.keep_fraction
-        yield line if kept is None else f"{line} (keep_fraction {kept:g})"
+        fraction = spec.keep_fraction
+        yield line if fraction is None else f"{line} (keep_fraction {fraction:g})"
     layers = record["reverted_layers"]
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
@@ -307,7 +308,7 @@ def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
         yield f"{name}: {share} ({100 * (part['fraction'] or 0):.2f} %) stay the expert's"
 
 
-def _total(parts: Iterable[Kept]) -> dict[str, int | float | None]:
-    whole = Kept(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
+def _total(parts: Iterable[ExpertPart]) -> dict[str, int | float | None]:
+    whole = ExpertPart(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
     fraction = whole.kept_weights / whole.weights if whole.weights else None
     return {**whole._asdict(), "fraction": fraction}

@@ -66,8 +66,8 @@ def choose_source(
         average    otherwise                base       otherwise
     """
     if dominance is None:
-        apart = task - language
-        return "task" if apart > threshold else "language" if apart < -threshold else "average"
+        lead = task - language
+        return "task" if lead > threshold else "language" if lead < -threshold else "average"
     if task > (1 + dominance) * language:
         return "task"
     return "language" if language > (1 + dominance) * task else "base"

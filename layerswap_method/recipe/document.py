@@ -72,7 +72,7 @@ Dtype = Annotated[StrictStr, AfterValidator(_check_dtype)]
 
 
 def dtype_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which of the dtypes of a recipe, of any method, is none."""
+    """Yield which dtypes of a recipe, of any method, are no valid dtype."""
     for key in ("dtype", "out_dtype"):
         if document.get(key) is not None:
             try:

@@ -334,7 +334,7 @@ REFUSED = {
     "base": (other_base, ["is not the base_model", "other"]),
     "full": (without_adapters("full"), ["full", "layerswap merge"]),
     "none": (without_adapters("one", "two"), ["BASE+ADAPTER", "layerswap merge"]),
-    "nothing": (nothing_left, ["would change nothing", "take other layers"]),
+    "nothing": (nothing_left, ["would change nothing", "swap other layers"]),
     "nan": (not_finite, ["task", "layers.3", "NaN"]),
     "method": (lambda d, *_: d.update(merge_method="linear"), ["layer_swap only"]),
     "tokenizer": (lambda d, *_: d.update(tokenizer={"source": "base"}), ["tokenizer:"]),

@@ -15,7 +15,7 @@ import pytest
 from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import printable, spreadsheet_text
-from ablations.machine.progress import Step, above, status_line, tell
+from ablations.machine.progress import Step, above, show_step, status_line
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.waiting import wait_for_end, wait_until
@@ -160,12 +160,12 @@ def test_the_command_and_its_step_are_shown(capfd):
     ]
     with status_line(True):
         for step in steps:
-            tell(step)
+            show_step(step)
             time.sleep(0.15)  # rich draws ten times a second
         text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
         for shown in ("1/3 tasks", "math 100/300 items", "[bold]words", "a 0.5/2.0 MB"):
             assert shown in text
-        tell(Step(""))  # what comes now draws its own progress
+        show_step(Step(""))  # what comes now draws its own progress
         capfd.readouterr()
         time.sleep(0.3)
         assert capfd.readouterr() == ("", "")
@@ -174,10 +174,10 @@ def test_the_command_and_its_step_are_shown(capfd):
 def test_lines_go_above_and_no_terminal_has_no_line(capsys):
     assert not above("nobody prints this")
     with status_line():  # stderr is no terminal here
-        tell(Step("hidden"))
+        show_step(Step("hidden"))
     assert capsys.readouterr() == ("", "")
     with status_line(True), status_line(True):
-        tell(Step("loading"))
+        show_step(Step("loading"))
         assert above("a score", sys.stdout)
     out, err = capsys.readouterr()
     assert out == "a score\n"

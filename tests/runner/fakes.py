@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ablations.engines.options import EngineOptions
-from ablations.machine.progress import Step, tell
+from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert
 from ablations.runner import records
 from ablations.runner.jobs import run_cells
@@ -143,7 +143,7 @@ class FakeEngine:
                 file.write(f"{work.key} {os.getpid()}\n")
             wait_until(lambda: len({pid for _, pid in journal_of(self.journal)}) >= self.company)
         for done in range(0, ITEMS, 5):
-            tell(Step(work.task, done, ITEMS))
+            show_step(Step(work.task, done, ITEMS))
             time.sleep(self.delay_s / 4)
         if error := self.raising.get(label, self.raising.get(work.key)):
             raise error

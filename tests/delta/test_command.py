@@ -157,14 +157,15 @@ def test_weights_that_are_no_numbers(side, value, base, expert, tmp_path):
         tensors[NAME][3, 4] = tensors[NAME][20, 2] = value
         return tensors
 
-    sides = {"expert": expert, "base": base}
+    sides, before = {"expert": expert, "base": base}, set(threading.enumerate())
     sides[side] = restored(sides[side], tmp_path / side / side, spoil)
     said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
     refused(sides["expert"], sides["base"], tmp_path / "out", said)
     with pytest.raises(InputError, match=said):
         read_changes(pair_of(sides["expert"], sides["base"]))
     # Though the error keeps its frames alive.
-    assert not [thread.name for thread in threading.enumerate() if "Pool" in thread.name]
+    new = set(threading.enumerate()) - before
+    assert not [thread.name for thread in new if "Pool" in thread.name]
 
 
 def test_places_where_nothing_can_be_read_or_written(base, expert, tmp_path):

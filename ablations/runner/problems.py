@@ -83,7 +83,9 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     named = plain if plain and len(zeros) < len(cells) else zeros
     _, score, record = (plain or zeros)[0]
     every = f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
-    texts = " and ".join(record.provenance.get("texts", ())) or "the folder of answers"
+    texts = "the folder of answers"
+    if files := record.provenance.get("texts"):
+        texts = f"{' and '.join(files)} (from the run folder)"
     yield (
         f"{task}: {record.no_answers.get(score.filter, every)}"
         f"{_where([cell for cell, *_ in named], cells)}. Nothing can be concluded from this score. "

@@ -262,7 +262,7 @@ def default_out(
 def default_answers(out: Path) -> Path:
     """Return the default folder of answers for the run folder `out`."""
     runs = Path("runs").absolute()
-    return (runs if runs in out.parents else out.parent) / "answers"
+    return (runs if runs in out.absolute().parents else out.parent) / "answers"
 
 
 def _start(options: RunOptions, gpus: int) -> Start:

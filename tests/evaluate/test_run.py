@@ -15,6 +15,7 @@ from ablations.evaluate import default_folder, render_table5
 from ablations.report.notes import record_notes
 from ablations.runner.engines import run_mergekit
 from ablations.runner.records import load_run
+from ablations.runner.run import default_answers, default_out
 from ablations.scoring.records import Evaluation, TaskScore
 from ablations.scoring.scores import wilson_interval
 from ablations.tasks.catalog import list_tasks
@@ -150,6 +151,13 @@ def test_the_default_folder_tells_what_is_no_default(model, settings, name):
     assert str(default_folder(model, "hf", settings)) == f"runs/evaluate/{name}"
 
 
+def test_all_runs_below_the_working_directory_share_answers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out in (default_folder("m", "hf", {}), default_out("mine"), default_out("mine").absolute()):
+        assert default_answers(out).absolute() == tmp_path / "runs" / "answers"
+    assert default_answers(tmp_path / "elsewhere" / "mine") == tmp_path / "elsewhere" / "answers"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path, caplog, backend):
@@ -194,6 +202,7 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monk
     assert "chrf++ is nrefs:1|case:mixed|eff:yes|nc:6|nw:2" in text
     assert "layerswap_mbpp_sw: prompts are in 'en', because there is no translation" in text
     out = str(expert).strip("/").replace("/", "--")
+    assert Path("runs/answers").is_dir()
     rows = rows_of(Path("runs/evaluate") / out / "hf-limit-2-dtype-float32")
     assert len({row["task"] for row in rows}) == 6
 

@@ -96,9 +96,9 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             loaded = manager.load([name])["tasks"].values()
             for task in loaded:
                 floor_of(task.config.metadata)
-                known = {} if task.config.process_results else task._metric_fn_list
-                for metric in [name for name, function in known.items() if function is None]:
-                    raise ValueError(f"no metric {metric!r}")
+                for metric, function in getattr(task, "_metric_fn_list", {}).items():
+                    if function is None and not task.config.process_results:
+                        raise ValueError(f"no metric {metric!r}")
             tasks += loaded
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(

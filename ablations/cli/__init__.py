@@ -74,6 +74,8 @@ class LazyGroup(click.Group):
             # What is interrupted (an import, a line that is drawn) may fail in its own way.
             if isinstance(error, KeyboardInterrupt) or _PRESSED in ctx.meta:
                 _explain_interrupt(ctx)
+                if _PRESSED in ctx.meta:  # Python would take seconds to take the libraries down
+                    os._exit(130)
                 ctx.exit(130)
             if isinstance(error, click.ClickException):
                 error.message = printable(error.message)  # type: ignore[misc]

@@ -27,7 +27,6 @@ _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 _NOT_CACHED = "Couldn't find cache for"
 """What datasets says of a hub's data set, offline, when it has only other parts of it."""
 
-
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
 """Why a task that executes generated code is skipped."""
 
@@ -97,6 +96,9 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             loaded = manager.load([name])["tasks"].values()
             for task in loaded:
                 floor_of(task.config.metadata)
+                for metric, function in getattr(task, "_metric_fn_list", {}).items():
+                    if function is None and not task.config.process_results:
+                        raise ValueError(f"no metric {metric!r}")
             tasks += loaded
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
@@ -206,7 +208,8 @@ def task_manager(request: EvaluationRequest) -> Any:
     states = frozenset((path, path.stat().st_mtime_ns) for path in files if path.is_file())
     manager, own = _manager(request.folders, request.data_dir, states)
     if not own:
-        raise InputError(f"{request.task_folder}: has no lm-eval task file (*.yaml)")
+        nothing = f"{request.task_folder}: has no lm-eval task file (*.yaml)"
+        raise InputError("; ".join([nothing, *_unreadable(request.task_folder)]))
     if any(task not in own for task in request.tasks):
         _check_names(request, own)
         # What the folders have goes before what lm-eval has under the same name.
@@ -266,7 +269,19 @@ def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
             listed.append(f"{len(own) - _LISTED} more (layerswap tasks)")
         listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
         problems[-1] = with_valid(problems[-1], listed)
+        problems += _unreadable(request.task_folder)
         raise InputError.from_problems(str(request.task_folder), problems)
+
+
+def _unreadable(folder: Path) -> Iterator[str]:
+    """Yield the task files that lm-eval skips without a word, each with what is wrong with it."""
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    for path in sorted(folder.rglob("*.yaml")):
+        try:
+            load_yaml(path, resolve_func=False)
+        except Exception as error:
+            yield f"{path} cannot be read: {' '.join(str(error).split())}"
 
 
 def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterator[str]:

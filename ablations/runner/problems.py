@@ -34,7 +34,7 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
 
 def _changed(run: Run) -> Iterator[str]:
     """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
-    evaluate = run.study.evaluate
+    evaluate, head = run.study.evaluate, run.head
     cells = {k: c for c in run.cells for k in c.records.items()}
     if run.is_copy or not cells or not evaluate.task_folder.is_dir():
         return
@@ -43,7 +43,9 @@ def _changed(run: Run) -> Iterator[str]:
     changed = dict.fromkeys(
         task
         for (task, key), cell in cells.items()
-        if key != record_key(cell.weights_key, run.head.protocol, task, contents, run.head.versions)
+        # `layerswap evaluate` may have had another folder of tasks in the call before.
+        if contents.has(task)
+        and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
     )
     for task in changed:
         yield (

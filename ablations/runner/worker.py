@@ -167,6 +167,8 @@ class _Worker:
             except Exception as error:
                 first = (str(error).strip() or "(no message)").splitlines()[0]
                 self._fail([work], f"{type(error).__name__}: {first}", traceback.format_exc())
+            else:  # a closed pipe of the output is no failure of the task
+                self._look()
 
     def _evaluate(self, work: Work) -> None:
         started = time.monotonic()
@@ -186,7 +188,6 @@ class _Worker:
             records.write_record(self._job.out, record)
         except OSError as error:
             raise LayerSwapError(f"its record cannot be written: {error}") from error
-        self._look()
 
     def _fail(self, works: Iterable[Work], error: str, details: str = "") -> None:
         for work in works:

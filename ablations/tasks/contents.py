@@ -62,6 +62,11 @@ class TaskContents:
             )
         return self._hashes[name]
 
+    def has(self, name: str) -> bool:
+        """Return whether the task has a file that can be read."""
+        self.fingerprint(name)
+        return bool(self._known[name][1])
+
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
         if self._data_dir is None:

@@ -16,7 +16,7 @@ from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.studies import study_document, write_yaml
-from tests.standins.tasks import write_rows, write_task
+from tests.standins.tasks import MEAN, write_rows, write_task
 
 DRY = ("--dry-run", "--read-tasks")
 AWAY = {"dataset_path": "nobody/nothing", "dataset_kwargs": None}
@@ -121,6 +121,7 @@ def no_engine(monkeypatch):
     [
         ({"doc_to_text": "{{questoin}}"}, ("'questoin' is undefined", "own/bad.yaml"), 2),
         ({"filter_list": [{"name": "x", "filter": [{"function": "rege"}]}]}, ("'rege'",), 2),
+        ({"metric_list": [{"metric": "exakt", **MEAN}]}, ("no metric 'exakt'", "own/bad.yaml"), 2),
         ({"test_split": "tset"}, ("its file or data", "tset"), 2),
         # Data of a hub that cannot be asked is no mistake of the user.
         (AWAY, ("its data is not on this machine", "HF_HUB_OFFLINE"), 1),
@@ -130,6 +131,14 @@ def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
     ask, options, changes, messages, code
 ):
     refused(ask(*options, tasks=("story", "bad"), **changes), "task bad: ", *messages, code=code)
+
+
+def test_a_task_file_that_is_no_yaml_is_named(ask, tmp_path):
+    ask(*DRY)
+    (tmp_path / "own" / "bad.yaml").write_text("task: [")
+    refused(ask(*DRY, tasks=("story", "bad")), "unknown task 'bad'", "bad.yaml cannot be read: ")
+    (tmp_path / "own" / "story.yaml").unlink()
+    refused(ask(*DRY), "has no lm-eval task file", "bad.yaml cannot be read: ")
 
 
 def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypatch):

@@ -186,6 +186,8 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts)
     file.write_text(file.read_text().replace("exact_match", "bleu"))
     (text,) = evaluation_problems(records.load_run(out))
     assert text.startswith("words: its file, its data or its scoring has changed since this run.")
+    file.rename(tmp_path / "words.yaml")  # as with a folder of tasks that is not that of before
+    assert evaluation_problems(records.load_run(out)) == ()
 
 
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):

@@ -74,6 +74,16 @@ def test_what_is_new_is_asked_alone(tmp_path):
     assert before == {key: after[key] for key in before}
 
 
+def test_output_that_nobody_reads_ends_the_call_and_leaves_its_records(tmp_path):
+    def show(*_):
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        run(tmp_path, make_cells(2), show=show)
+    assert records.find_record(tmp_path, key_of(0)) is not None
+    assert not list(tmp_path.glob("failures/*"))
+
+
 @pytest.mark.parametrize(
     ("raising", "seen", "failed", "details"),
     [

@@ -40,6 +40,8 @@ from tests.train.conftest import call, write_base, write_config
         (["trainer.learning_rat=1"], "no option 'learning_rat'; did you mean 'learning_rate'?"),
         (["trainer.weight_decay=none", "trainer.bf16=7"], "trainer.bf16 is 7; write true or false"),
         (["trainer.lr_scheduler_type=warmup_stable_decay"], "refuses these options"),
+        (["trainer.learning_rate=-1"], "refuses these options: Invalid learning rate: -1"),
+        (["trainer.learning_rate=.nan"], "refuses these options: Invalid learning rate: nan"),
         (["trainer.max_steps=5"], "trainer.max_steps: write samples"),
         (["trainer.save_strategy=no"], "write steps, or epoch to save at the end only"),
         (["trainer.per_device_train_batch_size=3"], "not a multiple of"),

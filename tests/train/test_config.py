@@ -63,6 +63,12 @@ def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings,
     assert not (tmp_path / "out/checkpoints").exists()
 
 
+def test_rows_are_found_in_the_home_folder(tmp_path, base, rows, monkeypatch):
+    monkeypatch.setenv("HOME", str(rows.parent))
+    config = write_config(tmp_path / "c.yml", base, Path("~") / rows.name)
+    assert read_config(str(config)).data[0].path == str(rows.resolve())
+
+
 def test_options_of_the_libraries_arrive(tmp_path, base, rows):
     trainer = {"optim": "adafactor", "neftune_noise_alpha": 5, "learning_rate": "2e-4"}
     trainer["per_device_train_batch_size"] = 2

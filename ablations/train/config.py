@@ -72,7 +72,7 @@ class Source(Frozen):
             known -= {"prompt", "answer"}
         if useless := ", ".join(sorted(self.model_fields_set - known)):
             raise ValueError(f"{useless}: not for such a source; leave it out")
-        if "{" not in self.answer:
+        if "}" not in self.answer.partition("{")[2]:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
 

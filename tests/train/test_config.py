@@ -31,6 +31,7 @@ from tests.train.conftest import call, write_base, write_config
         (["weight_decay=0.1"], "weight_decay is an option of transformers: write it below trainer"),
         (["data=[{prompt: '{a}'}]"], "name one of path, hub, pocket, config; here: none"),
         (["data=[{pocket: task, prompt: '{a}'}]"], "prompt: not for such a source"),
+        (["data=[{hub: x, answer: '{a'}]"], "name a field in braces, such as {text}"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
         (["samples"], "write NAME=VALUE"),

@@ -48,7 +48,7 @@ def find_model(
     """
     name = name or reference
     whole = resolve_from(reference, folder)
-    if is_folder(whole):  # a folder whose name holds a plus sign
+    if reference and is_folder(whole):  # a folder whose name holds a plus sign
         return Expert(name, whole.resolve(), source=str(whole.resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "

@@ -91,10 +91,10 @@ def analyse(
 def label_all(experts: Sequence[str]) -> list[str]:
     """Return a short name for each reference: the last part of its path, longer where two agree."""
     bare = [given.rstrip("/") for given in experts]
-    for number, given in enumerate(bare):
-        if given in bare[:number]:
-            raise InputError(f"{given} is named twice")
+    if twice := next((given for given in bare if bare.count(given) > 1), None):
+        raise InputError(f"{twice} is named twice")
     parts = [given.partition("+")[2] or given for given in bare]
+    parts = [str(Path(p).resolve()) if Path(p).name in ("", "..") else p for p in parts]
     for depth in range(1, 1 + max(part.count("/") + 1 for part in parts)):
         labels = ["/".join(part.split("/")[-depth:]) for part in parts]
         if len(set(labels)) == len(labels):

@@ -118,16 +118,14 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
             yield model.finding
     try:
         yield from _depth_findings(recipe, known)
-        models = [m.checkpoint for m in known.values() if m.checkpoint is not None]
-        if models:
+        if models := [m.checkpoint for m in known.values() if m.checkpoint is not None]:
             yield from _merge_findings(document, recipe, models)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
 
 
 def _errors(error: InputError) -> Iterator[Finding]:
-    for problem in error.problems or (error.message,):
-        yield Finding("error", problem)
+    return (Finding("error", problem) for problem in error.problems or (error.message,))
 
 
 def _read(document: Mapping[str, Any]) -> Recipe | None:
@@ -145,9 +143,8 @@ def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterat
     depths = {name: model.depth for name, model in known.items() if model.depth is not None}
     if len(set(depths.values())) > 1:
         shown = ", ".join(f"{name} {depth}" for name, depth in depths.items())
-        yield Finding(
-            "error", f"the models have different depths ({shown}); merging needs one parent"
-        )
+        why = f"the models have different depths ({shown}); merging needs one parent"
+        yield Finding("error", why)
         return
     for depth in set(depths.values()):
         if isinstance(recipe, DeltaRevertRecipe):
@@ -197,12 +194,13 @@ def look_up(reference: str, *, hub: bool) -> Known:
             why += ", and the hub gave no config"
         return Known(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
     weights = ("*.safetensors", "*.bin", "*.pt*")
-    if not any(next(files.folder.glob(pattern), None) for pattern in weights):  # cached config
-        return Known(read_config(reference, files.folder).num_hidden_layers)
+    if not any(next(files.folder.glob(pattern), None) for pattern in weights):
+        missing = Finding("error", f"{reference}: has no weights; download or copy them there")
+        depth = read_config(reference, files.folder).num_hidden_layers
+        return Known(depth, finding=None if _is_on_hub(reference.partition("+")[0]) else missing)
     checkpoint = read_checkpoint(reference, files.folder)
     other = None if files.adapter is None else other_base(files.adapter, checkpoint)
-    warning = None if other is None else Finding("warning", other)
-    return Known(checkpoint.num_layers, checkpoint, warning)
+    return Known(checkpoint.num_layers, checkpoint, Finding("warning", other) if other else None)
 
 
 def _is_on_hub(path: str) -> bool:

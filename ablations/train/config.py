@@ -15,7 +15,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
 from layerswap_method.recipe.problems import problems
-from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 
 _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
@@ -72,7 +72,7 @@ class Source(Frozen):
             known -= {"prompt", "answer"}
         if useless := ", ".join(sorted(self.model_fields_set - known)):
             raise ValueError(f"{useless}: not for such a source; leave it out")
-        if "{" not in self.answer:
+        if "}" not in self.answer.partition("{")[2]:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
 
@@ -288,8 +288,8 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = document.pop("extends", None)
     for source in document["data"] if isinstance(document.get("data"), list) else ():
         for key in ("path", "config") if isinstance(source, dict) else ():
-            if isinstance(text := source.get(key), str) and is_there(path.parent / text):
-                source[key] = str((path.parent / text).resolve())
+            if isinstance(text := source.get(key), str):
+                source[key] = str(resolve_from(text, path.parent).resolve())
     if parent is None:
         return document
     if not isinstance(parent, str) or not is_there(path.parent / parent):

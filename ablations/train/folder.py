@@ -31,19 +31,19 @@ as plain tensors and numbers (``weights_only``)."""
 def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the run in `root`, which goes on, or a new one; writes nothing.
 
-    A folder belongs to one configuration: to one `identity`, name -> what decides the weights.
+    A folder with checkpoints belongs to one `identity`, name -> what decides the weights.
 
     Raises:
         InputError: where the folder holds something else, or a run of other settings.
     """
     check_place(root / RECORD)
     mine = json.loads(json.dumps(identity))  # what was written has no tuples
-    if not (record := read_record(root)):
-        if root.is_dir() and any(not path.name.startswith(".") for path in root.iterdir()):
-            raise InputError(
-                f"{root} exists and is not a training folder (it has no {RECORD}); choose another "
-                "--out or move it away"
-            )
+    if not (record := read_record(root)) and any(root.glob("[!.]*")):
+        raise InputError(
+            f"{root} exists and is not a training folder (it has no {RECORD}); choose another "
+            "--out or move it away"
+        )
+    if not record.get("finished") and not whole_checkpoints(root):  # as after a wrong setting
         return {"schema_version": SCHEMA_VERSION, "identity": mine}
     stored = record.get("identity", {})
     InputError.raise_any(

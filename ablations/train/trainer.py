@@ -102,12 +102,12 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             train_sampling_strategy="sequential",
             remove_unused_columns=False,
         )
-        # Trackers and the schedule are looked at only when they are made: make them now.
+        # Trackers, rate and schedule are looked at only when they are used: use them now.
         for tracker in get_reporting_integration_callbacks(options.get("report_to", "none")):
             tracker()
         get_scheduler(
             arguments.lr_scheduler_type,
-            torch.optim.SGD([torch.zeros(1)]),
+            torch.optim.AdamW([torch.zeros(1)], lr=arguments.learning_rate),
             num_warmup_steps=1,
             num_training_steps=9,
             scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,

@@ -110,6 +110,9 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
             with safe_open(file, framework="np"):
                 length = int.from_bytes(opened.read(8), "little")
                 entries = json.loads(opened.read(length))
+    except PermissionError as error:
+        what = f"{called or f'{file}:'} may not be read by this user"
+        raise InputError(f"{what}; correct its permissions") from error
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
         what = f"{called or f'{file}:'} is damaged ({reason})"

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import struct
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -173,6 +174,12 @@ def test_content_is_compared_byte_for_byte(tmp_path):
     save_file(held, tmp_path / "file")
     at = read_header(tmp_path / "file")
     assert [same_content(at["a"], at[name]) for name in "bcd"] == [True, False, False]
+
+
+def test_what_may_not_be_read_is_not_called_damaged(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.open", Mock(side_effect=PermissionError))  # root reads all
+    with pytest.raises(InputError, match="base: shard may not be read by this user; correct its"):
+        read_header(tmp_path / "file", "base: shard")
 
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"

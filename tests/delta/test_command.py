@@ -6,6 +6,7 @@ import math
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -103,6 +104,8 @@ def test_without_matplotlib_the_numbers_are_written(base, tmp_path, monkeypatch)
 def test_experts_have_short_names_of_their_own():
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
+    here = Path.cwd()
+    assert label_all([".", "..", "a"]) == [here.name, here.parent.name, "a"]
 
 
 @pytest.mark.parametrize(

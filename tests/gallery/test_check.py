@@ -133,6 +133,13 @@ def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
     assert (found[0], [each for each, _ in found[1]]) == (code, [level])
 
 
+def test_a_folder_without_weights_is_an_error(tmp_path, experts, check):
+    (tmp_path / "config.json").write_bytes((experts["language"] / "config.json").read_bytes())
+    code, ((level, message),) = check(swap({**experts, "language": tmp_path}))
+    assert (code, level) == (2, "error")
+    assert "has no weights" in message
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

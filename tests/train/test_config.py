@@ -31,6 +31,7 @@ from tests.train.conftest import call, write_base, write_config
         (["weight_decay=0.1"], "weight_decay is an option of transformers: write it below trainer"),
         (["data=[{prompt: '{a}'}]"], "name one of path, hub, pocket, config; here: none"),
         (["data=[{pocket: task, prompt: '{a}'}]"], "prompt: not for such a source"),
+        (["data=[{hub: x, answer: '{a'}]"], "name a field in braces, such as {text}"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
         (["samples"], "write NAME=VALUE"),
@@ -40,6 +41,8 @@ from tests.train.conftest import call, write_base, write_config
         (["trainer.learning_rat=1"], "no option 'learning_rat'; did you mean 'learning_rate'?"),
         (["trainer.weight_decay=none", "trainer.bf16=7"], "trainer.bf16 is 7; write true or false"),
         (["trainer.lr_scheduler_type=warmup_stable_decay"], "refuses these options"),
+        (["trainer.learning_rate=-1"], "refuses these options: Invalid learning rate: -1"),
+        (["trainer.learning_rate=.nan"], "refuses these options: Invalid learning rate: nan"),
         (["trainer.max_steps=5"], "trainer.max_steps: write samples"),
         (["trainer.save_strategy=no"], "write steps, or epoch to save at the end only"),
         (["trainer.per_device_train_batch_size=3"], "not a multiple of"),
@@ -59,6 +62,12 @@ def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings,
     assert text in result.output
     assert not (tmp_path / "out/config.json").exists()
     assert not (tmp_path / "out/checkpoints").exists()
+
+
+def test_rows_are_found_in_the_home_folder(tmp_path, base, rows, monkeypatch):
+    monkeypatch.setenv("HOME", str(rows.parent))
+    config = write_config(tmp_path / "c.yml", base, Path("~") / rows.name)
+    assert read_config(str(config)).data[0].path == str(rows.resolve())
 
 
 def test_options_of_the_libraries_arrive(tmp_path, base, rows):

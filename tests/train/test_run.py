@@ -180,6 +180,12 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
     assert "is not a training folder" in result.output
 
 
+def test_a_setting_that_failed_does_not_bind_the_folder(tmp_path, base, rows):
+    config, out = write_config(tmp_path / "c.yml", base, rows), tmp_path / "out"
+    assert call(config, out, "regime={kind: frozen, layers: '7'}").exit_code == 2
+    assert call(config, out).exit_code == 0  # the same command, corrected
+
+
 def test_micro_batches_do_not_change_what_is_learned(tmp_path, base, rows):
     after = []
     for micro in (4, 1):

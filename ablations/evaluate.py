@@ -151,6 +151,8 @@ def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) ->
 
     So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
+    if ".." in Path(model).parts or not Path(model).name:
+        model = str(Path(model).resolve())
     name = model.strip("/.").replace("/", "--")
     named = {key: value for key, value in settings.items() if key not in _SHARED}
     return Path("runs/evaluate") / name / "-".join([backend, *folder_words(named)])

@@ -74,6 +74,8 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
     row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
     pip install 'layerswap[plot]'.
     """
+    if (given := options["threshold"]) != given:
+        raise click.UsageError("--threshold is nan; give a number of 0 or more")
     with watched():
         from ablations.delta.analysis import delta as analyse
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import layerswap_method
 from ablations.drawing.text_table import text_table
-from ablations.machine.whole_files import write_errors, write_text
+from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -129,6 +129,7 @@ def copy_recipe(name: str, out: Path) -> Path:
     target = out if out.suffix in (".yml", ".yaml") else out / source.name
     if target.exists():
         raise InputError(f"{target}: exists already; name another file")
+    check_place(target)
     with write_errors(target):
         write_text(target, source.read_text(encoding="utf-8"))
     return target

@@ -182,7 +182,7 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
         "comparisons",
         "All comparisons",
         f"Differences in points, first minus second, with {level:.0%} intervals over experts, "
-        f"seeds and items. Corrected p: Holm's method over {number} primary comparisons. "
+        f"seeds and items. Corrected p: Holm's method over the primary comparisons ({number}). "
         "Exploratory comparisons and intervals are not corrected.",
     )
 

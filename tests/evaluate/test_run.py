@@ -145,6 +145,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path,
         ("./models/mine/", {"limit": 5}, "models--mine/hf-limit-5"),
         ("m", {"limit": 5, "options.max_model_len": 64}, "m/hf-limit-5-max-model-len-64"),
         ("m", {"data_dir": "/data", "tasks": ("words",), "include_path": "tasks"}, "m/hf"),
+        ("/a/../b", {}, "b/hf"),
     ],
 )
 def test_the_default_folder_tells_what_is_no_default(model, settings, name):
@@ -239,6 +240,12 @@ def test_wrong_options_exit_2_and_say_what_is_valid(expert, arguments, parts):
 def test_models_that_are_not_there_are_said(expert, tmp_path, model, message):
     with pytest.raises(InputError, match=message):
         ask(model.format(expert), tmp_path)
+
+
+def test_an_adapter_alone_needs_its_base(tmp_path):
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.mlp.down_proj", 96, 64)
+    with pytest.raises(InputError, match=rf"write BASE\+{adapter}"):
+        ask(adapter, tmp_path / "out")
 
 
 def test_damaged_weights_and_odd_adapters_are_one_message(expert, tmp_path):

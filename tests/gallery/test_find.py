@@ -61,6 +61,8 @@ def test_a_recipe_can_be_copied_once(name, tmp_path, monkeypatch):
     code, text = run("copy", "community/qwen3_german", name)
     assert code == 2
     assert "exists already" in text
+    code, text = run("copy", "community/qwen3_german", f"{recipe}/below.yml")
+    assert (code, "is not a folder" in text) == (2, True)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

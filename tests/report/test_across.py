@@ -56,11 +56,11 @@ def test_folders_of_single_models(tmp_path):
     result = CliRunner().invoke(main, ["compare", *map(str, folders)])
     assert result.exit_code == 0, result.output
     assert max(map(len, result.output.splitlines())) <= 120
-    assert "over 6 primary comparisons" in " ".join(result.output.split())
+    assert "the primary comparisons (6)" in " ".join(result.output.split())
     assert "better" in result.output
     assert "worse" in result.output
     one = CliRunner().invoke(main, ["compare", *map(str, folders[:2]), "--tasks", "pocket_math_sw"])
-    assert "over 1 primary comparisons" in " ".join(one.output.split())
+    assert "the primary comparisons (1)" in " ".join(one.output.split())
 
 
 def test_models_of_the_same_weights_are_said_to_be_so(tmp_path):

@@ -10,9 +10,12 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from ablations.cli import main
+from layerswap_method.adapter_swap.adapters import Factors, cut_rank, stack
 from layerswap_method.errors import InputError
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.experts import content, left_in
@@ -64,6 +67,30 @@ def make(experts, tmp_path):
         return SimpleNamespace(base=base, adapters=folders, models=models)
 
     return pair
+
+
+def drawn_factors(seed, ranks):
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [((rank, 6), (9, rank)) for rank in ranks]
+    return [Factors(*(torch.randn(s, generator=generator) for s in shape)) for shape in shapes]
+
+
+@given(st.integers(0, 999), st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_stacked_adapters_are_the_sum_and_a_cut_is_the_nearest_of_its_rank(seed, ranks, data):
+    changes = drawn_factors(seed, ranks)
+    shares = [data.draw(st.sampled_from([1, 0.5, -2.0, 3.7])) for _ in ranks]
+    stacked = stack(list(zip(changes, shares, strict=True)), torch.float64)
+    parts = zip(changes, shares, strict=True)
+    whole = sum(share * (change.up.double() @ change.down.double()) for change, share in parts)
+    assert len(stacked.down) == sum(ranks)
+    product = stacked.up @ stacked.down
+    torch.testing.assert_close(product, whole)
+    rank = data.draw(st.integers(1, sum(ranks)))
+    cut, error = cut_rank(stacked, rank)
+    lost = float(torch.linalg.svdvals(product)[rank:].square().sum())
+    gone = float((cut.up @ cut.down - product).square().sum())
+    assert error == pytest.approx(lost, abs=1e-9)
+    assert gone == pytest.approx(lost, abs=1e-9)
 
 
 def assert_near(found, wanted):

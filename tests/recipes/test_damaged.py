@@ -1,0 +1,110 @@
+"""Recipes that were damaged at random: what `check` finds, the merge refuses; never a traceback."""
+
+import copy
+import datetime
+import math
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ablations.cli import main
+from layerswap_method.mergekit_plugin.run import lazy_main
+from tests.standins.merging import recipe, revert_recipe, roles
+
+ODD = [
+    *(None, True, False, -1, 0, 1, 3, 10**30, 1.5, -0.0, math.nan, math.inf, "", " ", "task"),
+    *("base", "average", "layers", "0-1,3", "3-1", "auto", "float16", "a+b+c", "@", "~", "\0"),
+    *("é" * 300, [], [None], [1, 2], {}, {"a": 1}, {"model": "x"}, datetime.date(2026, 1, 1)),
+]
+KEYS = ["weight", "role", "placement", "language_layers", "dtype", "tokenizer", "slices", "x", 7]
+ZONES = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1, "non_layer": "task"}
+
+
+def places(value):
+    """Yield every (holder, key) below a value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, inner in items if isinstance(value, dict | list) else ():
+        yield value, key
+        if isinstance(inner, dict | list):
+            yield from places(inner)
+
+
+def damage(data, document):
+    """Return the text of a recipe in which one to three things are wrong, or only odd."""
+    for _ in range(data.draw(st.integers(0, 3))):
+        holder, key = data.draw(st.sampled_from([*places(document)] or [(document, "x")]))
+        kind = data.draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        if kind == "add" and isinstance(holder, dict):
+            key = data.draw(st.sampled_from(KEYS))
+        if kind == "remove":
+            holder.pop(key, None) if isinstance(holder, dict) else holder.pop(key)
+        else:
+            holder[key] = copy.deepcopy(data.draw(st.sampled_from(ODD)))
+    text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+    for _ in range(data.draw(st.sampled_from([0, 0, 1, 2]))):
+        place = data.draw(st.integers(0, len(text)))
+        cut = data.draw(st.integers(0, 3))
+        text = (
+            text[:place]
+            + data.draw(st.text("-: \n\t{}[]'\"#&*!|>%@`é7a", max_size=3))
+            + text[place + cut :]
+        )
+    return text
+
+
+@pytest.fixture(scope="module")
+def program():
+    """Run `mergekit-yaml` in this process; what it passes on to mergekit's own command ends it."""
+
+    def run(monkeypatch, *words):
+        monkeypatch.setattr("sys.argv", ["mergekit-yaml", *map(str, words)])
+        theirs = SimpleNamespace(main=lambda: None)
+        passed_on = []
+        try:
+            lazy_main(theirs, passed_on.append)()
+        except SystemExit as ended:
+            return ended.code
+        return "passed on" if passed_on else 0
+
+    return run
+
+
+def never_a_traceback(data, trio, program, folder):
+    document = data.draw(
+        st.sampled_from(
+            [
+                recipe(roles(trio), ZONES, trio.base, dtype="float32"),
+                revert_recipe(trio.task, trio.base, {"bottom_layers": 1, "threshold": 0.001}),
+            ]
+        )
+    )
+    path, out = folder / "recipe.yml", folder / "out"
+    path.write_text(damage(data, yaml.safe_load(yaml.safe_dump(document))), encoding="utf-8")
+    checked = CliRunner().invoke(main, ["check", str(path), "--offline"])
+    assert checked.exception is None or isinstance(checked.exception, SystemExit), checked.exception
+    assert checked.exit_code in (0, 2), checked.output
+    shutil.rmtree(out, ignore_errors=True)
+    with pytest.MonkeyPatch.context() as patch:
+        code = program(patch, path, out, "--quiet")
+    assert code in (0, 2, "passed on")
+    if code != "passed on":
+        assert (code, checked.exit_code) in ((0, 0), (2, 2)), checked.output
+        assert out.exists() == (code == 0)
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_a_damaged_recipe_is_refused_or_merged(trio, program, tmp_path_factory, data):
+    never_a_traceback(data, trio, program, tmp_path_factory.getbasetemp())
+
+
+@pytest.mark.slow
+@settings(max_examples=10_000)
+@given(st.data())
+def test_ten_thousand_damaged_recipes(trio, program, tmp_path_factory, data):
+    never_a_traceback(data, trio, program, tmp_path_factory.getbasetemp())

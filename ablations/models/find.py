@@ -13,7 +13,6 @@ from layerswap_method.recipe.references import (
     find_model_files,
     is_folder,
     is_hub_id,
-    is_there,
     resolve_from,
 )
 
@@ -50,9 +49,6 @@ def find_model(
     name = name or reference
     whole = resolve_from(reference, folder)
     if reference and is_folder(whole):  # a folder whose name holds a plus sign
-        if is_there(whole / "adapter_config.json") and not is_there(whole / "config.json"):
-            fault = f"{reference}: is an adapter without its base"
-            raise InputError(f"{fault}; write BASE+{reference}, with the model it was trained on")
         return Expert(name, whole.resolve(), source=str(whole.resolve()))
     # A reference that ends in its name has no name of its own: it came without an experts file.
     who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "

@@ -156,7 +156,8 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
             if type(value) is int and key.endswith(_SIZES) and not 0 <= value < most:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{name}: {folder}: no readable config: {error}") from error
+        hint = f"; write BASE+{folder}" if (folder / "adapter_config.json").is_file() else ""
+        raise InputError(f"{name}: {folder}: no readable config: {error}{hint}") from error
     return document
 
 

@@ -13,6 +13,7 @@ from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
     FILE,
+    Place,
     choice_option,
     evaluation_options,
     folder_option,
@@ -40,7 +41,7 @@ from ablations.machine.progress import Step, show_step
 )
 @click.option(
     "--include-path",
-    type=click.Path(exists=True, file_okay=False),
+    type=Place(exists=True, file_okay=False),
     help="Folder with lm-eval task files of your own, for --tasks.",
 )
 @settings_option(

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from ablations.cli.log import print_line, show_log, watched
-from ablations.cli.options import FOLDER, byte_progress, folder_option, names_option
+from ablations.cli.options import FOLDER, Place, byte_progress, folder_option, names_option
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
@@ -89,7 +89,7 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
 @click.option(
     "--text",
     "texts",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=Place(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
     help='Held-out text for the drift of the hidden states: lines of {"text": "..."}. A run of '
     "layerswap train leaves such a file, held_out.jsonl.",

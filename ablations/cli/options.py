@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,17 @@ from ablations.machine.progress import Step, show_step
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-FILE = click.Path(path_type=Path)
-FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
+
+class Place(click.Path):
+    """A path; ``~`` is the home folder, which the shell leaves in ``--out=~/x``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path, or fail as click does."""
+        return super().convert(os.path.expanduser(value), param, ctx)  # noqa: PTH111 - as references
+
+
+FILE = Place(path_type=Path)
+FOLDER = Place(exists=True, file_okay=False, path_type=Path)
 COUNT = click.IntRange(min=1)
 SEED = click.IntRange(min=0)
 
@@ -76,7 +86,7 @@ def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:
     """Return the option of a folder that may be written to."""
-    kind = click.Path(file_okay=False, path_type=Path)
+    kind = Place(file_okay=False, path_type=Path)
     return click.option(name, type=kind, default=default, show_default=True, help=text)
 
 

@@ -12,7 +12,14 @@ from typing import Any, NoReturn
 import click
 
 from ablations.cli.log import print_line, watched
-from ablations.cli.options import COUNT, FILE, byte_progress, choice_option, shard_size_option
+from ablations.cli.options import (
+    COUNT,
+    FILE,
+    Place,
+    byte_progress,
+    choice_option,
+    shard_size_option,
+)
 from layerswap_method.errors import InputError
 
 
@@ -184,7 +191,7 @@ def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> N
 
 @click.command(short_help="Write models of different architectures in a common one.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
-@click.option("--out", required=True, metavar="DIR", help="Each model gets a folder in it.")
+@click.option("--out", type=Place(), required=True, help="Each model gets a folder in it.")
 @click.option(
     "--dtype",
     type=click.Choice(["float32", "bfloat16", "float16"]),
@@ -215,7 +222,7 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
 @click.argument("recipe", type=FILE)
-@click.option("--out", required=True, metavar="DIR", help="Folder of the new adapter.")
+@click.option("--out", type=Place(), required=True, help="Folder of the new adapter.")
 @click.option(
     "--rank",
     type=COUNT,

@@ -17,7 +17,6 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.machine.progress import Step, show_step
-from ablations.models.fit import check_context
 from ablations.scoring.observed import notes_on, task_notes
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.scores import mean_scores, read_samples, read_scores
@@ -48,7 +47,6 @@ def start_model(
     show_step(Step(f"starting {backend} on {model}"))
     try:
         with quietly():
-            check_context(model, options.max_model_len)
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 

@@ -30,9 +30,7 @@ def problems(run: Run, scores: pd.DataFrame) -> list[str]:
         number = part["cell"].nunique()
         where = f"in {number} of {planned} cells (the first is {part['cell'].iloc[0]})"
         where = f"in all {planned} cells" if number == planned > 1 else where
-        lines.append(
-            f"{task} failed {where}: {reason.rstrip('.')}. The same layerswap run tries again."
-        )
+        lines.append(f"{task} failed {where}: {reason.rstrip('.')}. The same command tries again.")
     results = scores.drop_duplicates(["cell", "task", "language"])
     left = results[results["state"] != "done"]
     if len(left):

@@ -21,7 +21,7 @@ from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_loading import check_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
-from ablations.models.fit import compatibility_report, unfit_vocabularies
+from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
 from ablations.scoring.records import Backend, EvaluationRequest, EvaluationSettings
 from ablations.study import checks
@@ -152,6 +152,9 @@ def plan_study(
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
         check_protocol(study.evaluate, checks.template_folders(cells, experts))
+    for folder in dict.fromkeys(expert.folder for expert in experts.values()):
+        with _collected(problems):
+            check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
     selected(cells, only)
 

@@ -227,6 +227,10 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"recipe": REVERT, "vary": {"experts.language": ["swahili"], "bottom_layers": [1]}},
             "vary names experts.language, but no model of the recipe is language",
         ),
+        (
+            {"evaluate": {"tasks": ["words"], "options": {"max_model_len": 65}}},
+            "a context of 65 tokens (--max-model-len) is more than it has positions for (64)",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_runs(problem, changes, message):

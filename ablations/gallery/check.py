@@ -25,7 +25,7 @@ from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
-from layerswap_method.recipe.document import DTYPES, Recipe, dtype_problems
+from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
 
 _UNCHECKED = "its layers and shapes were not checked"
@@ -133,7 +133,7 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     recipe = read_own_recipe(document)
     if recipe is None:
         check_form(document)
-        InputError.raise_any("recipe", dtype_problems(document))
+        InputError.raise_any("recipe", value_problems(document))
         read_recipe(document)
     return recipe
 

@@ -7,7 +7,6 @@ handed to the kernel as parameters.
 
 from __future__ import annotations
 
-import importlib.resources
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +25,7 @@ from layerswap_method.checkpoint.compatible import (
     own_problems,
     vocabulary_problems,
 )
-from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest_of
+from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -60,8 +59,8 @@ def merge_by_mergekit(
         r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
     }
     check_output(out, [path for model in sources.values() for path in model.folders])
-    problems = [*_template_problems(recipe), *_tokenizer_problems(recipe, sources, options)]
-    InputError.raise_any(f"{recipe.method()} recipe", problems)
+    where = f"{recipe.method()} recipe"
+    InputError.raise_any(where, _tokenizer_problems(recipe, sources, options))
     with _merged_adapters(sources, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
@@ -184,16 +183,6 @@ def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
     if isinstance(value, str) and value in folders:
         return str(folders[value])
     return value
-
-
-def _template_problems(recipe: Recipe) -> Iterator[str]:
-    """Yield a chat template that mergekit does not have; it would fail after the merge."""
-    template = recipe.chat_template or "auto"
-    files = importlib.resources.files("mergekit._data.chat_templates").iterdir()
-    known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
-    if template not in known and "{" not in template:
-        hint = nearest_of(template, known)
-        yield f"chat_template is {template!r}, neither a template's name nor its text{hint}"
 
 
 def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: Any) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.problems import validated
@@ -71,12 +72,22 @@ def _check_dtype(value: str) -> str:
 Dtype = Annotated[StrictStr, AfterValidator(_check_dtype)]
 
 
-def dtype_problems(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield which dtypes of a recipe, of any method, are no valid dtype."""
-    for key in ("dtype", "out_dtype"):
+def _check_template(text: str) -> str:
+    files = importlib.resources.files("mergekit._data.chat_templates").iterdir()
+    known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
+    is_text = "{" in text and len(text) >= 20  # what mergekit takes for one
+    if text and text not in known and not is_text:
+        raise ValueError(f"{text!r} is neither a template nor one's name{nearest_of(text, known)}")
+    return text
+
+
+def value_problems(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield which dtypes, and which chat template, of a recipe of any method are not valid."""
+    checks = {"dtype": _check_dtype, "out_dtype": _check_dtype, "chat_template": _check_template}
+    for key, check in checks.items():
         if document.get(key) is not None:
             try:
-                _check_dtype(str(document[key]))
+                check(str(document[key]))
             except ValueError as error:
                 yield f"{key}: {error}"
 
@@ -123,7 +134,7 @@ class Recipe(Described):
     tokenizer: Tokenizer | None = None
     """How mergekit aligns the vocabularies."""
 
-    chat_template: StrictStr | None = None
+    chat_template: Annotated[StrictStr, AfterValidator(_check_template)] | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""
 
     slices: SkipJsonSchema[None] = None  # as mergekit-multi writes them

@@ -57,7 +57,8 @@ def test_a_good_recipe_has_no_finding(tmp_path, experts, check):
 def test_every_problem_is_named_at_once(experts, check):
     document = swap(experts, botom_layers=1, top_layers=-1)
     document["models"][1]["parameters"] = {"role": "langauge"}
-    code, found = check(document | {"dtype": "bfloat61", "tokeniser": "base"})
+    wrong = {"dtype": "bfloat61", "tokeniser": "base", "chat_template": "chatlm"}
+    code, found = check(document | wrong)
     assert code == 2
     for part in (
         "parameters.botom_layers: unknown key; did you mean 'bottom_layers'?",
@@ -65,6 +66,7 @@ def test_every_problem_is_named_at_once(experts, check):
         "did you mean 'language'?",
         "dtype: 'bfloat61' must be one of",
         "tokeniser: unknown key",
+        "chat_template: 'chatlm' is neither a template nor one's name; did you mean 'chatml'?",
     ):
         assert any(part in message for level, message in found if level == "error"), part
 
@@ -104,6 +106,9 @@ def test_parameters_that_mergekits_own_methods_do_not_have(experts, check):
     assert code == 2
     assert first.startswith("models[0]: unknown parameter 'wieght' of linear, which mergekit ign")
     assert second.endswith("did you mean 'normalize'?")
+    del document["models"][0]["parameters"]["wieght"]
+    _, ((_, message),) = check(document | {"chat_template": "chatlm"})
+    assert "did you mean 'chatml'?" in message
 
 
 def test_a_config_on_the_hub_is_enough_for_the_layer_counts(experts, check, monkeypatch):

@@ -178,6 +178,8 @@ def plan_study(
         *checks.plan_notes(study, experts, cells),
         *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
     )
+    if places and not places.keys() & experts.keys():
+        notes += (f"the experts file names none of the study's experts: {', '.join(experts)}",)
     return StudyPlan(
         study=study,
         cells=tuple(cells),

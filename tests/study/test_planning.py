@@ -39,6 +39,13 @@ def test_equal_weights_are_found_and_evaluated_once(plan):
     assert (len(found.cells), count_models(found)) == (4, 1)
 
 
+def test_an_experts_file_of_other_names_is_noted(plan, models):
+    named = {"base": str(models / "base"), "task": str(models / "math")}
+    pools = {**named, "language": str(models / "swahili")}
+    assert any("names none of the study's experts" in note for note in plan(experts=pools).notes)
+    assert not any("names none" in note for note in plan().notes)
+
+
 def test_a_stored_dtype_written_out_is_no_change_and_another_is(plan):
     vary = {"dtype": ["float32", "bfloat16"], "bottom_layers": [0], "top_layers": [0]}
     base, task, same, other = plan(vary=vary).cells

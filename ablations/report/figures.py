@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from ablations.drawing.canvas import COLORS, draw_cells, drawing, images_of, new_canvas
+from ablations.machine.names import slug
 from ablations.report.compare import BETTER, SAME, WORSE
 from ablations.report.tables import column_name, task_text
-from ablations.study.labels import Model
+from ablations.study.labels import Model, describe_setting
 from ablations.study.schema import EXPERTS, Study
 
 MOST_ROWS = 48
@@ -87,14 +88,16 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
 
 def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) -> Iterator[Figure]:
     """Draw scores over b and u, one panel per task, where the study has a grid of them."""
-    places = {
-        (setting["bottom_layers"], setting["top_layers"]): model.label
-        for model in models
-        for setting in (model.setting, *model.same)
-        if set(_PLACE) <= setting.keys() and setting.get("placement", "outer") == "outer"
-    }
+    places: dict[tuple[Any, Any], str] = {}
+    for model in models:
+        for setting in (model.setting, *model.same):
+            if set(_PLACE) <= setting.keys() and setting.get("placement", "outer") == "outer":
+                place = (setting["bottom_layers"], setting["top_layers"])
+                if places.setdefault(place, model.label) != model.label:
+                    return  # another parameter varies, too: a place has several scores
     bottoms, tops = (sorted({place[side] for place in places}) for side in (0, 1))
     part = scores[scores["is_share"] & scores["model"].isin(places.values())]
+    part = part[part["value"].notna()]
     panels = list(part.groupby(["task", "language"], sort=False))
     if len(places) < 9 or min(len(bottoms), len(tops)) < 3 or not panels:
         return
@@ -145,26 +148,37 @@ def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) ->
 
 def _facts(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
     """Draw scores over the facts of the experts that a study names, such as their divergence."""
-    for fact in study.report.facts:
+    for at, fact in enumerate(study.report.facts):
         known = ((m.label, study.fact(fact, m.given[0])) for m in models if m.kind == "recipe")
         places = {label: value for label, value in known if value is not None}
         part = scores[scores["model"].isin(places) & scores["low"].notna()]
         if part["model"].nunique() < 2:
             continue
         name = fact.removeprefix(EXPERTS).replace("_", " ").replace(".", " expert: ", 1)
-        panels = list(part.assign(x=part["model"].map(places)).groupby(["task", "language"]))
+        groups = {model.label: _rest(model) for model in models}
+        part = part.assign(x=part["model"].map(places), group=part["model"].map(groups))
+        panels = list(part.groupby(["task", "language"]))
 
         def draw(canvas: Any, panels: Any = panels, name: str = name) -> None:
             grid = canvas.subplots(1, len(panels), squeeze=False)[0]
             for axis, (_, rows) in zip(grid, panels, strict=True):
-                value, low, high = (100 * rows[column] for column in ("value", "low", "high"))
-                axis.errorbar(rows["x"], value, [value - low, high - value], fmt="o", ms=4)
+                for group, own in rows.groupby("group", sort=False):
+                    value, low, high = (100 * own[column] for column in ("value", "low", "high"))
+                    ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
+                    axis.errorbar(own["x"], value, ends, fmt="o", ms=4, label=group)
+                if rows["group"].nunique() > 1:
+                    axis.legend(fontsize=6)
                 axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
                 axis.set_xlabel(textwrap.fill(name, 34))
 
-        key = name.replace(" ", "-").replace(":", "")
+        key = f"{slug(name)}-{at + 1}"
         size_in = (max(3.6, 2.9 * len(panels)), 2.8)
         yield _figure(key, f"Score over {name}", "With intervals.", draw, size_in)
+
+
+def _rest(model: Model) -> str:
+    """Return what a model's setting says besides its experts."""
+    return describe_setting({n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)})
 
 
 def _figure(

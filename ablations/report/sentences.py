@@ -44,7 +44,7 @@ def sentences(frame: pd.DataFrame, scores: pd.DataFrame, margin: float) -> list[
     else:
         lines += _counts(primary) if has_answers_table(frame) else _answers(primary, margin)
     lines += [*_clusters(frame, primary), *_pairs(scores)]
-    if scores["cells"].max() <= 1:
+    if scores["trainings"].max() <= 1:
         lines.append(
             "Each expert was trained once: intervals are over items, and another training run "
             "may differ by more."

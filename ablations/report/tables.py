@@ -27,6 +27,7 @@ from ablations.report.compare import (
 )
 from ablations.report.observations import shown_scores
 from ablations.runner.results import SCORE
+from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval
@@ -76,9 +77,9 @@ def score_frame(
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
     ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
-    cells, ``cells``, ``planned`` (cells), ``is_share``, ``is_primary``, ``floor``, ``floor_name``,
-    ``is_below`` (its floor), ``pairs`` and ``above`` (pairs above both of their own experts; empty
-    for what has none).
+    cells, ``cells``, ``planned`` (cells), ``trainings`` (most experts of a role), ``is_share``,
+    ``is_primary``, ``floor``, ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
+    (pairs above both of their own experts; empty for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
@@ -99,6 +100,7 @@ def score_frame(
                 **{"model": model.label, "kind": model.kind, "language": code, **score},
                 **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
                 **{end: getattr(done["value"], end)() for end in ("min", "max")},
+                "trainings": own[[*EXPERT_KINDS]].nunique().max(),
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, tasks[code], code),
             }
@@ -124,6 +126,7 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     records = frame.to_dict("records")
     texts = ((row["model"], column_name(row, frame), _score_text(row)) for row in records)
     over = "experts, seeds and items" if (frame["cells"] > 1).any() else "items"
+    over = over if (frame["trainings"] > 1).any() else over.replace("experts, ", "")
     floors = "; ".join(
         f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
         for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
@@ -252,11 +255,16 @@ def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataF
 def task_text(row: Any, frame: pd.DataFrame) -> str:
     """Return a task in words, with the language of the experts where several have it."""
     if row["language"] in ("", "all"):
-        return str(row["task"]) if row["language"] else task_name(row["task"])
-    name = task_name(row["task"])
-    code = language_name(row["language"])
+        return str(row["task"]) if row["language"] else _unique_name(row["task"], frame)
     several = frame[frame["task"] == row["task"]]["language"].nunique() > 1
-    return f"{name} ({code} experts)" if several and code not in name else name
+    experts = f" ({language_name(row['language'])} experts)" if several else ""
+    return f"{_unique_name(row['task'], frame)}{experts}"
+
+
+def _unique_name(task: str, frame: pd.DataFrame) -> str:
+    name = task_name(task)
+    alike = [other for other in frame["task"].unique() if task_name(other) == name]
+    return name if len(alike) < 2 else task
 
 
 def column_name(row: Any, frame: pd.DataFrame) -> str:
@@ -325,14 +333,17 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
         for name, column in ends.items():
             if not is_english or name == "avg":
                 values = by_model[column].reindex(models)
-                rows.append([f"{head} {name}", *map(_plain, values)])
+                is_share = bool(part["is_share"].iloc[0])
+                rows.append([f"{head} {name}", *(_plain(value, is_share) for value in values)])
     together = frame[frame["metric"] == frame["metric"].iloc[0]]
-    counts = together.groupby("model")["task"].nunique()
-    means = together.groupby("model")["value"].mean().where(counts == counts.max()).reindex(models)
-    if counts.max() > 1:
-        rows.append(
-            [f"all {counts.max()} {frame['metric'].iloc[0]} tasks avg", *map(_plain, means)]
-        )
+    number = together.groupby("model")["task"].nunique().max()
+    whole = together[together["value"].notna() & (together["cells"] == together["planned"])]
+    counts = whole.groupby("model")["task"].nunique()
+    means = whole.groupby("model")["value"].mean().where(counts == number).reindex(models)
+    if number > 1:
+        is_share = bool(together["is_share"].all())
+        shown = (_plain(value, is_share) for value in means)
+        rows.append([f"all {number} {frame['metric'].iloc[0]} tasks avg", *shown])
     return table(
         pd.DataFrame(rows, columns=["over pairs", *models]),
         key,
@@ -347,10 +358,13 @@ def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     merges = frame[~frame["kind"].isin(("base", *EXPERT_KINDS))]
     number, shown = (5, frame) if key == "benchmarks" else (6, merges)
     records = shown.to_dict("records")
-    texts = ((column_name(row, frame), row["model"], _plain(row["value"])) for row in records)
+    texts = (
+        (column_name(row, frame), row["model"], _plain(row["value"], row["is_share"]))
+        for row in records
+    )
     note = "Mean over the experts of a model."
     return table(_wide("task", texts), key, f"Layout of Table {number}", note, _UNITS)
 
 
-def _plain(value: Any) -> str:
-    return GAP if pd.isna(value) else percent(value)
+def _plain(value: Any, is_share: bool) -> str:
+    return GAP if pd.isna(value) else number_text(value, is_share)

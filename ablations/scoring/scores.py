@@ -91,7 +91,8 @@ def read_scores(
                 level=level,
                 reported=float(raw["results"][task][key]),
                 filter=filter_name,
-                higher_is_better=bool(raw["higher_is_better"][task].get(metric, True)),
+                # lm-eval has None for a metric whose file does not say it.
+                higher_is_better=raw["higher_is_better"][task].get(metric) is not False,
                 signature=signed.get(metric),
                 floor=floor_of(metadata) if metric == keys[0].split(",")[0] else None,
             )
@@ -149,7 +150,8 @@ def _response(response: Any) -> str | tuple[float, bool]:
 def _value(value: Any) -> float | tuple[str, str] | None:
     """Return a number, or (reference, prediction) where the metric needs the whole corpus.
 
-    None for what is neither, such as a list of verdicts or NaN: its score is lm-eval's alone.
+    None for what is neither, such as a list of verdicts or no finite number: its score is lm-eval's
+    alone.
     """
     if isinstance(value, (list, tuple)):
         if len(value) != 2:
@@ -164,7 +166,7 @@ def _value(value: Any) -> float | tuple[str, str] | None:
         number = float(value)
     except (TypeError, ValueError):
         return None
-    return None if math.isnan(number) else number
+    return number if math.isfinite(number) else None
 
 
 def _score(
@@ -186,8 +188,8 @@ def _score(
         # TER may pass 1; the others do so by rounding only (100.00000000000004).
         value = reported / 100 if metric == "ter" else min(reported / 100, 1.0)
     key = f"{metric},{fields['filter']}"
-    if value is None or math.isnan(value):
-        raise LayerSwapError(f"{task}: lm-eval reports {key} = nan, which is not a score")
+    if value is None or not math.isfinite(value):
+        raise LayerSwapError(f"{task}: lm-eval reports {key} = {value}, which is not a score")
     if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, but its {len(items)} samples give {derived}"
@@ -196,13 +198,18 @@ def _score(
         task=task,
         metric=metric,
         value=value,
-        is_share=metric not in _UNBOUNDED_METRICS,
+        is_share=metric in _PERCENT_METRICS or _is_share(metric, (value, *items)),
         interval=interval,
         stderr=stderr,
         n=len(items) or len(samples),
         signature=signature,
         **fields,
     )
+
+
+def _is_share(metric: str, values: Sequence[float | tuple[str, str]]) -> bool:
+    numbers = (value for value in values if isinstance(value, float))
+    return metric not in _UNBOUNDED_METRICS and all(-1e-9 <= n <= 1 + 1e-9 for n in numbers)
 
 
 def _derive(

@@ -65,7 +65,9 @@ class Estimate:
         distance = abs(self.mean - null)
         if distance < 1e-12:
             return 1.0
-        return float(2 * t.sf(distance / math.sqrt(self.variance), self.df)) if self.variance else 0
+        if not self.variance:
+            return self._same_sign
+        return float(2 * t.sf(distance / math.sqrt(self.variance), self.df))
 
     def p_outside(self, margin: float) -> float:
         """Return p of the hypothesis that the mean lies outside of [-margin, margin].
@@ -76,8 +78,13 @@ class Estimate:
 
         room = margin - abs(self.mean)
         if not self.variance:
-            return 0.0 if room > 0 else 1.0
+            return self._same_sign if room > 0 else 1.0
         return float(t.sf(room / math.sqrt(self.variance), self.df))
+
+    @property
+    def _same_sign(self) -> float:
+        """The p of the sign test, for items (or clusters) that are all the same."""
+        return 2.0 ** (1 - self.items)
 
 
 def estimate(
@@ -220,9 +227,7 @@ def paired_score(first_only: int, second_only: int, items: int, difference: floa
     share = (root - linear) / (4 * items)
     variance = items * (2 * share + rest)
     distance = first_only - second_only - items * difference
-    if variance < 1e-12:
-        return math.copysign(math.inf, distance) if distance else 0.0
-    return distance / math.sqrt(variance)
+    return distance / math.sqrt(max(variance, 1e-300))
 
 
 def paired_interval(

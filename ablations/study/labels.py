@@ -96,12 +96,14 @@ def cell_names(plan: RunFile) -> dict[str, str]:
     cells = {cell.label: cell for cell in plan.cells}
     used = {(role, name) for cell in plan.cells for role, name in cell.experts.items()}
     roles = [role for role, _ in used]
-    is_one = all(roles.count(role) < 2 for role in ("task", "language"))
+    has_bases = roles.count("base") > 1
+    is_one = not has_bases and all(roles.count(role) < 2 for role in ("task", "language"))
     names: dict[str, str] = {}
     for model in models_of(plan):
         for label in model.cells:
             cell, is_recipe = cells[label], model.kind == "recipe"
-            experts = "+".join(cell.experts[role] for role in model.pools if role != "base")
+            named = (role for role in model.pools if role != "base" or has_bases)
+            experts = "+".join(cell.experts[role] for role in named)
             parts = [model.label if is_recipe else kind_text(cell.kind)]
             if experts and not is_one:
                 parts.insert(0 if is_recipe else 1, experts)

@@ -90,8 +90,8 @@ def write_card(
     data = card.data
     data.base_model_relation = "merge"
     data.pipeline_tag = "text-generation"
-    if codes := list(languages) or header_languages(read_header(text)):
-        data.language = codes
+    data.language = list(languages) or header_languages(read_header(text)) or None
+    data.model_name = data.eval_results = None  # of an earlier card
     data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
@@ -151,8 +151,8 @@ def _licence_of(reference: str, *, hub: bool) -> str | None:
 
 def _common(licences: Mapping[str, str | None]) -> str | None:
     """Return the one licence of all models; None where they differ or one is unknown."""
-    stated = set(licences.values())
-    return next(iter(stated)) if len(stated) == 1 else None
+    stated = set(licences.values())  # "other" has a name of its own, which may differ
+    return next(iter(stated)) if len(stated) == 1 and stated != {"other"} else None
 
 
 def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
@@ -222,12 +222,26 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
                 f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"
             )
         return
+    _, document = read_text_and_yaml(model / RECIPE)
+    scored = {_place(name, run.path) for name in names}
+    merged = {_place(name, Path()) for name in named_models(document)}
+    if merged - scored and all(isinstance(place, Path) for place in (*scored, *merged)):
+        raise InputError(
+            f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
+            f"{', '.join(sorted(map(str, scored)))}; name another --cell"
+        )
     plan = read_plan(model)
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
             f"{describe_plan(cell.plan)}; the folder has {describe_plan(plan)}"
         )
+
+
+def _place(reference: str, folder: Path) -> Path | str:
+    """Return the folder of a model on this machine; what is none, such as a hub id, as it is."""
+    path = (folder / Path(reference).expanduser()).resolve()
+    return path if path.is_dir() else reference
 
 
 def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:

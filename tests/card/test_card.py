@@ -92,6 +92,7 @@ def test_the_command_for_adapters_is_one_that_works(model):
     [
         (("mit", "mit"), "mit", "All merged models are under mit"),
         (("mit", "llama3.1"), None, "No licence is stated for this model"),
+        (("other", "other"), None, "No licence is stated for this model"),
     ],
 )
 def test_the_licence_is_that_of_all_models_or_none(model, merged, stated, licence, note):
@@ -147,6 +148,14 @@ def test_scores_of_another_model_are_refused(model, scored):
         found = card(model, "--results", scored, *cell)
         assert found[0] == code
         assert message in found[1]
+
+
+def test_a_cell_of_other_models_is_refused(model, tmp_path):
+    (tmp_path / "one").mkdir()
+    models = [{"model": str(tmp_path / "one")}, {"model": str(tmp_path)}]
+    other = SimpleNamespace(label="b=2", plan=None, merge={"models": models})
+    with pytest.raises(InputError, match="is a merge of other models than"):
+        check_same_model(SimpleNamespace(path=tmp_path), other, model)
 
 
 def test_a_cell_of_other_layers_is_refused(model, tmp_path):

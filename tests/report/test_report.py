@@ -115,7 +115,7 @@ def test_no_difference_is_claimed_only_inside_the_margin(verdict):
 
 def test_both_experts_must_be_beaten():
     scores = pd.DataFrame(
-        [{"task": "mgsm_sw", "is_below": False, "cells": 1, "pairs": None, "is_primary": True}]
+        [{"task": "mgsm_sw", "is_below": False, "trainings": 1, "pairs": None, "is_primary": True}]
     )
     for verdicts in itertools.product(VERDICTS, repeat=2):
         rows = [
@@ -161,7 +161,8 @@ def test_facts_of_the_experts_are_an_axis(tmp_path):
     vary = [{"experts.task": ["math_1"]}, {"experts.task": ["math_2"]}]
     experts = {"language": ["swahili"], "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}}}
     study = study_of(vary=vary, experts=experts, report={"facts": ["experts.task.norm"]})
-    figures = make_report(write_run(tmp_path, study, level, items=20)).figures
+    # A score of 100 % has an upper end of 1 - 1e-16.
+    figures = make_report(write_run(tmp_path, study, lambda *_: 99.0, items=30)).figures
     assert [figure.title for figure in figures][1:] == ["Score over task expert: norm"]
 
 
@@ -173,6 +174,13 @@ def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path):
     assert len(shown.columns) == 5
     assert float(shown["base"].iloc[0]) == pytest.approx(100 * means.iloc[0], abs=0.05)
     assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
+    tasks = {"tasks": ["pocket_math_sw", "math_sw", "perplexity_sw"]}
+    layouts = {"tables": ["benchmarks", "overview"]}
+    study = study_of(baseline=["soup"], evaluate=tasks, report=layouts)
+    report = make_report(write_run(tmp_path / "alike", study, level, items=9), draw=False)
+    shown = table(report, "benchmarks").set_index("task")["soup"]
+    assert list(shown.index[:2]) == [f"{name}, exact match" for name in tasks["tasks"][:2]]
+    assert shown.iloc[2] == "3.000"
 
 
 def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
@@ -183,6 +191,7 @@ def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
     cells = table(report, "cells")
     assert (cells["state"].str.startswith("failed: engine died")).sum() == 1
     assert "(8 of 9 cells)" in " ".join(table(report, "scores").to_numpy().ravel())
+    assert not any("was trained once" in sentence for sentence in report.sentences)
 
 
 def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
@@ -190,6 +199,7 @@ def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
     labels = ["task_expert", "language_expert", "soup", "recipe"]
     run = write_run(tmp_path / "a", study, level, items=10, unrun=labels)
     report = make_report(run)
+    assert any("was trained once" in sentence for sentence in report.sentences)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
     assert report.figures == []
     run = write_run(tmp_path / "b", study, level, items=10, unrun=[*labels, "base"])
@@ -227,6 +237,9 @@ def test_figures_are_drawn_from_the_frames(languages, tmp_path):
     run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
     figures = make_report(run).figures
     assert figures[0].key == "map"
+    vary = {**vary, "layer_norms": ["block", "average"]}  # two models at every place
+    several = write_run(tmp_path / "several", study_of(vary=vary), level, items=9)
+    assert not any(figure.key == "map" for figure in make_report(several).figures)
     for figure in figures:
         assert set(figure.images) == {"svg", "png", "pdf"}
         assert figure.images["png"].startswith(b"\x89PNG")

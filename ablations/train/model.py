@@ -54,6 +54,8 @@ def lora_config(config: TrainConfig) -> LoraConfig:
     foreign = ("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version")
     fixed = dict.fromkeys((*foreign, "revision", "inference_mode"), "is fixed; leave it out")
     options = check_options("lora", config.lora, LoraConfig, fixed)
+    if "pissa_niter" in str(options.get("init_lora_weights")):  # drawn anew at every load
+        raise InputError("lora.init_lora_weights: pissa_niter is random; write pissa")
     try:
         return LoraConfig(**options, task_type="CAUSAL_LM")
     except (ValueError, TypeError, ImportError) as error:
@@ -82,8 +84,7 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = describe_error(error)
-        raise InputError(f"{folder}: its tokenizer cannot be loaded: {reason}") from error
+        raise InputError(f"{folder}: cannot load its tokenizer: {describe_error(error)}") from error
 
 
 def prepare(model: Any, config: TrainConfig) -> Any:

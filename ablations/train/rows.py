@@ -31,7 +31,7 @@ _ROLES = ("system", "user", "assistant")
 
 
 class Mix(NamedTuple):
-    """The rows of a run: in the order of training, and those that are never trained on."""
+    """The rows of a run: in the order of training, and those held out of it."""
 
     train: list[Row]
     held_out: list[Row]
@@ -90,7 +90,7 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     rows = _read(source)
     usable = _usable_rows(source, rows)
     rest = len(usable) - held_out
-    if samples and rest <= 0:
+    if rest < (samples > 0):
         raise InputError(
             f"{source.name}: has {len(usable)} usable rows, and held_out takes {held_out} from it; "
             "set held_out lower"

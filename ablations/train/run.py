@@ -94,6 +94,8 @@ def train_expert(
         tokenizer = load_tokenizer(base.folder)
         record = check_record(out, _identity(config, base.folder, mix))
         if record.get("finished"):
+            if record["config"]["select"] != config.model_dump(mode="json")["select"]:
+                raise InputError(f"{out}: is a run with another select; choose another --out")
             logger.info("%s: is finished, nothing to do", out)
             return record
         claim = try_claim(out, LOCK) if state.is_main_process else None
@@ -132,8 +134,7 @@ def check_installed() -> None:
     """Check that what training needs is installed; an `InputError` has the command for it."""
     needed = ("accelerate", "peft", "datasets")
     if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
-        what = ", ".join(missing)
-        raise InputError(f"training needs {what}; install it by: pip install 'layerswap[train]'")
+        raise InputError(f"training needs {', '.join(missing)}: pip install 'layerswap[train]'")
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:

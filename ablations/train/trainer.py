@@ -46,7 +46,7 @@ _FOREIGN = {
     "output_dir": "give --out",
     **dict.fromkeys(("seed", "data_seed"), _SEED),
     **dict.fromkeys(("num_train_epochs", "max_steps"), _SAMPLES),
-    **dict.fromkeys(("eval_strategy", "load_best_model_at_end"), _SELECT),
+    **dict.fromkeys(("eval_strategy", "eval_on_start", "load_best_model_at_end"), _SELECT),
     "gradient_accumulation_steps": "follows from batch_size and per_device_train_batch_size",
     **dict.fromkeys(
         (
@@ -194,8 +194,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, out: Path, donor: Path | None) -> None:
-        self._out = out
-        self._donor = donor
+        self._out, self._donor = out, donor
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, steps = state.global_step, state.max_steps

@@ -334,13 +334,15 @@ def test_damaged_samples_are_named(tmp_path):
         assert f"{file.name} is damaged" in output or f"{file.name}:3 is damaged" in output
 
 
-def test_names_of_tasks_and_models(nine_pairs):
+def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("layerswap_mgsm_sw") == "MGSM, Swahili"
     assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
     assert task_name("my_own_task") == "my own task"
     names = cell_names(nine_pairs.head)
     assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
-    assert len(set(names.values())) == len(names)
+    bases = study_of(vary=[{"experts.base": "b1"}, {"experts.base": "b2"}], baseline=["base"])
+    for names in (names, cell_names(write_run(tmp_path, bases, level, items=2).head)):
+        assert len(set(names.values())) == len(names)
     note = merge_note(nine_pairs.study, 8)
     assert note.startswith("b, u: layers of 8 from the language expert")

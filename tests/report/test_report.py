@@ -342,7 +342,7 @@ def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     names = cell_names(nine_pairs.head)
     assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
     bases = study_of(vary=[{"experts.base": "b1"}, {"experts.base": "b2"}], baseline=["base"])
-    for names in (names, cell_names(write_run(tmp_path, bases, level, items=2).head)):
-        assert len(set(names.values())) == len(names)
+    for each in (names, cell_names(write_run(tmp_path, bases, level, items=2).head)):
+        assert len(set(each.values())) == len(each)
     note = merge_note(nine_pairs.study, 8)
     assert note.startswith("b, u: layers of 8 from the language expert")

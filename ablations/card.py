@@ -24,6 +24,7 @@ from ablations.scoring.observed import OBSERVED
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
+from ablations.study.labels import cell_names
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap_merge import read_plan
@@ -182,14 +183,16 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
     Args:
         run: of `layerswap evaluate` or `layerswap run`.
         model: the model's folder.
-        label: of the cell; None looks for the one that was read from `model`.
+        label: of the cell, or its name in a report; None looks for the one that was read from
+            `model`.
 
     Raises:
         InputError: where there is no such cell, with those that there are.
     """
+    names = cell_names(run.head)
     for cell in run.cells:
         read = {(run.path / name).resolve() for name in named_models(cell.merge)}
-        if cell.label == label or (label is None and read == {model.resolve()}):
+        if label in (cell.label, names.get(cell.label)) if label else read == {model.resolve()}:
             return cell
     labels = [cell.label for cell in run.cells]
     listed = "; ".join(labels) or "none"

@@ -159,8 +159,11 @@ def _merge_findings(
     document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Yield what does not fit between the models on this machine."""
+    rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    if rows_from and recipe is not None and recipe.why_mergekit() is not None:
+        rows_from.add(str(recipe.base_model))  # as in mergekit's executor
     how: dict[str, Any] = {
-        "rows_from": set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None,
+        "rows_from": rows_from,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
     }
     by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature

@@ -116,8 +116,10 @@ def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two models have vocabulary tensors of the same shapes."""
-    return not any(_counts_tokens(name, first, other) for name in first.shapes)
+    """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
+    if any(_counts_tokens(name, first, other) for name in first.shapes):
+        return False
+    return not any(token_conflicts([first, other]))
 
 
 def pair_problems(
@@ -287,7 +289,7 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
 
     An average of such rows mixes unrelated words. Where only added or special tokens differ, as
     in published experts that renamed reserved tokens, it is a warning. `givers` are the checkpoints
-    whose vocabulary rows are averaged.
+    that give the rows, or the tokenizer.
     """
     errors, warnings = [], []
     ours: Vocabulary | None = None
@@ -313,13 +315,13 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
         pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
             errors.append(
-                f"{pair} ({shown}), so an average of their rows mixes unrelated words; add "
+                f"{pair} ({shown}), so the merge would mix unrelated words; add "
                 "tokenizer: {source: union} so that mergekit aligns the tokens, or take the rows "
                 "of one model (non_layer: task, language or base)"
             )
         else:
             warnings.append(
-                f"{pair}, all added or special tokens ({shown}); the merge has the average of "
-                "their rows and the tokenizer of its base_model"
+                f"{pair}, all added or special tokens ({shown}); the merge has one tokenizer for "
+                "the rows of both (with tokenizer: {source: union} it has all tokens)"
             )
     return errors, warnings

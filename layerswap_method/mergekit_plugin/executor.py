@@ -110,7 +110,9 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     """Check that the checkpoints can be merged, and log what a user should know."""
     aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings)
     by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
-    rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
+    # mergekit gives the merge the tokenizer of the base, whose tokens must be those of the rows.
+    rows_from = swap and {*swap.embedding_givers, str(swap.base_model)}
     how: Any = {"rows_from": rows_from, "aligned": aligned}
     if options.allow_crimes:
         problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]

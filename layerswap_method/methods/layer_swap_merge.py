@@ -32,9 +32,10 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     checkpoints = [model.checkpoint for model in read.values()]
     givers = set(recipe.embedding_givers)
     InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
-    giver = next(model for reference, model in read.items() if reference in givers)
-    others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
-    donor = giver if base.checkpoint in others else base
+    of_rows = [model for reference, model in read.items() if reference in givers]
+    fits = any(same_vocabulary(model.checkpoint, base.checkpoint) for model in of_rows)
+    donor = base if fits else of_rows[0]
+    differs = not all(same_vocabulary(donor.checkpoint, c) for c in checkpoints)
     measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
     weights = (*measured.weights, 1.0)
@@ -50,7 +51,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
 
     with input_errors("layer_swap recipe"):
         merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
-    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
+    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if differs else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = tuple(log_lines(record))
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)

@@ -222,3 +222,18 @@ def test_added_tokens_that_differ_are_a_warning(own_trio, warned):
     file = own_trio.language / "tokenizer.json"
     file.write_text(file.read_text().replace("<bos>", "<begin>"))
     assert "all added or special tokens" in warned(swap(own_trio))
+
+
+def test_the_tokenizer_of_a_merge_is_that_of_its_rows(own_trio, merge, caplog):
+    """Experts that renamed a token: their rows got the tokenizer of the base without a word."""
+    for folder in (own_trio.task, own_trio.language):
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text().replace("<bos>", "<begin>"))
+    for non_layer, donor in (("average", own_trio.task), ("base", own_trio.base)):
+        merged = merge_of(swap(own_trio, {"non_layer": non_layer}))
+        assert merged.donor == donor
+        assert f"the merge has the one of {donor}" in str(merged.lines)
+    result = merge(swap(own_trio, chat_template="chatml"))  # mergekit takes the base's
+    found = str(check_recipe(result.folder.parents[1] / "recipe.yml", hub=False))
+    for said in (caplog.text, found):
+        assert "all added or special tokens" in said

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,6 +212,16 @@ def torch_dtype(name: str) -> torch.dtype:
     if not isinstance(dtype, torch.dtype):
         raise InputError(f"{name!r} is not a torch dtype")
     return dtype
+
+
+def promoted_dtype(names: Collection[str]) -> str:
+    """Return the torch dtype that holds the values of all these dtypes."""
+    if len(names) == 1:
+        return next(iter(names))
+    import torch
+
+    promoted = functools.reduce(torch.promote_types, map(torch_dtype, names))
+    return str(promoted).removeprefix("torch.")
 
 
 @functools.lru_cache(maxsize=64)

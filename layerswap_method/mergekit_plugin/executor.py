@@ -8,6 +8,7 @@ handed to the kernel as parameters.
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from layerswap_method.checkpoint.compatible import (
     own_problems,
     vocabulary_problems,
 )
+from layerswap_method.checkpoint.stored import FLOATS, promoted_dtype
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
@@ -34,6 +36,7 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
+from layerswap_method.write.donor_files import donor_files
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
@@ -61,6 +64,8 @@ def merge_by_mergekit(
     check_output(out, [path for model in sources.values() for path in model.folders])
     where = f"{recipe.method()} recipe"
     InputError.raise_any(where, _tokenizer_problems(recipe, sources, options))
+    # mergekit writes the tokenizer, and not all of the other files.
+    left = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
     with _merged_adapters(sources, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
@@ -72,6 +77,9 @@ def merge_by_mergekit(
                 # anew between two merges would be read as it was.
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
+            for file in left:
+                if not (folder / file.name).exists():
+                    shutil.copyfile(file, folder / file.name)
             write_json(folder / PLAN_FILES[recipe.method()], record)
             if options.write_model_card:
                 write_text(folder / "README.md", write_card(document, text, out.name, lines))
@@ -171,11 +179,22 @@ def _configuration(
             "models": inputs,
             "base_model": folders[str(recipe.base_model)],
             "parameters": parameters,
+            **{"dtype": _load_dtype(recipe, checkpoints), "out_dtype": recipe.written_dtype},
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
     )
     return config, record, lines
+
+
+def _load_dtype(recipe: Recipe, checkpoints: Sequence[Checkpoint]) -> str | None:
+    """Return a dtype that holds what is stored and what is written: all is rounded once, written.
+
+    With the recipe's own, mergekit would round before anything is compared with what was measured.
+    """
+    stored = [tensor for checkpoint in checkpoints for tensor in checkpoint.tensors.values()]
+    names = {tensor.torch_name for tensor in stored if tensor.dtype in FLOATS}
+    return recipe.written_dtype and promoted_dtype({recipe.written_dtype, *names})
 
 
 def _placed(value: Any, folders: Mapping[str, Any]) -> Any:

@@ -106,8 +106,7 @@ def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypa
 
 def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path):
     """H8: a link of the donor arrived as the content of the file that it names."""
-    (tmp_path / "secret.json").write_text("{}")
-    (own_trio.base / "tokenizer.json").unlink()
+    (own_trio.base / "tokenizer.json").rename(tmp_path / "secret.json")
     (own_trio.base / "tokenizer.json").symlink_to(tmp_path / "secret.json")
     with pytest.raises(InputError, match=r"tokenizer\.json is a link to .*secret"):
         write(recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out")

@@ -211,10 +211,11 @@ class LazyModel(Frozen):
         """Return the tensor `name` as a term of a mix.
 
         peft adds an adapter to a model that transformers loaded in one dtype: that of the first
-        stored tensor, whatever the config says.
+        stored tensor, whatever the config says. Biases of routers stay in theirs.
         """
         stored = self.stored(name)
         is_cast = self.adapter is not None and stored.dtype in FLOATS
+        is_cast = is_cast and not name.endswith("e_score_correction_bias")
         cast = self.checkpoint.first_float if is_cast else None
         return Term(
             stored=stored,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
 from layerswap_method.checkpoint.compatible import ties
-from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor
+from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_values
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -89,7 +89,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
-    odd = set(stored)
+    odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
     for name, down in stored.items():
         match = _FACTOR.fullmatch(name)
         if match is None:
@@ -199,6 +199,12 @@ def _pattern(
     except (re.error, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{adapter}: {key} in {ADAPTER_CONFIG} cannot be read: {error}") from error
     return default
+
+
+def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
+    """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
+    own = base.tensors.get(name.removeprefix(_PREFIX).replace(".base_layer.", "."))
+    return ".base_layer." in name and own is not None and same_values(own, copy)
 
 
 def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:

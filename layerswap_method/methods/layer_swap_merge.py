@@ -35,7 +35,8 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     of_rows = [model for reference, model in read.items() if reference in givers]
     fits = any(same_vocabulary(model.checkpoint, base.checkpoint) for model in of_rows)
     donor = base if fits else of_rows[0]
-    differs = not all(same_vocabulary(donor.checkpoint, c) for c in checkpoints)
+    is_one = all(same_vocabulary(donor.checkpoint, c) for c in checkpoints)
+    tokenizer_from = None if is_one else donor.checkpoint.name
     measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
     weights = (*measured.weights, 1.0)
@@ -51,7 +52,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
 
     with input_errors("layer_swap recipe"):
         merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
-    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if differs else None)
+    record = plan_record(recipe, measured.plan, measured, tokenizer_from)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = tuple(log_lines(record))
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)

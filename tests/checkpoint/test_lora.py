@@ -66,6 +66,17 @@ def test_every_kind(family, dtype, config, changed, experts, tmp_path):
         assert len(check_merged(base, half, tmp_path / "again")) == changed
 
 
+def test_the_bias_of_a_router_stays_in_float32(experts, tmp_path):
+    def keep(name, tensor):
+        return tensor + torch.rand(3) if "e_score" in name else tensor.bfloat16()
+
+    base = rewritten(experts("glm4_moe", dtype=torch.float32).base, tmp_path / "base", keep)
+    adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
+    found = tensors_of(merge_of_one(Model("model", base, adapter)))
+    for name, tensor in stored(base).items():
+        assert torch.equal(found[name], tensor) == ("1.self_attn.k_proj" not in name), name
+
+
 def test_a_base_of_another_or_of_two_dtypes_is_cast_to_one(experts, tmp_path):
     plain = experts("llama", dtype=torch.float32).base
     stated = edited(shutil.copytree(plain, tmp_path / "stated"), dtype="bfloat16")
@@ -118,6 +129,7 @@ def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
     shutil.copyfile(file, tmp_path / "elsewhere")
     for damage, part in (
         ({**found, "base_model.model.lm_head.weight": torch.zeros(96, 16)}, "lm_head"),
+        ({**found, "base_model.model.lm_head.base_layer.weight": torch.zeros(96, 16)}, "lm_head"),
         ({n: t for n, t in found.items() if n != down}, "not a low-rank change"),
         ({n: t for n, t in found.items() if n != down.replace("_A", "_B")}, "no lora_B"),
         ({}, "changes no tensor"),

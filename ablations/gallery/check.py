@@ -166,8 +166,8 @@ def _merge_findings(
         "rows_from": rows_from,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
     }
-    by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
-    for problem in merge_problems(models, by_feature=by_feature, **how):
+    is_revert = isinstance(recipe, DeltaRevertRecipe)
+    for problem in merge_problems(models, is_revert=is_revert, **how):
         yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):

@@ -18,12 +18,12 @@ from layerswap_method.tensor_names import decoder_layer
 
 _PARENT = "merging needs models of one pretrained parent"
 _ALIGN = (
-    "add tokenizer: {source: base} (or union) so that mergekit aligns the tokens, or in layer_swap "
-    "take the rows of one model (non_layer: task, language or base)"
+    "add tokenizer: {source: union} or tokenizer: {source: base} so that mergekit aligns the "
+    "tokens, or in layer_swap take the rows of one model (non_layer: task, language or base)"
 )
 _ONE_VOCABULARY = (
-    "features are compared one by one: give the base with the expert's vocabulary (load the base, "
-    "resize_token_embeddings, save it)"
+    "expert and base must share a vocabulary: give the base that the expert was trained from, with "
+    "its tokens (load the base, resize_token_embeddings, save it)"
 )
 _TOKENIZER = "tokenizer.json"
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
@@ -70,25 +70,25 @@ def merge_problems(
     *,
     rows_from: Collection[str] | None = None,
     aligned: bool = False,
-    by_feature: bool = False,
+    is_revert: bool = False,
 ) -> Iterator[str]:
     """Yield why the models of a merge, each once, cannot be merged.
 
     `rows_from` are the names of those that give the merge its vocabulary rows (None: all): only
     these must have equally many rows, for the same tokens. `aligned`: the recipe has
-    ``tokenizer:``, so vocabularies may differ. `by_feature`: features are compared one by one, so
-    vocabularies must be equal even so.
+    ``tokenizer:``, so vocabularies may differ. `is_revert`: the models are those of a
+    `delta_revert` recipe, which cannot have it.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
     free = aligned or rows_from is not None
     for other in checkpoints[1:]:
-        yield from pair_problems(checkpoints[0], other, aligned=free, by_feature=by_feature)
-    if not aligned and not by_feature:
+        yield from pair_problems(checkpoints[0], other, aligned=free, is_revert=is_revert)
+    if not aligned:
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
             yield from vocabulary_problems(givers)
-        yield from token_conflicts(givers)[0]
+        yield from token_conflicts(givers, _ONE_VOCABULARY if is_revert else _ALIGN)[0]
 
 
 def merge_warnings(
@@ -123,7 +123,7 @@ def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
 
 
 def pair_problems(
-    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, by_feature: bool = False
+    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, is_revert: bool = False
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
     pair, compat = f"{first.name} and {other.name}", _compat_command(first, other)
@@ -144,8 +144,8 @@ def pair_problems(
             f"embedding as lm_head) or use models of one kind; {compat}"
         )
         return
-    if by_feature or not aligned:
-        yield from _row_problems(first, other, _ONE_VOCABULARY if by_feature else _ALIGN)
+    if not aligned:
+        yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else _ALIGN)
     shapes = [
         name
         for name, shape in first.shapes.items()
@@ -244,7 +244,7 @@ def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     if differing:
         yield (
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model; {_compat_command(*checkpoints)}"
+            f"those of its base_model, if its log names no other; {_compat_command(*checkpoints)}"
         )
 
 
@@ -284,7 +284,9 @@ def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[i
     return same, len(shared) - same, len(tokens) - len(shared)
 
 
-def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]:
+def token_conflicts(
+    givers: Sequence[Checkpoint], remedy: str = _ALIGN
+) -> tuple[list[str], list[str]]:
     """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
 
     An average of such rows mixes unrelated words. Where only added or special tokens differ, as
@@ -314,14 +316,10 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
         shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
         pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
-            errors.append(
-                f"{pair} ({shown}), so the merge would mix unrelated words; add "
-                "tokenizer: {source: union} so that mergekit aligns the tokens, or take the rows "
-                "of one model (non_layer: task, language or base)"
-            )
+            errors.append(f"{pair} ({shown}), so the merge would mix unrelated words; {remedy}")
         else:
             warnings.append(
-                f"{pair}, all added or special tokens ({shown}); the merge has one tokenizer for "
-                "the rows of both (with tokenizer: {source: union} it has all tokens)"
+                f"{pair}, all added or special tokens ({shown}); the merge has the "
+                "tokenizer of its base_model, if its log names no other"
             )
     return errors, warnings

@@ -248,5 +248,7 @@ def same_values(one: StoredTensor, other: StoredTensor) -> bool:
 
     if one.shape != other.shape:
         return False
-    pairs = ([read_rows(at, rows).double() for at in (one, other)] for rows in row_blocks(one.shape))
+    pairs = (
+        [read_rows(at, rows).double() for at in (one, other)] for rows in row_blocks(one.shape)
+    )
     return all(torch.equal(*pair) for pair in pairs)

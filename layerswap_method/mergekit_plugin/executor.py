@@ -116,8 +116,9 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
 
 def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> None:
     """Check that the checkpoints can be merged, and log what a user should know."""
-    aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings)
-    by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
+    is_revert = isinstance(recipe, DeltaRevertRecipe)
+    by_feature = is_revert and recipe.needs_deltas
+    aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings and not by_feature)
     swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
     # mergekit gives the merge the tokenizer of the base, whose tokens must be those of the rows.
     rows_from = swap and {*swap.embedding_givers, str(swap.base_model)}
@@ -125,7 +126,7 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     if options.allow_crimes:
         problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     else:
-        problems = list(merge_problems(checkpoints, by_feature=by_feature, **how))
+        problems = list(merge_problems(checkpoints, is_revert=is_revert, **how))
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)

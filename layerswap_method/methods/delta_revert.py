@@ -185,7 +185,7 @@ class DeltaRevertRecipe(Recipe):
         spec = self.parameters
         ours, theirs = (LazyModel.read(models[reference]) for reference in self.references)
         checkpoints = [ours.checkpoint, theirs.checkpoint]
-        problems = merge_problems(checkpoints, by_feature=spec.by_feature)
+        problems = merge_problems(checkpoints, is_revert=True)
         InputError.raise_any("delta_revert recipe", problems)
         num_layers = theirs.checkpoint.depth()
         with input_errors("delta_revert recipe"):

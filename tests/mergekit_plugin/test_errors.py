@@ -14,7 +14,7 @@ from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import lazy_main
 from tests.merge.test_merge import run_merge
-from tests.standins.merging import linear_recipe, merge_of, recipe, roles
+from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, roles
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import edited, restored, tune, write_adapter
 from tests.standins.zoo import VOCAB, make_model
@@ -140,6 +140,9 @@ def test_rows_of_other_tokens_are_not_averaged(own_trio, refused):
     for part in ("different tokens at 2 ids", repr(tokens[10]), "tokenizer: {source: union}"):
         assert part in said
     merge_of(swap(own_trio, {"non_layer": "task"}))
+    for parameters in ({"keep_fraction": 0.5}, {"bottom_layers": 1}):
+        said = refused(revert_recipe(own_trio.language, own_trio.base, parameters))
+        assert ("resize_token_embeddings" in said, "tokenizer:" in said) == (True, False)
     with pytest.raises(InputError, match="different tokens"):
         merge_of(linear_recipe([own_trio.task, own_trio.language]))
 

@@ -67,7 +67,9 @@ def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(out)
     replace(output_folder("../out/."), files=shards)
     names = ("tokenizer.json", "special_tokens_map.json", "vocab.json")  # the new one has none
-    assert texts(out) == shards | STAYS | dict.fromkeys(names, "old")  # no single file beside shards
+    assert texts(out) == shards | STAYS | dict.fromkeys(
+        names, "old"
+    )  # no single file beside shards
     assert left_in(out.parent) == left_in(out) == []
 
 

@@ -67,9 +67,9 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     try:
         if not out.is_dir() and (out.is_symlink() or out.exists()):
             return "the output path is a file or a broken link"
-    except OSError as error:  # a name too long for the file system
-        return f"the output folder cannot be used: {error.strerror}"
-    place = out.resolve()
+        place = out.resolve()
+    except (OSError, RuntimeError) as error:  # a name too long for the file system; links in a ring
+        return f"the output folder cannot be used: {getattr(error, 'strerror', error)}"
     if place in inputs:
         return "the output folder is one of the merge's inputs"
     if above := next((f for f in inputs if f in place.parents and f.is_dir()), None):

@@ -67,9 +67,8 @@ def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
     monkeypatch.chdir(out)
     replace(output_folder("../out/."), files=shards)
     names = ("tokenizer.json", "special_tokens_map.json", "vocab.json")  # the new one has none
-    assert texts(out) == shards | STAYS | dict.fromkeys(
-        names, "old"
-    )  # no single file beside shards
+    wanted = shards | STAYS | dict.fromkeys(names, "old")
+    assert texts(out) == wanted  # no single file beside shards
     assert left_in(out.parent) == left_in(out) == []
 
 
@@ -202,6 +201,7 @@ def test_places_that_are_refused(trio, tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "model").symlink_to(trio.task)
+    (tmp_path / "ring").symlink_to(tmp_path / "ring")
     cases = {
         trio.task / "merged": "is inside",
         trio.task / ".." / trio.task.name: "one of the merge's inputs",
@@ -209,6 +209,7 @@ def test_places_that_are_refused(trio, tmp_path):
         tmp_path / "file": "is a file or",
         tmp_path / "link": "or a broken link",
         tmp_path / ("n" * 300): "too long",
+        tmp_path / "ring" / "out": "cannot be used",
     }
     for out, part in cases.items():
         with pytest.raises(InputError, match=part):

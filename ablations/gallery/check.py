@@ -18,7 +18,12 @@ from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.config import read_config
-from layerswap_method.checkpoint.lora import other_base
+from layerswap_method.checkpoint.lora import (
+    other_base,
+    read_adapter_config,
+    read_changes,
+    unsupported_kind,
+)
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -27,6 +32,7 @@ from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
+from layerswap_method.write.donor_files import donor_files
 
 _UNCHECKED = "its layers and shapes were not checked"
 
@@ -175,6 +181,9 @@ def _merge_findings(
             yield Finding("warning", warning)
     if recipe is not None:
         models[0].depth()
+        for model in models:
+            if model.name == recipe.base_model:
+                list(donor_files(model.path))  # raises for a file that leads out of the folder
     if isinstance(recipe, LayerSwapRecipe):
         check_swap_modules(recipe.parameters, models[0].name, models[0].tensors)
 
@@ -202,7 +211,11 @@ def look_up(reference: str, *, hub: bool) -> Known:
         depth = read_config(reference, files.folder).num_hidden_layers
         return Known(depth, finding=None if _is_on_hub(reference.partition("+")[0]) else missing)
     checkpoint = read_checkpoint(reference, files.folder)
-    other = None if files.adapter is None else other_base(files.adapter, checkpoint)
+    other = None
+    if files.adapter is not None:
+        other = other_base(files.adapter, checkpoint)
+        if unsupported_kind(read_adapter_config(files.adapter)) is None:
+            read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     return Known(checkpoint.num_layers, checkpoint, Finding("warning", other) if other else None)
 
 

@@ -83,7 +83,9 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """
     config = read_adapter_config(adapter)
     if (kind := unsupported_kind(config)) is not None:
-        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {_HOW}")
+        is_prefix = config.get("peft_type") == "PREFIX_TUNING"
+        how = "a prefix has no weights to merge: use layerswap swap-adapters" if is_prefix else _HOW
+        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {how}")
     stored = read_adapter_tensors(adapter)
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)

@@ -19,7 +19,7 @@ from layerswap_method.harmonize.conversion import Conversion, read_conversion, s
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import Model
-from layerswap_method.write.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import Bar, write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
@@ -43,6 +43,8 @@ def harmonize(
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
+    for checkpoint in checkpoints:
+        list(donor_files(checkpoint.path))  # raises before anything is written
     folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         if folders.count(folder) > 1:

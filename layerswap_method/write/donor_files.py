@@ -57,5 +57,5 @@ def _matches(file: Path, patterns: Sequence[str]) -> bool:
 def needs_remote_code(donor: Path) -> bool:
     """Return whether transformers runs code of the model's folder to load it (``auto_map``)."""
     files = [donor / name for name in ("config.json", "tokenizer_config.json")]
-    texts = (file.read_text(encoding="utf-8") for file in files if file.is_file())
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
     return any('"auto_map"' in text for text in texts)

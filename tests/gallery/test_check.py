@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ablations.cli import main
 from tests.standins import merging
 from tests.standins.recipe_files import RECIPES, ROOT
-from tests.standins.tuned import train_adapter
+from tests.standins.tuned import edited, train_adapter
 from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
@@ -180,3 +180,6 @@ def test_an_adapter_that_was_trained_on_another_base_is_told(tmp_path, experts, 
         told = f"was trained on {experts['language']}"
         assert sum(told in message for _, message in found) == count
         assert sum("was trained on" in message for _, message in found) == count
+        edited(adapter, "adapter_config.json", r=3)
+        code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
+        assert (code, "not of the config's rank 3" in str(found)) == (1, True)

@@ -271,7 +271,7 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
         tokens = {str(token): int(number) for token, number in vocab.items()}
         listed = document.get("added_tokens") or []
         added = {str(entry["content"]): int(entry["id"]) for entry in listed}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         what = f"{file} cannot be read as a tokenizer ({describe_error(error)})"
         raise InputError(f"{name}: {what}; download it again") from error
     return Vocabulary(tokens | added, frozenset(added))

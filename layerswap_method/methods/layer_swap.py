@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -260,8 +261,8 @@ class LayerSwapRecipe(Recipe):
             weights = [e.parameters.weight for e in self.models if e.parameters.role == role]
             if not weights:
                 yield f"models has no model with role: {role}; one or more is needed"
-            elif sum(weights) == 0:
-                yield f"models: the weights of role {role} sum to 0"
+            elif not 0 < sum(weights) < math.inf:
+                yield f"models: the weights of role {role} sum to {sum(weights):g}"
         parent = "the pretrained parent of the experts"
         if base is None:
             task = next((e.model for e in self.experts if e.parameters.role == "task"), "...")

@@ -206,7 +206,7 @@ HEAD, NORM = "lm_head.weight", "model.norm.weight"
 CHANGES = {
     "values": (HEAD, lambda t: t.index_fill_(0, torch.tensor([3]), 9), []),
     "nan": (NORM, lambda t: t * torch.nan, ["nan"]),
-    "dtype": (NORM, lambda t: t.double(), ["dtypes", "all 57"]),
+    "dtype": (NORM, lambda t: t.double(), ["dtypes", "all 58"]),
     "lacking": (UP, None, ["only in"]),
     "shape": (HEAD, lambda t: t[:-1].contiguous(), ["shapes"]),
 }
@@ -218,10 +218,13 @@ def test_every_kind_of_difference(kind, trio, tmp_path):
 
     def edit(held):
         before = held.pop(name)
-        return held if change is None else {**held, name: change(before)}
+        return empty(held if change is None else {**held, name: change(before)})
+
+    def empty(held):
+        return {**held, "model.empty": torch.zeros(4, 0)}
 
     other = restored(trio.task, tmp_path / "other", edit)
-    code, text = verify(other, trio.task)
+    code, text = verify(other, restored(trio.task, tmp_path / "before", empty))
     assert code == 1
     assert all(part in text for part in (name, *parts)), text
 

@@ -120,7 +120,10 @@ FAULTS = [
     (linked, ["is listed twice"]),
     (written_twice, ["write it in the same way"]),
     (damaged(cut_short), ["model.safetensors is damaged", "download or copy it again"]),
-    (damaged(lambda f: (f / "tokenizer.json").write_text("{")), ["be read as a tokenizer"]),
+    *(
+        (damaged(lambda f, t=text: (f / "tokenizer.json").write_text(t)), ["read as a tokenizer"])
+        for text in ("{", '{"model": {"vocab": [[]]}}', '{"model": {"vocab": {"a": Infinity}}}')
+    ),
     (lambda m, _: swap(m, {"bottom_layers": 8}), ["8 + 1 = 9 is more than the model's 6 layers"]),
     (without_attention, ["swap_modules is attention"]),
 ]

@@ -120,11 +120,13 @@ ENTRIES = [
     ({"model": "language"}, ["models[1] (language)", "listed twice"]),
     ({"model": "./base", "parameters": {}}, ["models[0] (./base)", "write it in the same way"]),
 ]
+HUGE = {"model": "a", "parameters": {"role": "task", "weight": 1e308}}
 TOP = [
     ({"base_model": None}, ["base_model is missing", "write base_model: task"]),
     ({"tokeniser": "base"}, ["tokeniser: unknown key", "did you mean 'tokenizer"]),
     ({"slices": [{"sources": []}]}, ["slices: must be None"]),
     ({"models": []}, ["no model with role: task", "no model with role: language"]),
+    ({"models": [HUGE, {**HUGE, "model": "b"}, LANGUAGE]}, ["of role task sum to inf"]),
     ({"models": [3, None]}, ["models[0]", "models[1]"]),
     ({"models": [{"parameters": {}}]}, ["models[0].model is missing"]),
     ({"models": [TASK, LANGUAGE, {"model": "base", "parameters": {"weight": 2}}]}, ["no effect"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _KINDS = ("LORA", "PREFIX_TUNING")
 """What peft calls the kinds of adapters that can be swapped."""
 
 _CARD = """---
-base_model: {base}
+base_model: {base!r}
 library_name: peft
 tags: [merge]
 ---
@@ -84,6 +85,7 @@ def swap_adapters(
     from safetensors.torch import save
 
     name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
+    name = os.path.expanduser(name)  # noqa: PTH111 - peft does not
     config = {"base_model_name_or_path": name, "revision": revision or None, **new.config}
     listed = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
     with temporary_output(out) as folder:

@@ -6,6 +6,7 @@ Every command that merges uses these checks, so all of them accept the same mode
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -203,7 +204,7 @@ def _compat_command(*checkpoints: Checkpoint) -> str:
         model.name if "/" in model.name and "+" not in model.name else str(model.path)
         for model in checkpoints
     ]
-    return f"every difference, and what can be done: layerswap compat {' '.join(named)}"
+    return f"every difference, and what can be done: layerswap compat {shlex.join(named)}"
 
 
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

@@ -98,6 +98,7 @@ REFUSED = [
     ({"init_lora_weights": "pissa"}, "'pissa'"),
     ({"target_parameters": ["x"]}, "target_parameters"),
     ({"peft_type": "IA3"}, "'IA3'"),
+    ({"peft_type": "PREFIX_TUNING"}, "use layerswap swap-adapters"),
     ({"r": 5}, "rank 5"),
     ({"r": None}, CONFIG),
     ({"r": 0}, "r is 0"),

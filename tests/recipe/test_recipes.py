@@ -183,7 +183,8 @@ def test_a_fault_names_its_place_and_the_way_out(document, parts, tmp_path, monk
 def test_references_and_where_they_lead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m" / "task").mkdir(parents=True)
-    (tmp_path / "m" / "file").write_text("x")
+    for name in ("file", "adapter_config.json", "adapter_model.bin"):
+        (tmp_path / "m" / name).write_text("x")
     found = find_model_files("m/task").folder  # though it has the form of a hub id
     assert found == tmp_path / "m" / "task"
     for reference, parts in (
@@ -194,6 +195,7 @@ def test_references_and_where_they_lead(tmp_path, monkeypatch):
         ("~nobody/task", ["no such folder"]),
         ("owner/name", ["owner/name", "the hub says"]),
         ("m/task+m/task", ["adapter_config.json", "is not a PEFT adapter"]),
+        ("m/task+m", ["adapter_model.safetensors", "a pickle"]),
         ("m/task+/no/such/adapter", ["/no/such/adapter: no such folder"]),
         ("a+b+c", ["MODEL+ADAPTER"]),
         ("a+", ["empty"]),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_cha
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     StoredTensor,
-    promoted_dtype,
     read_rows,
     row_blocks,
     torch_dtype,
@@ -95,7 +95,13 @@ class TensorMix(Frozen):
     @property
     def sum_dtype(self) -> str:
         """Return the torch dtype of the terms; torch promotes theirs where they differ."""
-        return promoted_dtype({self.load_dtype or term.dtype for term in self.terms})
+        names = {self.load_dtype or term.dtype for term in self.terms}
+        if len(names) == 1:
+            return names.pop()
+        import torch
+
+        promoted = reduce(torch.promote_types, map(torch_dtype, names))
+        return str(promoted).removeprefix("torch.")
 
 
 MIXES = TypeAdapter(dict[str, TensorMix])

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
 from layerswap_method.checkpoint.compatible import ties
-from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_values
+from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -206,7 +206,9 @@ def _pattern(
 def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
     """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
     own = base.tensors.get(name.removeprefix(_PREFIX).replace(".base_layer.", "."))
-    return ".base_layer." in name and own is not None and same_values(own, copy)
+    if ".base_layer." not in name or own is None or own.shape != copy.shape:
+        return False
+    return own.dtype != copy.dtype or same_content(own, copy)
 
 
 def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:

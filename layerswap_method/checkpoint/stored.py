@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -214,16 +214,6 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-def promoted_dtype(names: Collection[str]) -> str:
-    """Return the torch dtype that holds the values of all these dtypes."""
-    if len(names) == 1:
-        return next(iter(names))
-    import torch
-
-    promoted = functools.reduce(torch.promote_types, map(torch_dtype, names))
-    return str(promoted).removeprefix("torch.")
-
-
 @functools.lru_cache(maxsize=64)
 def same_content(one: StoredTensor, other: StoredTensor) -> bool:
     """Return whether two tensors have the same dtype, shape and bytes."""
@@ -239,16 +229,3 @@ def same_content(one: StoredTensor, other: StoredTensor) -> bool:
             if left[:count] != right[:count]:
                 return False
     return True
-
-
-@functools.lru_cache(maxsize=64)
-def same_values(one: StoredTensor, other: StoredTensor) -> bool:
-    """Return whether two tensors have the same shape and numbers, of whatever dtypes."""
-    import torch
-
-    if one.shape != other.shape:
-        return False
-    pairs = (
-        [read_rows(at, rows).double() for at in (one, other)] for rows in row_blocks(one.shape)
-    )
-    return all(torch.equal(*pair) for pair in pairs)

@@ -26,7 +26,6 @@ from layerswap_method.checkpoint.compatible import (
     own_problems,
     vocabulary_problems,
 )
-from layerswap_method.checkpoint.stored import FLOATS, promoted_dtype
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
@@ -175,27 +174,21 @@ def _configuration(
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         tokenizer = type(tokenizer).model_validate(_placed(tokenizer.model_dump(), folders))
+    # Rounded once, when it is written: what is compared is then what was measured.
+    written = recipe.written_dtype
+    kinds = {t.torch_name for c in checkpoints for t in c.tensors.values()} | {written}
+    wide = "float64" if "float64" in kinds else "float32"
     config = merge_config.model_copy(
         update={
             "models": inputs,
             "base_model": folders[str(recipe.base_model)],
             "parameters": parameters,
-            **{"dtype": _load_dtype(recipe, checkpoints), "out_dtype": recipe.written_dtype},
+            **{"dtype": wide if written and len(kinds) > 1 else None, "out_dtype": written},
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
     )
     return config, record, lines
-
-
-def _load_dtype(recipe: Recipe, checkpoints: Sequence[Checkpoint]) -> str | None:
-    """Return a dtype that holds what is stored and what is written: all is rounded once, written.
-
-    With the recipe's own, mergekit would round before anything is compared with what was measured.
-    """
-    stored = [tensor for checkpoint in checkpoints for tensor in checkpoint.tensors.values()]
-    names = {tensor.torch_name for tensor in stored if tensor.dtype in FLOATS}
-    return recipe.written_dtype and promoted_dtype({recipe.written_dtype, *names})
 
 
 def _placed(value: Any, folders: Mapping[str, Any]) -> Any:

@@ -39,6 +39,7 @@ KINDS = [
     ("qwen2", torch.float32, {"target_modules": ["q_proj", "gate_proj"]}, 12),
 ]
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+HEAD = "base_model.model.lm_head"
 
 
 def adapter_of(base, folder, **config):
@@ -129,8 +130,8 @@ def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
     down = next(name for name in found if "lora_A" in name)
     shutil.copyfile(file, tmp_path / "elsewhere")
     for damage, part in (
-        ({**found, "base_model.model.lm_head.weight": torch.zeros(96, 16)}, "lm_head"),
-        ({**found, "base_model.model.lm_head.base_layer.weight": torch.zeros(96, 16)}, "lm_head"),
+        ({**found, f"{HEAD}.weight": torch.zeros(96, 16)}, "lm_head"),
+        ({**found, f"{HEAD}.base_layer.weight": torch.zeros(96, 16).bfloat16()}, "lm_head"),
         ({n: t for n, t in found.items() if n != down}, "not a low-rank change"),
         ({n: t for n, t in found.items() if n != down.replace("_A", "_B")}, "no lora_B"),
         ({}, "changes no tensor"),

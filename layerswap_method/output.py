@@ -205,7 +205,6 @@ def _restore(replaced: Path, out: Path) -> None:
 
 @contextmanager
 def _exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, which ends with this process."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks

@@ -115,7 +115,6 @@ class MixReader:
     """
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
-        """Prepare to read; nothing is read yet."""
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)

@@ -59,16 +59,14 @@ def swap_adapters(
     configs = {m.name: read_adapter_config(m.adapter) for m in models.values() if m.adapter}
     kind = _kind(configs)
     _check_one_base(base, models)
-    if kind == "LORA":
-        from layerswap_method.adapter_swap.adapters import swap_lora
+    from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
 
+    if kind == "LORA":
         merge = recipe.merge(models)
         assert merge.plan is not None
         new, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings
     else:
-        from layerswap_method.adapter_swap.adapters import swap_prefixes
-
         if rank is not None:
             raise InputError("--rank: a prefix has no rank; drop it")
         depth = read_checkpoint(base.name, base.folder).depth()
@@ -114,16 +112,9 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
     problems = []
-    for name, config in configs.items():
-        if kinds[name] not in _KINDS:
-            known = " and ".join(_KINDS)
-            problems.append(f"{name}: peft_type is {kinds[name]}; known are {known}")
-        if config.get("use_dora"):
-            problems.append(
-                f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a "
-                "mean of two changes has no low rank; merge the adapters into their base (peft: "
-                "merge_and_unload) and use layerswap merge"
-            )
+    for name, kind in kinds.items():
+        if kind not in _KINDS:
+            problems.append(f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}")
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")

@@ -118,9 +118,8 @@ def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
 
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
-    if any(_counts_tokens(name, first, other) for name in first.shapes):
-        return False
-    return not any(token_conflicts([first, other]))
+    is_sized = any(_counts_tokens(name, first, other) for name in first.shapes)
+    return not is_sized and not any(token_conflicts([first, other]))
 
 
 def pair_problems(
@@ -234,7 +233,6 @@ def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]
 
 
 def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield a warning where checkpoints compute differently with the same tensors."""
     stated = [stated_fields(text_part(read_document(c.name, c.path))) for c in checkpoints]
     differing = []
     for name, field in FIELDS.items():
@@ -295,18 +293,12 @@ def token_conflicts(
     that give the rows, or the tokenizer.
     """
     errors, warnings = [], []
-    ours: Vocabulary | None = None
     for other in givers[1:]:
-        first = givers[0]
-        files = [model.path / _TOKENIZER for model in (first, other)]
-        if not all(file.is_file() for file in files):
+        pair = (givers[0], other)
+        files = [model.path / _TOKENIZER for model in pair]
+        if not all(f.is_file() for f in files) or files[0].read_bytes() == files[1].read_bytes():
             continue
-        if files[0].read_bytes() == files[1].read_bytes():
-            continue
-        ours = ours or read_vocabulary(first.name, first.path)
-        theirs = read_vocabulary(other.name, other.path)
-        assert ours is not None
-        assert theirs is not None
+        ours, theirs = filter(None, (read_vocabulary(model.name, model.path) for model in pair))
         by_id = {number: token for token, number in theirs.tokens.items()}
         pairs = ((number, a, by_id.get(number, a)) for a, number in ours.tokens.items())
         differing = [(number, a, b) for number, a, b in pairs if a != b]
@@ -315,12 +307,12 @@ def token_conflicts(
         added = ours.added | theirs.added
         plain = [row for row in differing if not added.intersection(row[1:])]
         shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
-        pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
+        what = f"{givers[0].name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
-            errors.append(f"{pair} ({shown}), so the merge would mix unrelated words; {remedy}")
+            errors.append(f"{what} ({shown}), so the merge would mix unrelated words; {remedy}")
         else:
             warnings.append(
-                f"{pair}, all added or special tokens ({shown}); the merge has the "
-                "tokenizer of its base_model, if its log names no other"
+                f"{what}, all added or special tokens ({shown}); the merge has the tokenizer of "
+                "its base_model, if its log names no other"
             )
     return errors, warnings

@@ -176,13 +176,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
 
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     """Return name -> place of an adapter's tensors. Raises `InputError` for a damaged file."""
-    file = adapter / ADAPTER_WEIGHTS
-    if not file.is_file():
-        raise InputError(
-            f"{adapter}: no {ADAPTER_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can "
-            "run code); save the adapter again with safe_serialization=True"
-        )
-    return read_header(own_file(str(adapter), adapter, file))
+    return read_header(own_file(str(adapter), adapter, adapter / ADAPTER_WEIGHTS))
 
 
 def _pattern(

@@ -45,7 +45,10 @@ def harmonize(
     checkpoints = _read(models)
     for checkpoint in checkpoints:
         list(donor_files(checkpoint.path))  # raises before anything is written
-    folders = [out / name for name in _folder_names(models)]
+    places = [output_folder(model.name.partition("@")[0]) for model in models]
+    names = [place.name for place in places]
+    long = [f"{p.parent.name}-{p.name}" if names.count(p.name) > 1 else p.name for p in places]
+    folders = [out / name for name in long]
     for folder in folders:
         if folders.count(folder) > 1:
             what = "two models would be written to the same folder; give each once, or rename one"
@@ -83,15 +86,6 @@ def harmonize(
             copy_donor_files(checkpoint.path, new, None)
             write_json(new / "config.json", config)
             write_json(new / HARMONIZE_FILE, record)
-
-
-def _folder_names(models: Sequence[Model]) -> list[str]:
-    places = [output_folder(model.name.partition("@")[0]) for model in models]
-    names = [place.name for place in places]
-    return [
-        f"{place.parent.name}-{place.name}" if names.count(place.name) > 1 else place.name
-        for place in places
-    ]
 
 
 def _read(models: Sequence[Model]) -> list[Checkpoint]:

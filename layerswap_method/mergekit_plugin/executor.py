@@ -114,7 +114,6 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
 
 
 def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> None:
-    """Check that the checkpoints can be merged, and log what a user should know."""
     is_revert = isinstance(recipe, DeltaRevertRecipe)
     by_feature = is_revert and recipe.needs_deltas
     aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings and not by_feature)

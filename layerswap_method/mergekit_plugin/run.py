@@ -162,9 +162,9 @@ def _merge(arguments: list[str]) -> bool:
     path, out = options.pop("config_file"), options.pop("out_path")
     if not is_there(path) or path.is_dir():
         read_recipe_file(path)  # raises: mergekit has no word for it but a traceback
-    if not path.is_file():  # a pipe can be read once, and mergekit's `run_merge` is given its text
-        return False
-    if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
+    # A pipe can be read once, and mergekit's `run_merge` is given its text.
+    is_mergekits = not path.is_file() or options["device"] == "auto"
+    if is_mergekits or why_mergekit(options) is not None or not _is_own(path):
         return False
     text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)

@@ -22,7 +22,6 @@ from layerswap_method.plan import (
 )
 from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
-from layerswap_method.tensor_names import decoder_layer
 
 NAME = "layer_swap"
 """What a recipe writes as ``merge_method``."""
@@ -171,15 +170,6 @@ class LayerSwapSpec(Described):
         """Return the source of the tensor `name` in decoder layer `layer` (None: outside)."""
         keys = {"non_layer", "layer_norms", "swap_modules"}
         return tensor_source(name, layer, plan, **self.model_dump(include=keys))
-
-    def named_source(self, name: str, plan: LayerPlan) -> Source:
-        """Return `tensor_source` with the layer read off the tensor's name.
-
-        Layers behind the plan's, which predict further tokens, are outside of the decoder.
-        """
-        layer = decoder_layer(name)
-        is_inside = layer is not None and layer < plan.num_layers
-        return self.tensor_source(name, layer if is_inside else None, plan)
 
 
 class ExpertParameters(Described):

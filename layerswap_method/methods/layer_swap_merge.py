@@ -33,17 +33,18 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     givers = set(recipe.embedding_givers)
     InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
     of_rows = [model for reference, model in read.items() if reference in givers]
-    fits = any(same_vocabulary(model.checkpoint, base.checkpoint) for model in of_rows)
-    donor = base if fits else of_rows[0]
-    is_one = all(same_vocabulary(donor.checkpoint, c) for c in checkpoints)
-    tokenizer_from = None if is_one else donor.checkpoint.name
+    alike = (model for model in of_rows if same_vocabulary(model.checkpoint, base.checkpoint))
+    giver = next(alike, of_rows[0])
+    others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
+    donor = giver if base.checkpoint in others else base
     measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
     weights = (*measured.weights, 1.0)
     inputs = [own._replace(weight=w) for own, w in zip(recipe.inputs, weights, strict=True)]
 
     def mix(name: str) -> TensorMix:
-        source = recipe.parameters.named_source(name, measured.plan)
+        layer = decoder_layer(name, measured.plan.num_layers)
+        source = recipe.parameters.tensor_source(name, layer, measured.plan)
         made_of = weighted_inputs(name, source, inputs, measured.side_weights)
         if len(made_of.inputs) == 1:
             return given[made_of.inputs[0]].copy_mix(name, recipe.dtype, recipe.out_dtype)
@@ -52,7 +53,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
 
     with input_errors("layer_swap recipe"):
         merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
-    record = plan_record(recipe, measured.plan, measured, tokenizer_from)
+    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = tuple(log_lines(record))
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)

@@ -131,9 +131,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 EDITS = st.tuples(st.integers(0, len(GOOD)), st.integers(0, 3), st.binary(max_size=3))
 FUZZ = settings(
-    max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 
 

@@ -177,8 +177,7 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
 
 
 def verify(one, other):
-    done = CliRunner().invoke(main, ["verify", str(one), str(other)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    done = CliRunner().invoke(main, ["verify", str(one), str(other)], catch_exceptions=False)
     return done.exit_code, done.output
 
 
@@ -206,7 +205,7 @@ HEAD, NORM = "lm_head.weight", "model.norm.weight"
 CHANGES = {
     "values": (HEAD, lambda t: t.index_fill_(0, torch.tensor([3]), 9), []),
     "nan": (NORM, lambda t: t * torch.nan, ["nan"]),
-    "dtype": (NORM, lambda t: t.double(), ["dtypes", "all 58"]),
+    "dtype": (NORM, lambda t: t.double(), ["dtypes", "all 57"]),
     "lacking": (UP, None, ["only in"]),
     "shape": (HEAD, lambda t: t[:-1].contiguous(), ["shapes"]),
 }
@@ -218,13 +217,10 @@ def test_every_kind_of_difference(kind, trio, tmp_path):
 
     def edit(held):
         before = held.pop(name)
-        return empty(held if change is None else {**held, name: change(before)})
-
-    def empty(held):
-        return {**held, "model.empty": torch.zeros(4, 0)}
+        return held if change is None else {**held, name: change(before)}
 
     other = restored(trio.task, tmp_path / "other", edit)
-    code, text = verify(other, restored(trio.task, tmp_path / "before", empty))
+    code, text = verify(other, trio.task)
     assert code == 1
     assert all(part in text for part in (name, *parts)), text
 
@@ -232,6 +228,8 @@ def test_every_kind_of_difference(kind, trio, tmp_path):
 def test_a_tied_head_may_be_stored_once(tmp_path):
     once = make_model("llama_tied", tmp_path / "once", 1)
     twice = with_head(once, tmp_path / "twice")
+    empty = restored(once, tmp_path / "empty", lambda t: {**t, "model.x": torch.zeros(4, 0)})
+    assert verify(empty, empty)[0] == 0
     assert verify(once, twice)[0] == verify(twice, once)[0] == 0
     edited(once, tie_word_embeddings=False)
     assert HEAD in verify(once, twice)[1]

@@ -133,7 +133,8 @@ def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterato
         values = other.double()
         norm += float(values.square().sum())
         if one.dtype == other.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
-            bits = (tensor.view(torch.uint8).view(len(tensor), -1) for tensor in (one, other))
+            width = one.element_size()
+            bits = (tensor.view(torch.uint8).view(-1, width) for tensor in (one, other))
             unequal = torch.ne(*bits).any(1)
         else:
             unequal = one.double() != values

@@ -25,7 +25,7 @@ from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import copy_donor_files, needs_remote_code
+from layerswap_method.write.donor_files import copy_donor_files, donor_files, needs_remote_code
 from layerswap_method.write.files import Bar, verify_files, write_files, write_json, write_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
@@ -83,6 +83,8 @@ def write_merge(
     merge = recipe.merge(models)
     for warning in merge.warnings:
         LOG.warning("%s", warning)
+    needs_code = needs_remote_code(merge.donor)
+    list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises before a write
     yield from merge.lines
     how: Any = {"threads": options.threads, "device": options.device}
     # Names the temporary folder: the same merge to the same place goes through the same one.
@@ -103,7 +105,6 @@ def write_merge(
             name = PLAN_FILES[str(merge.record["merge_method"])]
             write_json(folder / name, merge.record)
         if options.with_card:
-            needs_code = needs_remote_code(merge.donor)
             card = write_card(document, text, out.name, merge.lines, needs_code=needs_code)
             write_text(folder / "README.md", card)
             write_text(folder / "mergekit_config.yml", text)

@@ -31,8 +31,13 @@ _RENEWED = (
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
     *_MERGED,
 )
-"""Files of an earlier merge that would be taken for the new one's, and so must go. Tokenizer files
-stay: a merge of experts that have none does not write any."""
+"""Files of an earlier merge that would be taken for the new one's, and so must go."""
+
+TOKENIZER_FILES = (
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
+    *("*.model", "*.tiktoken", "tekken.json", "chat_template*", "tokenization_*.py"),
+)
+"""They go where the new merge has one of them, and stay where its models have no tokenizer."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
@@ -62,9 +67,9 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     try:
         if not out.is_dir() and (out.is_symlink() or out.exists()):
             return "the output path is a file or a broken link"
-    except OSError as error:  # a name too long for the file system
-        return f"the output folder cannot be used: {error.strerror}"
-    place = out.resolve()
+        place = out.resolve()
+    except (OSError, RuntimeError) as error:  # a name too long for the file system; links in a ring
+        return f"the output folder cannot be used: {getattr(error, 'strerror', error)}"
     if place in inputs:
         return "the output folder is one of the merge's inputs"
     if above := next((f for f in inputs if f in place.parents and f.is_dir()), None):
@@ -189,7 +194,9 @@ def _restore(replaced: Path, out: Path) -> None:
         replaced.replace(out)
         return
     lost = {path.name for path in out.iterdir()}
-    for pattern in _RENEWED if _is_merge(replaced) else ():
+    has_tokenizer = any(next(out.glob(pattern), None) for pattern in TOKENIZER_FILES)
+    gone = (*_RENEWED, *TOKENIZER_FILES) if has_tokenizer else _RENEWED
+    for pattern in gone if _is_merge(replaced) else ():
         lost |= {path.name for path in replaced.glob(pattern)}
     for path in sorted(replaced.iterdir()):
         if path.name not in lost:
@@ -198,7 +205,6 @@ def _restore(replaced: Path, out: Path) -> None:
 
 @contextmanager
 def _exclusive_lock(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, which ends with this process."""
     opened = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # a file system without locks

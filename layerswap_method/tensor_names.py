@@ -37,9 +37,14 @@ def split_layer(name: str) -> tuple[int | None, str]:
     return (int(match[1]), match[2]) if match else (None, name)
 
 
-def decoder_layer(name: str) -> int | None:
-    """Return the 0-based layer of the text decoder that a tensor is in; None for all others."""
-    return None if outside_decoder(name) else split_layer(name)[0]
+def decoder_layer(name: str, num_layers: int | None = None) -> int | None:
+    """Return the 0-based layer of the text decoder that a tensor is in; None for all others.
+
+    Layers from `num_layers` on, which predict further tokens, are among the others.
+    """
+    layer = None if outside_decoder(name) else split_layer(name)[0]
+    is_behind = layer is not None and num_layers is not None and layer >= num_layers
+    return None if is_behind else layer
 
 
 def is_norm(name: str) -> bool:

@@ -115,7 +115,6 @@ class MixReader:
     """
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
-        """Prepare to read; nothing is read yet."""
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
@@ -217,10 +216,11 @@ class LazyModel(Frozen):
         """Return the tensor `name` as a term of a mix.
 
         peft adds an adapter to a model that transformers loaded in one dtype: that of the first
-        stored tensor, whatever the config says.
+        stored tensor, whatever the config says. Biases of routers stay in theirs.
         """
         stored = self.stored(name)
         is_cast = self.adapter is not None and stored.dtype in FLOATS
+        is_cast = is_cast and not name.endswith("e_score_correction_bias")
         cast = self.checkpoint.first_float if is_cast else None
         return Term(
             stored=stored,

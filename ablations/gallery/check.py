@@ -18,7 +18,12 @@ from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.config import read_config
-from layerswap_method.checkpoint.lora import other_base
+from layerswap_method.checkpoint.lora import (
+    other_base,
+    read_adapter_config,
+    read_changes,
+    unsupported_kind,
+)
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -27,6 +32,7 @@ from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
+from layerswap_method.write.donor_files import donor_files
 
 _UNCHECKED = "its layers and shapes were not checked"
 
@@ -159,12 +165,15 @@ def _merge_findings(
     document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
     """Yield what does not fit between the models on this machine."""
+    rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    if rows_from and recipe is not None and recipe.why_mergekit() is not None:
+        rows_from.add(str(recipe.base_model))  # as in mergekit's executor
     how: dict[str, Any] = {
-        "rows_from": set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None,
+        "rows_from": rows_from,
         "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
     }
-    by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
-    for problem in merge_problems(models, by_feature=by_feature, **how):
+    is_revert = isinstance(recipe, DeltaRevertRecipe)
+    for problem in merge_problems(models, is_revert=is_revert, **how):
         yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):
@@ -172,6 +181,9 @@ def _merge_findings(
             yield Finding("warning", warning)
     if recipe is not None:
         models[0].depth()
+        for model in models:
+            if model.name == recipe.base_model:
+                list(donor_files(model.path))  # raises for a file that leads out of the folder
     if isinstance(recipe, LayerSwapRecipe):
         check_swap_modules(recipe.parameters, models[0].name, models[0].tensors)
 
@@ -199,7 +211,11 @@ def look_up(reference: str, *, hub: bool) -> Known:
         depth = read_config(reference, files.folder).num_hidden_layers
         return Known(depth, finding=None if _is_on_hub(reference.partition("+")[0]) else missing)
     checkpoint = read_checkpoint(reference, files.folder)
-    other = None if files.adapter is None else other_base(files.adapter, checkpoint)
+    other = None
+    if files.adapter is not None:
+        other = other_base(files.adapter, checkpoint)
+        if unsupported_kind(read_adapter_config(files.adapter)) is None:
+            read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     return Known(checkpoint.num_layers, checkpoint, Finding("warning", other) if other else None)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ _KINDS = ("LORA", "PREFIX_TUNING")
 """What peft calls the kinds of adapters that can be swapped."""
 
 _CARD = """---
-base_model: {base}
+base_model: {base!r}
 library_name: peft
 tags: [merge]
 ---
@@ -58,16 +59,14 @@ def swap_adapters(
     configs = {m.name: read_adapter_config(m.adapter) for m in models.values() if m.adapter}
     kind = _kind(configs)
     _check_one_base(base, models)
-    if kind == "LORA":
-        from layerswap_method.adapter_swap.adapters import swap_lora
+    from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
 
+    if kind == "LORA":
         merge = recipe.merge(models)
         assert merge.plan is not None
         new, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings
     else:
-        from layerswap_method.adapter_swap.adapters import swap_prefixes
-
         if rank is not None:
             raise InputError("--rank: a prefix has no rank; drop it")
         depth = read_checkpoint(base.name, base.folder).depth()
@@ -84,6 +83,7 @@ def swap_adapters(
     from safetensors.torch import save
 
     name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
+    name = os.path.expanduser(name)  # noqa: PTH111 - peft does not
     config = {"base_model_name_or_path": name, "revision": revision or None, **new.config}
     listed = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
     with temporary_output(out) as folder:
@@ -112,16 +112,9 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
     problems = []
-    for name, config in configs.items():
-        if kinds[name] not in _KINDS:
-            known = " and ".join(_KINDS)
-            problems.append(f"{name}: peft_type is {kinds[name]}; known are {known}")
-        if config.get("use_dora"):
-            problems.append(
-                f"{name}: use_dora is set. DoRA divides each row of a weight by its norm, so a "
-                "mean of two changes has no low rank; merge the adapters into their base (peft: "
-                "merge_and_unload) and use layerswap merge"
-            )
+    for name, kind in kinds.items():
+        if kind not in _KINDS:
+            problems.append(f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}")
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")

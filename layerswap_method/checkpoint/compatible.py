@@ -6,6 +6,7 @@ Every command that merges uses these checks, so all of them accept the same mode
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,12 +19,12 @@ from layerswap_method.tensor_names import decoder_layer
 
 _PARENT = "merging needs models of one pretrained parent"
 _ALIGN = (
-    "add tokenizer: {source: base} (or union) so that mergekit aligns the tokens, or in layer_swap "
-    "take the rows of one model (non_layer: task, language or base)"
+    "add tokenizer: {source: union} or tokenizer: {source: base} so that mergekit aligns the "
+    "tokens, or in layer_swap take the rows of one model (non_layer: task, language or base)"
 )
 _ONE_VOCABULARY = (
-    "features are compared one by one: give the base with the expert's vocabulary (load the base, "
-    "resize_token_embeddings, save it)"
+    "expert and base must share a vocabulary: give the base that the expert was trained from, with "
+    "its tokens (load the base, resize_token_embeddings, save it)"
 )
 _TOKENIZER = "tokenizer.json"
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
@@ -70,25 +71,25 @@ def merge_problems(
     *,
     rows_from: Collection[str] | None = None,
     aligned: bool = False,
-    by_feature: bool = False,
+    is_revert: bool = False,
 ) -> Iterator[str]:
     """Yield why the models of a merge, each once, cannot be merged.
 
     `rows_from` are the names of those that give the merge its vocabulary rows (None: all): only
     these must have equally many rows, for the same tokens. `aligned`: the recipe has
-    ``tokenizer:``, so vocabularies may differ. `by_feature`: features are compared one by one, so
-    vocabularies must be equal even so.
+    ``tokenizer:``, so vocabularies may differ. `is_revert`: the models are those of a
+    `delta_revert` recipe, which cannot have it.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
     free = aligned or rows_from is not None
     for other in checkpoints[1:]:
-        yield from pair_problems(checkpoints[0], other, aligned=free, by_feature=by_feature)
-    if not aligned and not by_feature:
+        yield from pair_problems(checkpoints[0], other, aligned=free, is_revert=is_revert)
+    if not aligned:
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
             yield from vocabulary_problems(givers)
-        yield from token_conflicts(givers)[0]
+        yield from token_conflicts(givers, _ONE_VOCABULARY if is_revert else _ALIGN)[0]
 
 
 def merge_warnings(
@@ -116,12 +117,13 @@ def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
 
 
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
-    """Return whether two models have vocabulary tensors of the same shapes."""
-    return not any(_counts_tokens(name, first, other) for name in first.shapes)
+    """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
+    is_sized = any(_counts_tokens(name, first, other) for name in first.shapes)
+    return not is_sized and not any(token_conflicts([first, other]))
 
 
 def pair_problems(
-    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, by_feature: bool = False
+    first: Checkpoint, other: Checkpoint, *, aligned: bool = False, is_revert: bool = False
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
     pair, compat = f"{first.name} and {other.name}", _compat_command(first, other)
@@ -142,8 +144,8 @@ def pair_problems(
             f"embedding as lm_head) or use models of one kind; {compat}"
         )
         return
-    if by_feature or not aligned:
-        yield from _row_problems(first, other, _ONE_VOCABULARY if by_feature else _ALIGN)
+    if not aligned:
+        yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else _ALIGN)
     shapes = [
         name
         for name, shape in first.shapes.items()
@@ -201,7 +203,7 @@ def _compat_command(*checkpoints: Checkpoint) -> str:
         model.name if "/" in model.name and "+" not in model.name else str(model.path)
         for model in checkpoints
     ]
-    return f"every difference, and what can be done: layerswap compat {' '.join(named)}"
+    return f"every difference, and what can be done: layerswap compat {shlex.join(named)}"
 
 
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
@@ -231,7 +233,6 @@ def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]
 
 
 def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    """Yield a warning where checkpoints compute differently with the same tensors."""
     stated = [stated_fields(text_part(read_document(c.name, c.path))) for c in checkpoints]
     differing = []
     for name, field in FIELDS.items():
@@ -242,7 +243,7 @@ def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     if differing:
         yield (
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model; {_compat_command(*checkpoints)}"
+            f"those of its base_model, if its log names no other; {_compat_command(*checkpoints)}"
         )
 
 
@@ -269,7 +270,7 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
         tokens = {str(token): int(number) for token, number in vocab.items()}
         listed = document.get("added_tokens") or []
         added = {str(entry["content"]): int(entry["id"]) for entry in listed}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
         what = f"{file} cannot be read as a tokenizer ({describe_error(error)})"
         raise InputError(f"{name}: {what}; download it again") from error
     return Vocabulary(tokens | added, frozenset(added))
@@ -282,26 +283,22 @@ def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[i
     return same, len(shared) - same, len(tokens) - len(shared)
 
 
-def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]:
+def token_conflicts(
+    givers: Sequence[Checkpoint], remedy: str = _ALIGN
+) -> tuple[list[str], list[str]]:
     """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
 
     An average of such rows mixes unrelated words. Where only added or special tokens differ, as
     in published experts that renamed reserved tokens, it is a warning. `givers` are the checkpoints
-    whose vocabulary rows are averaged.
+    that give the rows, or the tokenizer.
     """
     errors, warnings = [], []
-    ours: Vocabulary | None = None
     for other in givers[1:]:
-        first = givers[0]
-        files = [model.path / _TOKENIZER for model in (first, other)]
-        if not all(file.is_file() for file in files):
+        pair = (givers[0], other)
+        files = [model.path / _TOKENIZER for model in pair]
+        if not all(f.is_file() for f in files) or files[0].read_bytes() == files[1].read_bytes():
             continue
-        if files[0].read_bytes() == files[1].read_bytes():
-            continue
-        ours = ours or read_vocabulary(first.name, first.path)
-        theirs = read_vocabulary(other.name, other.path)
-        assert ours is not None
-        assert theirs is not None
+        ours, theirs = filter(None, (read_vocabulary(model.name, model.path) for model in pair))
         by_id = {number: token for token, number in theirs.tokens.items()}
         pairs = ((number, a, by_id.get(number, a)) for a, number in ours.tokens.items())
         differing = [(number, a, b) for number, a, b in pairs if a != b]
@@ -310,16 +307,12 @@ def token_conflicts(givers: Sequence[Checkpoint]) -> tuple[list[str], list[str]]
         added = ours.added | theirs.added
         plain = [row for row in differing if not added.intersection(row[1:])]
         shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
-        pair = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
+        what = f"{givers[0].name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
-            errors.append(
-                f"{pair} ({shown}), so an average of their rows mixes unrelated words; add "
-                "tokenizer: {source: union} so that mergekit aligns the tokens, or take the rows "
-                "of one model (non_layer: task, language or base)"
-            )
+            errors.append(f"{what} ({shown}), so the merge would mix unrelated words; {remedy}")
         else:
             warnings.append(
-                f"{pair}, all added or special tokens ({shown}); the merge has the average of "
-                "their rows and the tokenizer of its base_model"
+                f"{what}, all added or special tokens ({shown}); the merge has the tokenizer of "
+                "its base_model, if its log names no other"
             )
     return errors, warnings

@@ -198,7 +198,7 @@ def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict
     for name, field in FIELDS.items():
         values = (document[key] for key in field.keys if document.get(key) is not None)
         fields[name] = next(values, field.default if defaults else None)
-    names = document.get("architectures") or ["unknown"]
+    names = document.get("architectures")
     is_mistral = document.get("model_type") == "mistral"
     heads, hidden = fields["heads"], fields["hidden"]
     if fields["head_dim"] is None and type(heads) is int and type(hidden) is int and heads:
@@ -217,7 +217,7 @@ def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict
     return {
         **fields,
         "kv_heads": fields["kv_heads"] or (8 if is_mistral else heads),
-        "architecture": str(names[0]),
+        "architecture": str(names[0]) if isinstance(names, list) and names else "unknown",
         "vocab": document.get("vocab_size"),
         "tied": bool(document.get("tie_word_embeddings", False)),
         "attention_bias": bool(document.get("attention_bias", False)),

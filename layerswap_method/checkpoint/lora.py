@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
 from layerswap_method.checkpoint.compatible import ties
-from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor
+from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -83,13 +83,15 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """
     config = read_adapter_config(adapter)
     if (kind := unsupported_kind(config)) is not None:
-        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {_HOW}")
+        is_prefix = config.get("peft_type") == "PREFIX_TUNING"
+        how = "a prefix has no weights to merge: use layerswap swap-adapters" if is_prefix else _HOW
+        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {how}")
     stored = read_adapter_tensors(adapter)
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
-    odd = set(stored)
+    odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
     for name, down in stored.items():
         match = _FACTOR.fullmatch(name)
         if match is None:
@@ -174,13 +176,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
 
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     """Return name -> place of an adapter's tensors. Raises `InputError` for a damaged file."""
-    file = adapter / ADAPTER_WEIGHTS
-    if not file.is_file():
-        raise InputError(
-            f"{adapter}: no {ADAPTER_WEIGHTS} (a pickled adapter_model.bin is not loaded: it can "
-            "run code); save the adapter again with safe_serialization=True"
-        )
-    return read_header(own_file(str(adapter), adapter, file))
+    return read_header(own_file(str(adapter), adapter, adapter / ADAPTER_WEIGHTS))
 
 
 def _pattern(
@@ -199,6 +195,14 @@ def _pattern(
     except (re.error, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{adapter}: {key} in {ADAPTER_CONFIG} cannot be read: {error}") from error
     return default
+
+
+def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
+    """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
+    own = base.tensors.get(name.removeprefix(_PREFIX).replace(".base_layer.", "."))
+    if ".base_layer." not in name or own is None or own.shape != copy.shape:
+        return False
+    return own.dtype != copy.dtype or same_content(own, copy)
 
 
 def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:

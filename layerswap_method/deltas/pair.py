@@ -105,7 +105,7 @@ def open_pair(expert: Model, base: Model) -> DeltaPair:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
     ours, theirs = (read_checkpoint(model.name, model.folder) for model in (expert, base))
     problems = [*own_problems(theirs), *own_problems(ours)]
-    problems += pair_problems(theirs, ours, by_feature=True)
+    problems += pair_problems(theirs, ours, is_revert=True)
     InputError.raise_any("delta", problems)
     changes = {} if expert.adapter is None else read_changes(expert.adapter, ours)
     # The copy that an adapter is merged into is saved without a tied output embedding.

@@ -19,7 +19,7 @@ from layerswap_method.harmonize.conversion import Conversion, read_conversion, s
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import Model
-from layerswap_method.write.donor_files import copy_donor_files
+from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import Bar, write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
@@ -43,7 +43,12 @@ def harmonize(
     """
     out = output_folder(out_path)
     checkpoints = _read(models)
-    folders = [out / name for name in _folder_names(models)]
+    for checkpoint in checkpoints:
+        list(donor_files(checkpoint.path))  # raises before anything is written
+    places = [output_folder(model.name.partition("@")[0]) for model in models]
+    names = [place.name for place in places]
+    long = [f"{p.parent.name}-{p.name}" if names.count(p.name) > 1 else p.name for p in places]
+    folders = [out / name for name in long]
     for folder in folders:
         if folders.count(folder) > 1:
             what = "two models would be written to the same folder; give each once, or rename one"
@@ -81,15 +86,6 @@ def harmonize(
             copy_donor_files(checkpoint.path, new, None)
             write_json(new / "config.json", config)
             write_json(new / HARMONIZE_FILE, record)
-
-
-def _folder_names(models: Sequence[Model]) -> list[str]:
-    places = [output_folder(model.name.partition("@")[0]) for model in models]
-    names = [place.name for place in places]
-    return [
-        f"{place.parent.name}-{place.name}" if names.count(place.name) > 1 else place.name
-        for place in places
-    ]
 
 
 def _read(models: Sequence[Model]) -> list[Checkpoint]:

@@ -8,6 +8,7 @@ handed to the kernel as parameters.
 from __future__ import annotations
 
 import logging
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -34,6 +35,7 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
+from layerswap_method.write.donor_files import donor_files
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
@@ -61,6 +63,8 @@ def merge_by_mergekit(
     check_output(out, [path for model in sources.values() for path in model.folders])
     where = f"{recipe.method()} recipe"
     InputError.raise_any(where, _tokenizer_problems(recipe, sources, options))
+    # mergekit writes the tokenizer, and not all of the other files.
+    left = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
     with _merged_adapters(sources, options) as models:
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
@@ -72,6 +76,9 @@ def merge_by_mergekit(
                 # anew between two merges would be read as it was.
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
+            for file in left:
+                if not (folder / file.name).exists():
+                    shutil.copyfile(file, folder / file.name)
             write_json(folder / PLAN_FILES[recipe.method()], record)
             if options.write_model_card:
                 write_text(folder / "README.md", write_card(document, text, out.name, lines))
@@ -107,15 +114,17 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
 
 
 def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> None:
-    """Check that the checkpoints can be merged, and log what a user should know."""
-    aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings)
-    by_feature = isinstance(recipe, DeltaRevertRecipe) and recipe.parameters.by_feature
-    rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
+    is_revert = isinstance(recipe, DeltaRevertRecipe)
+    by_feature = is_revert and recipe.needs_deltas
+    aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings and not by_feature)
+    swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
+    # mergekit gives the merge the tokenizer of the base, whose tokens must be those of the rows.
+    rows_from = swap and {*swap.embedding_givers, str(swap.base_model)}
     how: Any = {"rows_from": rows_from, "aligned": aligned}
     if options.allow_crimes:
         problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     else:
-        problems = list(merge_problems(checkpoints, by_feature=by_feature, **how))
+        problems = list(merge_problems(checkpoints, is_revert=is_revert, **how))
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)
@@ -164,11 +173,16 @@ def _configuration(
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         tokenizer = type(tokenizer).model_validate(_placed(tokenizer.model_dump(), folders))
+    # Rounded once, when it is written: what is compared is then what was measured.
+    written = recipe.written_dtype
+    kinds = {t.torch_name for c in checkpoints for t in c.tensors.values()} | {written}
+    wide = "float64" if "float64" in kinds else "float32"
     config = merge_config.model_copy(
         update={
             "models": inputs,
             "base_model": folders[str(recipe.base_model)],
             "parameters": parameters,
+            **{"dtype": wide if written and len(kinds) > 1 else None, "out_dtype": written},
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }

@@ -19,11 +19,11 @@ from typing import Any
 
 import click
 
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import WriteOptions, find_models, write_merge
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.recipe.document import Recipe
-from layerswap_method.recipe.references import find_model_files
+from layerswap_method.recipe.references import find_model_files, is_there
 from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
@@ -54,6 +54,8 @@ def merge_by_files(
     models = find_models(recipe, lambda reference: find_model_files(reference, cache_dir=cache))
     if isinstance(models, str):
         return models
+    if (threads := options.get("num_threads") or 2) < 1:
+        raise InputError(f"--num-threads {threads}: give 1 or more")
     quiet = bool(options.get("quiet"))
     lines = write_merge(
         recipe,
@@ -63,7 +65,7 @@ def merge_by_files(
         text=text,
         options=WriteOptions(
             shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
-            threads=options.get("num_threads") or 2,
+            threads=threads,
             device=str(options.get("device") or ("cuda" if options.get("cuda") else "cpu")),
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
@@ -158,9 +160,11 @@ def _merge(arguments: list[str]) -> bool:
         return False
     options = dict(context.params)
     path, out = options.pop("config_file"), options.pop("out_path")
-    if not path.exists():
+    if not is_there(path) or path.is_dir():
         read_recipe_file(path)  # raises: mergekit has no word for it but a traceback
-    if options["device"] == "auto" or why_mergekit(options) is not None or not _is_own(path):
+    # A pipe can be read once, and mergekit's `run_merge` is given its text.
+    is_mergekits = not path.is_file() or options["device"] == "auto"
+    if is_mergekits or why_mergekit(options) is not None or not _is_own(path):
         return False
     text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)

@@ -185,7 +185,7 @@ class DeltaRevertRecipe(Recipe):
         spec = self.parameters
         ours, theirs = (LazyModel.read(models[reference]) for reference in self.references)
         checkpoints = [ours.checkpoint, theirs.checkpoint]
-        problems = merge_problems(checkpoints, by_feature=spec.by_feature)
+        problems = merge_problems(checkpoints, is_revert=True)
         InputError.raise_any("delta_revert recipe", problems)
         num_layers = theirs.checkpoint.depth()
         with input_errors("delta_revert recipe"):
@@ -194,9 +194,7 @@ class DeltaRevertRecipe(Recipe):
         parts: dict[str, ExpertPart] = {}
 
         def mix(name: str) -> TensorMix:
-            layer = decoder_layer(name)
-            is_inside = layer is not None and layer < num_layers
-            rule = spec.rule(name, layer if is_inside else None, layers)
+            rule = spec.rule(name, decoder_layer(name, num_layers), layers)
             shape = ours.stored(name).shape
             axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
             features, weights = feature_layout(shape, axis).features, math.prod(shape)

@@ -181,8 +181,6 @@ def measure(
             for pair, entry, weight in zip(pairs, experts, measured.weights, strict=True)
             if pair is not None and entry.parameters.role == role
         ]
-        if not soup:
-            raise InputError(f"placement: delta_share: no {role} expert has a weight above 0")
         units = _units(soup[0][0], num_layers, spec)
         shares.append(_unit_shares(soup, units, spec))
     task, language = shares
@@ -240,8 +238,8 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     parts = MODULES if by_module else ("layer",)
     units: Units = {(layer, part): [] for layer in range(num_layers) for part in parts}
     for name in pair.names:
-        layer, part = decoder_layer(name), layer_part(name)
-        if layer is not None and layer < num_layers and part in MODULES and not is_norm(name):
+        layer, part = decoder_layer(name, num_layers), layer_part(name)
+        if layer is not None and part in MODULES and not is_norm(name):
             units[layer, part if by_module else "layer"].append(name)
     for (empty, lacking), names in units.items():
         if not names:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -21,7 +22,6 @@ from layerswap_method.plan import (
 )
 from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
-from layerswap_method.tensor_names import decoder_layer
 
 NAME = "layer_swap"
 """What a recipe writes as ``merge_method``."""
@@ -171,15 +171,6 @@ class LayerSwapSpec(Described):
         keys = {"non_layer", "layer_norms", "swap_modules"}
         return tensor_source(name, layer, plan, **self.model_dump(include=keys))
 
-    def named_source(self, name: str, plan: LayerPlan) -> Source:
-        """Return `tensor_source` with the layer read off the tensor's name.
-
-        Layers behind the plan's, which predict further tokens, are outside of the decoder.
-        """
-        layer = decoder_layer(name)
-        is_inside = layer is not None and layer < plan.num_layers
-        return self.tensor_source(name, layer if is_inside else None, plan)
-
 
 class ExpertParameters(Described):
     """What stands under one model's ``parameters:``."""
@@ -260,8 +251,8 @@ class LayerSwapRecipe(Recipe):
             weights = [e.parameters.weight for e in self.models if e.parameters.role == role]
             if not weights:
                 yield f"models has no model with role: {role}; one or more is needed"
-            elif sum(weights) == 0:
-                yield f"models: the weights of role {role} sum to 0"
+            elif not 0 < sum(weights) < math.inf:
+                yield f"models: the weights of role {role} sum to {sum(weights):g}"
         parent = "the pretrained parent of the experts"
         if base is None:
             task = next((e.model for e in self.experts if e.parameters.role == "task"), "...")

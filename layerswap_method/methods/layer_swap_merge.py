@@ -32,7 +32,9 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     checkpoints = [model.checkpoint for model in read.values()]
     givers = set(recipe.embedding_givers)
     InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
-    giver = next(model for reference, model in read.items() if reference in givers)
+    of_rows = [model for reference, model in read.items() if reference in givers]
+    alike = (model for model in of_rows if same_vocabulary(model.checkpoint, base.checkpoint))
+    giver = next(alike, of_rows[0])
     others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
     donor = giver if base.checkpoint in others else base
     measured = lay_out(recipe, checkpoints[0], models)
@@ -41,7 +43,8 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     inputs = [own._replace(weight=w) for own, w in zip(recipe.inputs, weights, strict=True)]
 
     def mix(name: str) -> TensorMix:
-        source = recipe.parameters.named_source(name, measured.plan)
+        layer = decoder_layer(name, measured.plan.num_layers)
+        source = recipe.parameters.tensor_source(name, layer, measured.plan)
         made_of = weighted_inputs(name, source, inputs, measured.side_weights)
         if len(made_of.inputs) == 1:
             return given[made_of.inputs[0]].copy_mix(name, recipe.dtype, recipe.out_dtype)

@@ -54,7 +54,6 @@ def problems(model: type[BaseModel], document: Any, error: ValidationError) -> l
 
 
 def _reason(item: Any, value: Any) -> str:
-    """Return what a value must be, and what it is."""
     reason = item["msg"].replace("Input should be", "must be").removesuffix(" after validation")
     for form, words in _FORMS.items():
         reason = re.sub(form, words, reason)

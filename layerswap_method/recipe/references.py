@@ -105,7 +105,10 @@ def find_model_files(
         adapter_folder = _find_folder(adapter, folder, **how)
         for file in ("adapter_config.json", "adapter_model.safetensors"):
             if not (adapter_folder / file).is_file():
-                raise InputError(f"{adapter} has no {file}, so it is not a PEFT adapter")
+                why = "so it is not a PEFT adapter"
+                if (adapter_folder / "adapter_model.bin").is_file():
+                    why = "only a pickle, which can run code; save it with safe_serialization=True"
+                raise InputError(f"{adapter} has no {file}, {why}")
         return Model(reference, base, adapter_folder)
     return Model(reference, base)
 

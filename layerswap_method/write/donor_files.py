@@ -9,6 +9,7 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
 from layerswap_method.checkpoint.config import read_document
+from layerswap_method.output import TOKENIZER_FILES
 from layerswap_method.write.files import write_json
 
 _MODEL = (
@@ -22,11 +23,6 @@ _OWN = (
     *("layerswap_*", "optimizer*", "train*", "trainer_state.json", "all_results.json", ".*"),
 )
 """Those of them that say how the donor itself is stored or was made."""
-
-_TOKENIZER = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
-    *("*.model", "*.tiktoken", "tekken.json", "chat_template*", "tokenization_*.py"),
-)
 
 
 def copy_donor_files(
@@ -47,7 +43,7 @@ def copy_donor_files(
 
 def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
     """Yield the files that a merge takes from its donor as they are, besides the config."""
-    left_out = _OWN if with_tokenizer else (*_OWN, *_TOKENIZER)
+    left_out = _OWN if with_tokenizer else (*_OWN, *TOKENIZER_FILES)
     for file in sorted(donor.iterdir()):
         is_taken = _matches(file, _MODEL) and not _matches(file, left_out)
         if is_taken and file.is_file():
@@ -61,5 +57,5 @@ def _matches(file: Path, patterns: Sequence[str]) -> bool:
 def needs_remote_code(donor: Path) -> bool:
     """Return whether transformers runs code of the model's folder to load it (``auto_map``)."""
     files = [donor / name for name in ("config.json", "tokenizer_config.json")]
-    texts = (file.read_text(encoding="utf-8") for file in files if file.is_file())
+    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
     return any('"auto_map"' in text for text in texts)

@@ -149,7 +149,6 @@ def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) 
 
 
 def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
-    """Write a tensor's bytes at `place`."""
     done = 0
     if tensor.source is not None:
         with open_stored(tensor.source) as opened:

@@ -34,11 +34,6 @@ class PlannedTensor:
     content: Callable[[str], Iterator[memoryview]] | None = field(default=None, repr=False)
     source: StoredTensor | None = None
 
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one value."""
-        return self.nbytes // (math.prod(self.shape) or 1)
-
 
 @dataclass(frozen=True)
 class PlannedFile:
@@ -139,7 +134,8 @@ def _computed(
 def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     """Return a file with its tensors in the order of their bytes: wide values before narrow."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
+    # By the bytes of one value.
+    ordered = sorted(tensors, key=lambda t: (-(t.nbytes // (math.prod(t.shape) or 1)), t.name))
     places = [0, *accumulate(tensor.nbytes for tensor in ordered)]
     for tensor, span in zip(ordered, pairwise(places), strict=True):
         entry = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": span}

@@ -16,7 +16,7 @@ from transformers import AutoConfig
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, ties
-from layerswap_method.checkpoint.config import read_config
+from layerswap_method.checkpoint.config import read_config, read_document, stated_fields
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     TORCH_NAMES,
@@ -131,9 +131,7 @@ ENTRIES = st.fixed_dictionaries(
 )
 EDITS = st.tuples(st.integers(0, len(GOOD)), st.integers(0, 3), st.binary(max_size=3))
 FUZZ = settings(
-    max_examples=150,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-    derandomize=True,
+    max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 
 
@@ -221,6 +219,7 @@ STATED = [
     ({"dtype": "auto"}, None, None),
     ({"quantization_config": {"quant_method": "gptq"}}, "bfloat16", "gptq"),
     ({"quantization_config": {"bits": 4}}, "bfloat16", "?"),
+    ({"architectures": {"a": 1}}, "bfloat16", None),
 ]
 
 
@@ -229,6 +228,7 @@ def test_dtypes_and_quantisation(experts, tmp_path):
         folder = shutil.copytree(experts("llama").base, tmp_path / str(number))
         found = read_config("model", edited(folder, **changes))
         assert [found.dtype, found.quantization] == wanted
+        assert stated_fields(read_document("model", folder))["layers"] == 6
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"model_type": 3}', "{", "[" * 200_000])

@@ -22,10 +22,7 @@ from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.worlds import OPTIONS, make_world
 from tests.standins.zoo import make_model
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
 
 
 WRONG = "model.layers.1.self_attn.o_proj.weight"

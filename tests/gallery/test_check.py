@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from ablations.cli import main
 from tests.standins import merging
 from tests.standins.recipe_files import RECIPES, ROOT
-from tests.standins.tuned import train_adapter
+from tests.standins.tuned import edited, train_adapter
 from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
@@ -20,10 +20,10 @@ ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
 def experts(tmp_path_factory):
     root = tmp_path_factory.mktemp("experts")
     sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
-    own = {"deep": {"num_hidden_layers": 5}, "half": {"dtype": torch.bfloat16}}
+    own = {"deep": {"num_hidden_layers": 5}}
     return {
         role: make_model("llama", root / role, seed, **{**sizes, **own.get(role, {})})
-        for seed, role in enumerate(("task", "language", "deep", "half"))
+        for seed, role in enumerate(("task", "language", "deep"))
     }
 
 
@@ -79,17 +79,6 @@ def test_layer_counts_and_depths_are_checked_against_the_models(experts, check):
     assert "different depths" in found[0][1]
 
 
-def test_dtype_traps_are_warnings(experts, check):
-    document = swap(experts) | {"dtype": "bfloat16"}
-    code, found = check(document)
-    assert (code, {level for level, _ in found}) == (0, {"warning"})
-    assert all("is stored in float32 and dtype is bfloat16" in message for _, message in found)
-    del document["dtype"]
-    assert check(document) == (0, [])
-    half = {"merge_method": "passthrough", "models": [{"model": str(experts["half"])}]}
-    assert "65504" in check(half | {"dtype": "float16"})[1][0][1]
-
-
 def test_warnings_fail_only_if_asked(experts, check):
     document = swap(experts, bottom_layers=2, top_layers=1)
     code, ((level, message),) = check(document)
@@ -128,8 +117,7 @@ def test_a_config_on_the_hub_is_enough_for_the_layer_counts(experts, check, monk
 
 
 @pytest.mark.parametrize(
-    ("language", "code", "level"),
-    [("{}/gone", 2, "error"), ("nobody/gone@main", 0, "note")],
+    ("language", "code", "level"), [("{}/gone", 2, "error"), ("nobody/gone@main", 0, "note")]
 )
 def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
     tmp_path, experts, check, language, code, level
@@ -180,3 +168,6 @@ def test_an_adapter_that_was_trained_on_another_base_is_told(tmp_path, experts, 
         told = f"was trained on {experts['language']}"
         assert sum(told in message for _, message in found) == count
         assert sum("was trained on" in message for _, message in found) == count
+        edited(adapter, "adapter_config.json", r=3)
+        code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
+        assert (code, "not of the config's rank 3" in str(found)) == (2, True)

@@ -74,12 +74,7 @@ def test_a_written_stage_is_done_and_records_what_fill_returned(stage):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [
-        ("data/rows.jsonl", "{ }\n"),
-        ("data/rows.jsonl", None),
-        ("more.txt", ""),
-        (MANIFEST, "{"),
-    ],
+    [("data/rows.jsonl", "{ }\n"), ("data/rows.jsonl", None), ("more.txt", ""), (MANIFEST, "{")],
 )
 def test_damage_is_noticed_and_rebuilt(stage, file, text):
     path = stage.folder / file

@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import layerswap_method
 from ablations.cli import main
+from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.compare import compare
 from layerswap_method.errors import InputError
@@ -104,14 +105,19 @@ def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypa
     assert (loaded.model_type, (tmp_path / "ran").exists()) == ("own", True)
 
 
-def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path):
+def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path, monkeypatch):
     """H8: a link of the donor arrived as the content of the file that it names."""
-    (tmp_path / "secret.json").write_text("{}")
-    (own_trio.base / "tokenizer.json").unlink()
+    document = recipe(roles(own_trio), SWAP, own_trio.base)
+    (own_trio.base / "tokenizer_config.json").write_bytes(b'{"x": "\xe9"}')
+    write(document, tmp_path / "odd")
+    (own_trio.base / "tokenizer.json").rename(tmp_path / "secret.json")
     (own_trio.base / "tokenizer.json").symlink_to(tmp_path / "secret.json")
+    monkeypatch.setattr("layerswap_method.merge.write_files", pytest.fail)  # too late
     with pytest.raises(InputError, match=r"tokenizer\.json is a link to .*secret"):
-        write(recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out")
+        write(document, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    found = check_recipe(write_recipe(tmp_path / "recipe.yml", document), hub=False)
+    assert "is a link to" in str(found)
 
 
 UP, HALF = "model.layers.2.mlp.up_proj.weight", {"dtype": "float16"}
@@ -171,8 +177,7 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
 
 
 def verify(one, other):
-    done = CliRunner().invoke(main, ["verify", str(one), str(other)])
-    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    done = CliRunner().invoke(main, ["verify", str(one), str(other)], catch_exceptions=False)
     return done.exit_code, done.output
 
 
@@ -223,6 +228,8 @@ def test_every_kind_of_difference(kind, trio, tmp_path):
 def test_a_tied_head_may_be_stored_once(tmp_path):
     once = make_model("llama_tied", tmp_path / "once", 1)
     twice = with_head(once, tmp_path / "twice")
+    empty = restored(once, tmp_path / "empty", lambda t: {**t, "model.x": torch.zeros(4, 0)})
+    assert verify(empty, empty)[0] == 0
     assert verify(once, twice)[0] == verify(twice, once)[0] == 0
     edited(once, tie_word_embeddings=False)
     assert HEAD in verify(once, twice)[1]

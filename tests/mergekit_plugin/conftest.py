@@ -18,9 +18,7 @@ def merge(tmp_path):
         path = write_recipe(tmp_path / "recipe.yml", document)
         folder = tmp_path / "out" / "merged"
         words = [str(path), str(folder), "--no-copy-tokenizer", "--quiet", *options]
-        result = CliRunner().invoke(main, words)
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
+        result = CliRunner().invoke(main, words, catch_exceptions=False)
         return SimpleNamespace(exit_code=result.exit_code, output=result.output, folder=folder)
 
     return run

@@ -13,7 +13,8 @@ import torch
 import yaml
 from mergekit.options import MergeOptions
 
-from layerswap_method.mergekit_plugin.run import why_mergekit
+from layerswap_method.errors import InputError
+from layerswap_method.mergekit_plugin.run import _merge, why_mergekit
 from tests.fresh_process import ROOT
 from tests.merge.test_merge import run_merge
 from tests.standins import merging
@@ -138,6 +139,13 @@ def test_every_option_of_mergekit_goes_one_way():
     for reason in (*reasons, why_mergekit({"safe_serialization": False})):
         assert f"`{reason.split()[-1]}`" in page
     assert why_mergekit(MergeOptions().model_dump()) is None
+
+
+def test_a_pipe_is_read_once_by_mergekit(trio, tmp_path):
+    os.mkfifo(tmp_path / "recipe.yml")  # to read it would be to wait for ever
+    assert not _merge([str(tmp_path / "recipe.yml"), str(tmp_path / "out")])
+    with pytest.raises(InputError, match="--num-threads -1: give 1 or more"):
+        merging.merge(documents(trio)["copies"], tmp_path / "out", num_threads=-1)
 
 
 def test_pickles_are_written_by_mergekit_alone(trio, tmp_path, caplog):

@@ -1,6 +1,7 @@
 """One text from all who read a recipe: check, `layerswap merge`, `mergekit-yaml`, mergekit."""
 
 import logging
+import os
 import re
 import shutil
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import lazy_main
 from tests.merge.test_merge import run_merge
-from tests.standins.merging import linear_recipe, merge_of, recipe, roles
+from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, roles
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import edited, restored, tune, write_adapter
 from tests.standins.zoo import VOCAB, make_model
@@ -98,11 +99,6 @@ def damaged(damage):
     return make
 
 
-def cut_short(folder):
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-100])
-
-
 def without_attention(models, root):
     def rename(held):
         return {name.replace("self_attn", "mixer"): tensor for name, tensor in held.items()}
@@ -119,8 +115,11 @@ FAULTS = [
     ),
     (linked, ["is listed twice"]),
     (written_twice, ["write it in the same way"]),
-    (damaged(cut_short), ["model.safetensors is damaged", "download or copy it again"]),
-    (damaged(lambda f: (f / "tokenizer.json").write_text("{")), ["be read as a tokenizer"]),
+    (damaged(lambda f: os.truncate(f / "model.safetensors", 9000)), ["damaged", "copy it again"]),
+    *(
+        (damaged(lambda f, t=text: (f / "tokenizer.json").write_text(t)), ["read as a tokenizer"])
+        for text in ("{", '{"model": {"vocab": [[]]}}', '{"model": {"vocab": {"a": Infinity}}}')
+    ),
     (lambda m, _: swap(m, {"bottom_layers": 8}), ["8 + 1 = 9 is more than the model's 6 layers"]),
     (without_attention, ["swap_modules is attention"]),
 ]
@@ -140,6 +139,9 @@ def test_rows_of_other_tokens_are_not_averaged(own_trio, refused):
     for part in ("different tokens at 2 ids", repr(tokens[10]), "tokenizer: {source: union}"):
         assert part in said
     merge_of(swap(own_trio, {"non_layer": "task"}))
+    for parameters in ({"keep_fraction": 0.5}, {"bottom_layers": 1}):
+        said = refused(revert_recipe(own_trio.language, own_trio.base, parameters))
+        assert ("resize_token_embeddings" in said, "tokenizer:" in said) == (True, False)
     with pytest.raises(InputError, match="different tokens"):
         merge_of(linear_recipe([own_trio.task, own_trio.language]))
 
@@ -218,7 +220,17 @@ def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
     assert ("trained on other/Base-7B" in said) == (stated == "other/Base-7B")
 
 
-def test_added_tokens_that_differ_are_a_warning(own_trio, warned):
-    file = own_trio.language / "tokenizer.json"
-    file.write_text(file.read_text().replace("<bos>", "<begin>"))
-    assert "all added or special tokens" in warned(swap(own_trio))
+def test_tokens_that_were_renamed(own_trio, warned, merge, caplog):
+    """Where both experts had renamed one, their rows got the base's tokenizer without a word."""
+    for folder in (own_trio.language, own_trio.task):
+        file = folder / "tokenizer.json"
+        file.write_text(file.read_text().replace("<bos>", "<begin>"))
+        if folder == own_trio.language:
+            assert "all added or special tokens" in warned(swap(own_trio))
+    for non_layer, donor in (("average", own_trio.task), ("base", own_trio.base)):
+        merged = merge_of(swap(own_trio, {"non_layer": non_layer}))
+        assert (merged.donor, f"has the one of {donor}" in str(merged.lines)) == (donor, True)
+    caplog.clear()
+    place = merge(swap(own_trio, chat_template="chatml")).folder  # mergekit takes the base's
+    found = check_recipe(place.parents[1] / "recipe.yml", hub=False)
+    assert all("all added or special tokens" in said for said in (caplog.text, str(found)))

@@ -19,7 +19,7 @@ from tests.standins.experts import assert_loads
 from tests.standins.merging import by_mergekit, linear_recipe, merge, merge_of, recipe, roles, write
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import train_adapter
+from tests.standins.tuned import train_adapter, tune
 from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
@@ -130,6 +130,23 @@ def test_chat_templates(template, speakers, tmp_path):
     written = (out / "chat_template.jinja").read_text()
     assert "im_start" in written if template == "chatml" else written == TEMPLATE
     assert_same(stored(out), expected(SWAP, *map(stored, models.values())))
+
+
+def test_a_template_changes_no_tensor_and_leaves_no_file_out(speakers, tmp_path):
+    """mergekit rounded to `dtype` before anything was measured; and the ids of stops were lost."""
+    task, language = (
+        tune(speakers.base, tmp_path / f"{i}", i, 1e-4, is_uneven=True) for i in (1, 2)
+    )
+    swap = recipe({"task": task, "language": language}, SWAP.parameters(), speakers.base)
+    revert = {"merge_method": "delta_revert", "models": [{"model": str(task)}]}
+    for number, document in enumerate(
+        (swap, swap | revert | {"parameters": {"keep_fraction": 0.5}})
+    ):
+        document["dtype"] = "bfloat16"
+        files = merge(document, tmp_path / f"files{number}")
+        out = merge(document | {"chat_template": "chatml"}, tmp_path / f"out{number}")
+        assert_same(stored(out), stored(files))
+        assert (out / "generation_config.json").is_file()
 
 
 def test_what_was_measured_stands_in_record_and_card(trio, tmp_path, caplog):

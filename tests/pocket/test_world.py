@@ -58,11 +58,7 @@ def test_the_answer_follows_from_the_sentences_and_from_the_equations():
         assert problem.solution("sw", thought=False) == f"( ) jibu ni {word} ."
 
 
-DIGESTS = {
-    "base": "5cddba64653289e6",
-    "language": "ec68d8b5aec33ab4",
-    "task": "294821317d5e2367",
-}
+DIGESTS = {"base": "5cddba64653289e6", "language": "ec68d8b5aec33ab4", "task": "294821317d5e2367"}
 """Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 2."""
 
 SWAHILI = frozenset(

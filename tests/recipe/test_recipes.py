@@ -120,11 +120,13 @@ ENTRIES = [
     ({"model": "language"}, ["models[1] (language)", "listed twice"]),
     ({"model": "./base", "parameters": {}}, ["models[0] (./base)", "write it in the same way"]),
 ]
+HUGE = {"model": "a", "parameters": {"role": "task", "weight": 1e308}}
 TOP = [
     ({"base_model": None}, ["base_model is missing", "write base_model: task"]),
     ({"tokeniser": "base"}, ["tokeniser: unknown key", "did you mean 'tokenizer"]),
     ({"slices": [{"sources": []}]}, ["slices: must be None"]),
     ({"models": []}, ["no model with role: task", "no model with role: language"]),
+    ({"models": [HUGE, {**HUGE, "model": "b"}, LANGUAGE]}, ["of role task sum to inf"]),
     ({"models": [3, None]}, ["models[0]", "models[1]"]),
     ({"models": [{"parameters": {}}]}, ["models[0].model is missing"]),
     ({"models": [TASK, LANGUAGE, {"model": "base", "parameters": {"weight": 2}}]}, ["no effect"]),
@@ -181,7 +183,8 @@ def test_a_fault_names_its_place_and_the_way_out(document, parts, tmp_path, monk
 def test_references_and_where_they_lead(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "m" / "task").mkdir(parents=True)
-    (tmp_path / "m" / "file").write_text("x")
+    for name in ("file", "adapter_config.json", "adapter_model.bin"):
+        (tmp_path / "m" / name).write_text("x")
     found = find_model_files("m/task").folder  # though it has the form of a hub id
     assert found == tmp_path / "m" / "task"
     for reference, parts in (
@@ -192,6 +195,7 @@ def test_references_and_where_they_lead(tmp_path, monkeypatch):
         ("~nobody/task", ["no such folder"]),
         ("owner/name", ["owner/name", "the hub says"]),
         ("m/task+m/task", ["adapter_config.json", "is not a PEFT adapter"]),
+        ("m/task+m", ["adapter_model.safetensors", "a pickle"]),
         ("m/task+/no/such/adapter", ["/no/such/adapter: no such folder"]),
         ("a+b+c", ["MODEL+ADAPTER"]),
         ("a+", ["empty"]),

@@ -110,7 +110,8 @@ def train_adapter(base, folder, seed=0, scale=0.3, **config):
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.copy_(torch.randn(parameter.shape) * scale)
-    model.save_pretrained(folder, save_embedding_layers=False)
+    tables = {"embed_tokens", "lm_head"} & {*(config.get("target_modules") or ())}
+    model.save_pretrained(folder, save_embedding_layers=bool(tables))  # as peft does by default
     return folder
 
 

@@ -21,6 +21,8 @@ OLD = {
     "model-00001-of-00002.safetensors": "old",
     "model.safetensors.index.json": "old",
     "tokenizer.json": "old",
+    "special_tokens_map.json": "old",
+    "vocab.json": "old",
     "chat_template.jinja": "old",
     PLAN_FILE: "old",
     "notes.txt": "of the user",
@@ -64,7 +66,9 @@ def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
     shards |= {"config.json": "new"}
     monkeypatch.chdir(out)
     replace(output_folder("../out/."), files=shards)
-    assert texts(out) == shards | STAYS | {"tokenizer.json": "old"}  # no single file beside shards
+    names = ("tokenizer.json", "special_tokens_map.json", "vocab.json")  # the new one has none
+    wanted = shards | STAYS | dict.fromkeys(names, "old")
+    assert texts(out) == wanted  # no single file beside shards
     assert left_in(out.parent) == left_in(out) == []
 
 
@@ -197,6 +201,7 @@ def test_places_that_are_refused(trio, tmp_path):
     (tmp_path / "file").write_text("x")
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     (tmp_path / "model").symlink_to(trio.task)
+    (tmp_path / "ring").symlink_to(tmp_path / "ring")
     cases = {
         trio.task / "merged": "is inside",
         trio.task / ".." / trio.task.name: "one of the merge's inputs",
@@ -204,6 +209,7 @@ def test_places_that_are_refused(trio, tmp_path):
         tmp_path / "file": "is a file or",
         tmp_path / "link": "or a broken link",
         tmp_path / ("n" * 300): "too long",
+        tmp_path / "ring" / "out": "cannot be used",
     }
     for out, part in cases.items():
         with pytest.raises(InputError, match=part):

@@ -6,7 +6,7 @@ from tests.standins.talkers import WORDS, write_model
 from tests.standins.tasks import write_rows, write_task
 
 
-def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=()):
+def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=(), positions=64):
     """Write a small random model; without a dtype (of torch) it is float32."""
     return write_model(
         folder,
@@ -18,7 +18,7 @@ def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=()
         hidden_size=hidden,
         intermediate_size=2 * hidden,
         head_dim=hidden // 2,
-        max_position_embeddings=64,
+        max_position_embeddings=positions,
     )
 
 

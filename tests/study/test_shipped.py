@@ -89,7 +89,7 @@ def everything(tmp_path_factory):
             base, _, adapter = entry.path.partition("+")
             model = folder / base.partition("@")[0]
             if not model.exists():
-                write_expert(model, seed, layers=layers, hidden=8)
+                write_expert(model, seed, layers=layers, hidden=8, positions=4096)
             if adapter and not (folder / adapter).exists():
                 write_adapter(model, folder / adapter, seed)
             if (expert := adapter or base).startswith("runs/"):

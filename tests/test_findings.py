@@ -102,9 +102,9 @@ ROWS = {
         comparison("real_model_translation", "smol_translate_twins_en_es", second, "layer swap")
         for second in ("language expert", "soup")
     ],
-    "Does a swap beat the math expert on five pocket bases?": lambda: [
-        *(over_bases("task_expert"), over_bases("soup"))
-    ],
+    "Does a swap beat the math expert on five pocket bases?": lambda: (
+        [over_bases(other) for other in ("task_expert", "soup")]
+    ),
     "Does a swap keep both skills": lambda: [
         comparison("disjoint", MATH, "task expert .*", DISJOINT),
         *(

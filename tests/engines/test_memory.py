@@ -33,10 +33,7 @@ def write_wide(folder, seed):
 
 def memory(field):
     """Return a size from this process's status in bytes, such as VmHWM, the peak resident one."""
-    (line,) = (
-        line for line in Path("/proc/self/status").read_text().splitlines() if f"{field}:" in line
-    )
-    return int(line.split()[1]) * 1024
+    return int(Path("/proc/self/status").read_text().split(f"{field}:")[1].split()[0]) * 1024
 
 
 class Watch(threading.Thread):

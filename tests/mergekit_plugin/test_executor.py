@@ -134,15 +134,12 @@ def test_chat_templates(template, speakers, tmp_path):
 
 def test_a_template_changes_no_tensor_and_leaves_no_file_out(speakers, tmp_path):
     """mergekit rounded to `dtype` before anything was measured; and the ids of stops were lost."""
-    task, language = (
-        tune(speakers.base, tmp_path / f"{i}", i, 1e-4, is_uneven=True) for i in (1, 2)
-    )
-    swap = recipe({"task": task, "language": language}, SWAP.parameters(), speakers.base)
-    revert = {"merge_method": "delta_revert", "models": [{"model": str(task)}]}
-    for number, document in enumerate(
-        (swap, swap | revert | {"parameters": {"keep_fraction": 0.5}})
-    ):
-        document["dtype"] = "bfloat16"
+    experts = [tune(speakers.base, tmp_path / f"{i}", i, 1e-4, is_uneven=True) for i in (1, 2)]
+    both = dict(zip(("task", "language"), experts, strict=True))
+    swap = recipe(both, SWAP.parameters(), speakers.base, dtype="bfloat16")
+    changes = {"models": [{"model": str(both["task"])}], "parameters": {"keep_fraction": 0.5}}
+    revert = swap | changes | {"merge_method": "delta_revert"}
+    for number, document in enumerate((swap, revert)):
         files = merge(document, tmp_path / f"files{number}")
         out = merge(document | {"chat_template": "chatml"}, tmp_path / f"out{number}")
         assert_same(stored(out), stored(files))

@@ -40,8 +40,8 @@ def test_equal_weights_are_found_and_evaluated_once(plan):
 
 
 def test_an_experts_file_of_other_names_is_noted(plan, models):
-    named = {"base": str(models / "base"), "task": str(models / "math")}
-    pools = {**named, "language": str(models / "swahili")}
+    experts = (("base", "base"), ("task", "math"), ("language", "swahili"))
+    pools = {role: str(models / name) for role, name in experts}
     assert any("names none of the study's experts" in note for note in plan(experts=pools).notes)
     assert not any("names none" in note for note in plan().notes)
 

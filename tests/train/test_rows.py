@@ -36,12 +36,10 @@ def test_rows_are_drawn_by_seed_and_never_from_those_held_out(tmp_path, base, ro
     trained = {str(row) for row in first.train}
     assert len(trained) == 36
     assert not trained & {str(row) for row in first.held_out}
-    small = write_rows(tmp_path / "small.jsonl", shift=1).read_text().splitlines()[:2]
-    (tmp_path / "small.jsonl").write_text("\n".join(small))
-    fields = {"prompt": "{question} ", "answer": "{reply}"}
-    sources = [{"path": str(rows), "weight": 9}, {"path": "small.jsonl", "weight": 1}]
+    write_jsonl(tmp_path / "small.jsonl", [{"prompt": "w1", "answer": "w2"}] * 2)
+    sources = [{"path": "small.jsonl", "weight": 1}, {"pocket": "task", "weight": 9}]
     with pytest.raises(InputError, match="has 2 usable rows, and held_out takes 3 from it"):
-        mix(tmp_path, base, [fields | source for source in sources], "held_out=32", "samples=4")
+        mix(tmp_path, base, sources, "held_out=32", "samples=4")
 
 
 def test_joint_training_takes_the_sources_of_other_files_by_weight(tmp_path, base):

@@ -175,13 +175,10 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         assert result.exit_code == 2
         assert "holds a run of other settings; choose another --out" in result.output
         assert text in result.output
-    for place, setting, text in (
-        (tmp_path, "seed=0", "is not a training folder"),
-        (out, "select={tasks: [layerswap_mgsm_sw]}", "is a run with another select"),
-    ):
-        result = call(config, place, setting)
-        assert result.exit_code == 2
-        assert text in result.output
+    select = "select={tasks: [layerswap_mgsm_sw]}"
+    results = call(config, tmp_path), call(config, out, select)
+    for result, text in zip(results, ("not a training folder", "another select"), strict=True):
+        assert (result.exit_code, text in result.output) == (2, True)
 
 
 def test_a_setting_that_failed_does_not_bind_the_folder(tmp_path, base, rows):

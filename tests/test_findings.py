@@ -95,8 +95,8 @@ ROWS = {
     ],
     "Is it the language expert that helps?": lambda: [
         compared("real_model_disjoint:layer swap", "real_model_permuted:layer swap"),
-        *real_model("real_model_base", "task expert"),
-        *real_model("real_model_other_language", "task expert"),
+        *(real_model(f"real_model_{x}", "task expert")[0] for x in ("base", "other_language")),
+        compared("real_model_layers:layer swap b=5 u=2", "real_model_other_language:layer swap"),
     ],
     "Can the swap translate like the language expert?": lambda: [
         comparison("real_model_translation", "smol_translate_twins_en_es", second, "layer swap")

@@ -30,7 +30,7 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.plan import describe_plan
-from layerswap_method.recipe.references import is_folder, named_models
+from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         return
     _, document = read_text_and_yaml(model / RECIPE)
     scored = {_place(name, run.path) for name in names}
-    merged = {_place(name, Path()) for name in named_models(document)}
+    merged = {_place(name, None) for name in named_models(document)}
     if merged - scored and all(isinstance(place, Path) for place in (*scored, *merged)):
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
@@ -241,10 +241,10 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         )
 
 
-def _place(reference: str, folder: Path) -> Path | str:
+def _place(reference: str, folder: Path | None) -> Path | str:
     """Return the folder of a model on this machine; what is none, such as a hub id, as it is."""
-    path = (folder / Path(reference).expanduser()).resolve()
-    return path if path.is_dir() else reference
+    path = resolve_from(reference, folder)
+    return path.resolve() if is_folder(path) else reference
 
 
 def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:

@@ -54,6 +54,10 @@ def compared(first, second):
     return difference
 
 
+def zone(folder, task, model, width):
+    return comparison(folder, task, f"{model} t_b=0 t_u=0", f"{model} t_b={width} t_u={width}")
+
+
 def task_arithmetic(weight):
     weights = (f"models.{model}.parameters.weight={weight}" for model in (0, 1))
     second = " ".join(["real_model_sum:task arithmetic", *weights])
@@ -73,7 +77,6 @@ MATH, BLEU, TWINS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
-ZONES, PLAIN = (FAR, SWAP, NEAR), "layer swap b=5 u=2"
 
 ROWS = {
     "Does a swap beat both experts and the soup?": lambda: real_model(
@@ -129,14 +132,8 @@ ROWS = {
         compared("real_model_disjoint:layer swap", "real_model_middle:layer swap"),
     ],
     "Does averaging layers at the seams help?": lambda: [
-        *(
-            comparison("real_model_zones", TWINS, f"{PLAIN} t_b=0 t_u=0", f"{PLAIN} {zone}")
-            for zone in ("t_b=2 t_u=2", "t_b=4 t_u=4")
-        ),
-        *(
-            comparison("transition_divergence", MATH, f"{each} t_b=0 t_u=0", f"{each} t_b=1 t_u=1")
-            for each in ZONES
-        ),
+        *(zone("real_model_zones", TWINS, "layer swap b=5 u=2", width) for width in (2, 4)),
+        *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [
         comparison("expert_divergence", MATH, "task expert .*", FAR),

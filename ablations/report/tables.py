@@ -125,8 +125,8 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return models × tasks, with intervals."""
     records = frame.to_dict("records")
     texts = ((row["model"], column_name(row, frame), _score_text(row)) for row in records)
-    over = "experts, seeds and items" if (frame["cells"] > 1).any() else "items"
-    over = over if (frame["trainings"] > 1).any() else over.replace("experts, ", "")
+    over = "experts, seeds and items" if (frame["trainings"] > 1).any() else "seeds and items"
+    over = over if (frame["cells"] > 1).any() else "items"
     floors = "; ".join(
         f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
         for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")

@@ -153,7 +153,8 @@ def plan_study(
     with _collected(problems):
         check_protocol(study.evaluate, checks.template_folders(cells, experts))
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
-        with _collected(problems):
+        # What transformers cannot read, the engine says.
+        with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
     selected(cells, only)

@@ -151,8 +151,8 @@ def test_scores_of_another_model_are_refused(model, scored):
 
 
 def test_a_cell_of_other_models_is_refused(model, tmp_path):
-    models = [{"model": str(model)}, {"model": str(tmp_path)}]
-    other = SimpleNamespace(label="b=2", plan=None, merge={"models": models})
+    merge = {"models": [{"model": str(model)}, {"model": str(tmp_path)}]}
+    other = SimpleNamespace(label="b=2", plan=None, merge=merge)
     with pytest.raises(InputError, match="is a merge of other models than"):
         check_same_model(SimpleNamespace(path=tmp_path), other, model)
 

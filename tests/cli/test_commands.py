@@ -115,7 +115,6 @@ def test_version_says_what_is_installed():
 
 
 def test_a_place_may_begin_at_the_home_folder(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
-    CliRunner().invoke(main, ["init", "study", "~/mine.yml"])
+    CliRunner(env={"HOME": str(tmp_path)}).invoke(main, ["init", "study", "~/mine.yml"])
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yml"]

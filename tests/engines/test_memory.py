@@ -44,8 +44,8 @@ class Watch(threading.Thread):
         ctypes.CDLL(None).malloc_trim(0)  # what glibc keeps for itself hides a rise
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         self._done = threading.Event()
-        self._before, self._rss = memory("RssAnon"), memory("VmRSS")
-        self._most = self._before
+        self._most = self._before = memory("RssAnon")
+        self._rss = memory("VmRSS")
         self.start()
 
     def run(self):
@@ -53,11 +53,10 @@ class Watch(threading.Thread):
             self._most = max(self._most, memory("RssAnon"))
 
     def end(self):
-        """Stop looking; return how far memory rose, anonymous and all of it."""
         peak = memory("VmHWM")
         self._done.set()
         self.join()
-        return self._most - self._before, peak - self._rss
+        return self._most - self._before, peak - self._rss  # how far it rose: anonymous, all
 
 
 @pytest.mark.slow

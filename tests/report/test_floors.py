@@ -47,9 +47,9 @@ def test_a_floor_is_optional():
 
 def _scores(**by_model):
     base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
-    base |= {"higher_is_better": True, "is_share": True, "language": "", "reason": ""}
+    base |= {"higher_is_better": True, "is_share": True}
     base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
-    base |= dict.fromkeys(("task_expert", "language_expert"), "")
+    base |= dict.fromkeys(("language", "reason", "task_expert", "language_expert"), "")
     return pd.DataFrame(
         [{**base, "model": name, "cell": name, "value": value} for name, value in by_model.items()]
     )

@@ -10,7 +10,7 @@ import layerswap_method
 from ablations.study import identity
 from ablations.study.describe import describe_plan
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
-from tests.standins.tuned import save_adapter
+from tests.standins.tuned import edited, save_adapter
 from tests.study.conftest import count_models
 
 RECIPE = study_document()["recipe"]
@@ -44,6 +44,12 @@ def test_an_experts_file_of_other_names_is_noted(plan, models):
     pools = {role: str(models / name) for role, name in experts}
     assert any("names none of the study's experts" in note for note in plan(experts=pools).notes)
     assert not any("names none" in note for note in plan().notes)
+
+
+def test_a_model_that_transformers_does_not_know_is_the_engines_to_name(plan, own):
+    edited(own.parent / "base", "config.json", model_type="nosuch")
+    evaluate = {"tasks": ["words"], "options": {"max_model_len": 9}}
+    plan(own, recipe=None, vary=None, baseline=["base"], evaluate=evaluate)
 
 
 def test_a_stored_dtype_written_out_is_no_change_and_another_is(plan):

@@ -175,8 +175,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         assert result.exit_code == 2
         assert "holds a run of other settings; choose another --out" in result.output
         assert text in result.output
-    select = "select={tasks: [layerswap_mgsm_sw]}"
-    results = call(config, tmp_path), call(config, out, select)
+    results = call(config, tmp_path), call(config, out, "select={tasks: [layerswap_mgsm_sw]}")
     for result, text in zip(results, ("not a training folder", "another select"), strict=True):
         assert (result.exit_code, text in result.output) == (2, True)
 

@@ -238,7 +238,10 @@ def _baselines(plan: RunFile) -> Iterator[Model]:
                 if cell.kind == kind
                 and all(cell.experts.get(role) in names for role, names in pools.items())
             )
-            yield Model(f"{kind_text(kind)} {names}".strip(), kind, {}, pools, labels)
+            label = f"{kind_text(kind)} {names}".strip()
+            if len(plan.cells) == len(roles) == 1:  # `layerswap evaluate`
+                label = pools[roles[0]][0]
+            yield Model(label, kind, {}, pools, labels)
 
 
 def _families(pools: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:

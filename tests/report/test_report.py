@@ -22,7 +22,7 @@ from ablations.report.write import (
     write_report,
 )
 from ablations.runner.results import OBSERVATIONS
-from ablations.study.labels import cell_names, merge_note, task_name
+from ablations.study.labels import cell_names, merge_note, models_of, task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import BASELINES, level, study_of, write_run
 
@@ -302,13 +302,12 @@ def invoke(*arguments):
 
 def test_the_command_writes_every_format_and_prints_the_answer(one_pair):
     code, output = invoke(one_pair.path)
-    assert code == 0
     files, _, answer_lines = output.partition("\n\n")
     assert {Path(line).name for line in files.splitlines()} == {
         *("report.html", "report.md", "tables.tex", "scores.csv", "comparisons.csv"),
         *("observations.parquet", "comparisons.parquet"),
     }
-    assert answer_lines.startswith(one_pair.study.question)
+    assert (code, answer_lines.startswith(one_pair.study.question)) == (0, True)
 
 
 def test_bad_input_is_one_sentence(one_pair, tmp_path):
@@ -328,8 +327,7 @@ def test_damaged_samples_are_named(tmp_path):
     for content in ("".join(lines[:3]), "".join([*lines[:2], "{"])):
         file.write_text(content, encoding="utf-8")
         code, output = invoke(run.path)
-        assert code == 2
-        assert f"{file.name} is damaged" in output or f"{file.name}:3 is damaged" in output
+        assert (code, len(re.findall(rf"{file.name}(?::3)? is damaged", output))) == (2, 1)
 
 
 def test_names_of_tasks_and_models(nine_pairs, tmp_path):
@@ -339,6 +337,8 @@ def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("my_own_task") == "my own task"
     names = cell_names(nine_pairs.head)
     assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
+    alone = study_of(recipe=None, experts={"base": "org/a"}, baseline=["base"])
+    assert models_of(write_run(tmp_path / "one", alone, level, items=2).head)[0].label == "org/a"
     bases = study_of(vary=[{"experts.base": "b1"}, {"experts.base": "b2"}], baseline=["base"])
     for each in (names, cell_names(write_run(tmp_path, bases, level, items=2).head)):
         assert len(set(each.values())) == len(each)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,8 +75,8 @@ def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any)
     row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
     pip install 'layerswap[plot]'.
     """
-    if (given := options["threshold"]) != given:
-        raise click.UsageError("--threshold is nan; give a number of 0 or more")
+    if not math.isfinite(given := options["threshold"] or 0.0):
+        raise click.UsageError(f"--threshold is {given}; give a number of 0 or more")
     with watched():
         from ablations.delta.analysis import delta as analyse
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -119,7 +120,9 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     text = (STARTS / f"{kind}.yml").read_text(encoding="utf-8")
     with write_errors(path):
         write_text(path, text.replace(f"{kind}.yml", path.name))
-    click.echo(f"{path} is written. Edit it, then run: {_NEXT[kind].format(path)}")
+    click.echo(
+        f"{path} is written. Edit it, then run: {_NEXT[kind].format(shlex.quote(str(path)))}"
+    )
 
 
 @click.command()

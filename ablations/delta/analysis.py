@@ -94,7 +94,7 @@ def label_all(experts: Sequence[str]) -> list[str]:
     if twice := next((given for given in bare if bare.count(given) > 1), None):
         raise InputError(f"{twice} is named twice")
     parts = [given.partition("+")[2] or given for given in bare]
-    parts = [str(Path(p).resolve()) if Path(p).name in ("", "..") else p for p in parts]
+    parts = [str(Path(p).resolve()) if p.split("/")[-1] in ("", ".", "..") else p for p in parts]
     for depth in range(1, 1 + max(part.count("/") + 1 for part in parts)):
         labels = ["/".join(part.split("/")[-depth:]) for part in parts]
         if len(set(labels)) == len(labels):

@@ -19,6 +19,7 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.lora import (
+    is_lora,
     other_base,
     read_adapter_config,
     read_changes,
@@ -214,7 +215,8 @@ def look_up(reference: str, *, hub: bool) -> Known:
     other = None
     if files.adapter is not None:
         other = other_base(files.adapter, checkpoint)
-        if unsupported_kind(read_adapter_config(files.adapter)) is None:
+        kind = unsupported_kind(read_adapter_config(files.adapter))
+        if kind is None or not is_lora(files.adapter):  # others mergekit merges
             read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     return Known(checkpoint.num_layers, checkpoint, Finding("warning", other) if other else None)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,7 @@ class Compatibility:
                 return "\n".join(self.problems)
             return f"Write into the recipe what the last column says of {', '.join(needs)}."
         force = " --force" if any(row.remedy == "force" for row in sized) else ""
-        return f"Run: layerswap harmonize {' '.join(self.names)} --out DIR{force}"
+        return f"Run: layerswap harmonize {shlex.join(self.names)} --out DIR{force}"
 
 
 def compare_models(references: Sequence[str], base: str | None = None) -> Compatibility:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 
 from ablations.pocket import exercises as ex
 from ablations.pocket.exercises import Exercise
@@ -22,6 +23,7 @@ from ablations.pocket.world import (
     draw_statement,
     render_all,
 )
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 Maker = Callable[[], Exercise]
 
@@ -29,38 +31,8 @@ MILD_KINDS: Mapping[str, float] = {"one": 0.4, "two": 0.2, "total": 0.2, "compar
 THOUGHT_SHARE = 0.4
 """Share of the base's word problems that are solved step by step; the math expert's all are."""
 
-MIXES: Mapping[str, Mapping[str, float]] = {
-    "base": {
-        "equations": 0.03,
-        "english math": 0.10,
-        "swahili math": 0.10,
-        "mixed math": 0.12,
-        "english statements": 0.02,
-        "swahili statements": 0.02,
-        "english facts": 0.08,
-        "swahili facts": 0.09,
-        "mixed facts": 0.13,
-        "english comprehension": 0.02,
-        "swahili comprehension": 0.02,
-        "mixed comprehension": 0.03,
-        "translation": 0.13,
-        "words": 0.05,
-        "code switching": 0.06,
-    },
-    "language": {
-        "translation": 0.25,
-        "words": 0.10,
-        "english facts": 0.10,
-        "swahili facts": 0.12,
-        "mixed facts": 0.25,
-        "swahili comprehension": 0.05,
-        "mixed comprehension": 0.05,
-        "code switching": 0.08,
-    },
-    "task": {"english hard math": 1.0},
-}
-"""Stream -> shares of its documents by kind. ``mixed``: statements in one language, question and
-answer in the other."""
+MIXES: Mapping[str, Mapping[str, float]] = read_yaml(Path(__file__).with_name("streams.yml"))
+"""Stream -> shares of its documents by kind."""
 
 _RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)
 

@@ -36,7 +36,7 @@ class Source(Frozen):
     config: StrictStr | None = None
     """Another training file, all of whose sources are taken. Two of them are joint training, the
     baseline of the paper's Table 2."""
-    weight: float = Field(1.0, gt=0, allow_inf_nan=False)
+    weight: float = Field(1.0, gt=0, le=1e9)
     """Share of `TrainConfig.samples`, relative to the other sources."""
     subset: StrictStr | None = None
     """Name of the hub data set's configuration."""
@@ -87,7 +87,6 @@ class Lora(Frozen):
     """A low-rank change of some matrices (arXiv 2106.09685); `TrainConfig.lora` says which."""
 
     kind: Literal["lora"]
-
     merge: StrictBool = False
     """Whether the expert is written as a whole checkpoint. DoRA needs this for merges and studies,
     which read plain low-rank changes only."""
@@ -97,7 +96,6 @@ class Prefix(Frozen):
     """Trained keys and values before every layer's own (arXiv 2101.00190), with peft."""
 
     kind: Literal["prefix"]
-
     tokens: int = Field(20, ge=1)
     """Length of the prefix in each layer."""
 
@@ -106,7 +104,6 @@ class AdapterFusion(Frozen):
     """Frozen LoRA experts, and a learned choice among them (arXiv 2005.00247); see `fusion`."""
 
     kind: Literal["adapter_fusion"]
-
     experts: dict[StrictStr, StrictStr] = Field(min_length=1)
     """Name -> LoRA adapter of the base, a folder or hub id."""
     value_penalty: float = Field(0.01, ge=0, allow_inf_nan=False)
@@ -117,7 +114,6 @@ class FrozenLayers(Frozen):
     """The named layers, or what is outside of layers, stay as in the base; the rest is trained."""
 
     kind: Literal["frozen"]
-
     layers: StrictStr = ""
     """Layers that stay, such as ``0-4,30,31`` (0-based, ends included); empty for none."""
     outside: StrictBool = True
@@ -144,7 +140,6 @@ class Disjoint(Frozen):
     """
 
     kind: Literal["disjoint"]
-
     role: Literal["task", "language"]
     """Which of the two this expert is."""
     bottom_layers: int = Field(5, ge=0)
@@ -191,7 +186,6 @@ class Select(Frozen):
     keep: int = Field(3, ge=1)
     """Checkpoints that stay; the best one becomes the expert."""
     backend: BackendChoice = "auto"
-
     batch_size: int = Field(64, ge=1)
     """Sequences at once."""
 

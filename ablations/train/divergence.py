@@ -95,15 +95,8 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
             pair = open_pair(expert, base)
             changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
-        result = Divergence(
-            expert=expert.name,
-            base=base.name,
-            relative_norm=norm,
-            layer_relative_norm=by_layer,
-            layer_drift=moved,
-            texts=len(texts),
-        )
-        results.append(result)
+        norms = {"relative_norm": norm, "layer_relative_norm": by_layer, "layer_drift": moved}
+        results.append(Divergence(expert=expert.name, base=base.name, texts=len(texts), **norms))
     return results
 
 
@@ -162,6 +155,8 @@ def divergence(
     """
     check_place(out / "divergence.json")
     labels = label_all(experts)
+    if "base" in labels:
+        raise InputError("an expert is called base, as experts.yml calls the base: rename it")
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
     results = measure(models, parent, [] if texts is None else read_texts(texts))

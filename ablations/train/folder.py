@@ -94,14 +94,19 @@ def read_state(checkpoint: Path) -> dict[str, Any] | None:
     return state
 
 
+def _checkpoints(root: Path) -> list[Path]:
+    names = (root / CHECKPOINTS).glob("checkpoint-*")  # a user may have copied one to another name
+    return [path for path in names if path.name.rpartition("-")[2].isdecimal()]
+
+
 def whole_checkpoints(root: Path) -> list[Path]:
     """Return the whole checkpoints of the run in `root`, the oldest first."""
-    return sorted(filter(read_state, (root / CHECKPOINTS).glob("checkpoint-*")), key=step_of)
+    return sorted(filter(read_state, _checkpoints(root)), key=step_of)
 
 
 def remove_partial_checkpoints(root: Path) -> bool:
     """Remove the checkpoints that were not written to the end; return whether there were any."""
-    partial = [path for path in (root / CHECKPOINTS).glob("checkpoint-*") if not read_state(path)]
+    partial = [path for path in _checkpoints(root) if not read_state(path)]
     for path in partial:
         shutil.rmtree(path)
     return bool(partial)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
@@ -16,6 +18,12 @@ from layerswap_method.tensor_names import decoder_layer
 
 if TYPE_CHECKING:
     from peft import LoraConfig
+
+
+_FIXED = (
+    *("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version"),
+    *("revision", "inference_mode", "layer_replication"),
+)
 
 
 def check_options(
@@ -51,8 +59,7 @@ def lora_config(config: TrainConfig) -> LoraConfig:
     """Return the options of `config.lora` as peft takes them; refuse what it does not take."""
     from peft import LoraConfig
 
-    foreign = ("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version")
-    fixed = dict.fromkeys((*foreign, "revision", "inference_mode"), "is fixed; leave it out")
+    fixed = dict.fromkeys(_FIXED, "is fixed; leave it out")
     options = check_options("lora", config.lora, LoraConfig, fixed)
     if "pissa_niter" in str(options.get("init_lora_weights")):  # drawn anew at every load
         raise InputError("lora.init_lora_weights: pissa_niter is random; write pissa")
@@ -123,8 +130,10 @@ def prepare(model: Any, config: TrainConfig) -> Any:
         options = lora_config(config)
         _check_targets(model, options.target_modules)
     try:
-        return get_peft_model(model, options)
-    except (ValueError, TypeError, KeyError) as error:
+        with warnings.catch_warnings():  # an adapter of one side of tied embeddings
+            warnings.filterwarnings("error", "Model has `tie_word_embeddings")
+            return get_peft_model(model, options)
+    except (ValueError, TypeError, LookupError, UserWarning, re.error) as error:
         raise InputError(f"regime {regime.kind}: peft refuses it: {first_line(error)}") from error
 
 

@@ -147,8 +147,10 @@ def _parse(row: Any) -> dict[str, Any]:
     """Return a row of `_read` as an object; ValueError says what is wrong with it."""
     if isinstance(row, str):
         try:
-            row = json.loads(row.encode("latin-1").decode())
-        except ValueError as error:
+            row = json.loads(text := row.encode("latin-1").decode())
+            if "\\u" in text:
+                json.dumps(row, ensure_ascii=False).encode()  # half of a character is no text
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"not JSON: {error}") from error
     if not isinstance(row, dict):
         raise ValueError('not an object; write {"field": "text", ...}')

@@ -22,7 +22,7 @@ from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
 from ablations.scoring.records import EvaluationRequest
-from ablations.train.config import ADAPTERS, Lora, TrainConfig
+from ablations.train.config import ADAPTERS, AdapterFusion, Lora, TrainConfig
 from ablations.train.divergence import measure
 from ablations.train.folder import (
     check_record,
@@ -37,6 +37,7 @@ from ablations.train.model import load_base, load_tokenizer, lora_config, with_a
 from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.errors import InputError
+from layerswap_method.output import give_folder_mode
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -76,6 +77,8 @@ def train_expert(
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
     check_installed()
+    if out.resolve().name == "base":
+        raise InputError(f"{out}: an experts file calls the base so; choose another --out")
     base = find_model(config.base)
     if base.adapter is not None:
         raise InputError(f"base: {config.base} is a base with an adapter; merge it first")
@@ -148,7 +151,10 @@ def settings_of(config: TrainConfig) -> dict[str, Any]:
 def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
     """Return what decides the weights: the content of base and data, not where they are."""
     rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
+    experts = config.regime.experts if isinstance(config.regime, AdapterFusion) else {}
+    fused = [find_model(f"{base}+{expert}").adapter for expert in experts.values()]
     return {
+        **({"adapters": [fingerprint_checkpoint(Path(str(a))) for a in fused]} if fused else {}),
         **settings_of(config),
         "base_weights": fingerprint_checkpoint(base),
         "rows": hashlib.sha256(rows.encode()).hexdigest(),
@@ -224,6 +230,7 @@ def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) ->
         else:
             copy_donor_files(base.folder, fresh, "float32")
         last = ("adapter_config.json", "config.json")
+        give_folder_mode(fresh)
         for file in sorted(fresh.iterdir(), key=lambda path: path.name in last):
             file.replace(out / file.name)
     finally:

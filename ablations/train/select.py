@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ablations.engines.backends import resolve_backend
@@ -15,6 +17,7 @@ from ablations.sandbox import Isolation
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.train.config import Select
 from ablations.train.folder import step_of
+from layerswap_method.errors import InputError
 from layerswap_method.methods.read import merge_of_one
 from layerswap_method.recipe.references import Model
 
@@ -27,10 +30,9 @@ def selection_request(select: Select, isolation: Isolation | None = None) -> Eva
     `isolation` is the sandbox of programs that models write; None leaves such tasks out.
 
     Raises:
-        InputError: for unknown tasks, or an engine that is not installed.
+        InputError: for unknown tasks, groups, only skipped tasks, or a missing engine.
     """
-    entries = (*select.tasks, *select.secondary)
-    names = [n for entry in entries for n in ([entry] if isinstance(entry, str) else entry)]
+    names = chain(*_names((*select.tasks, *select.secondary)))
     request = EvaluationRequest(
         tasks=tuple(dict.fromkeys(names)),
         include_path=None if select.include_path is None else Path(select.include_path),
@@ -39,7 +41,13 @@ def selection_request(select: Select, isolation: Isolation | None = None) -> Eva
         isolation=isolation,
     )
     resolve_backend(select.backend)
-    check_tasks(request)
+    choice = check_tasks(request)
+    if groups := [n for n in request.tasks if n not in (*choice.chosen, *choice.skipped)]:
+        members = ", ".join(choice.chosen)
+        raise InputError(f"select: {', '.join(groups)}: a group; list its tasks, of {members}")
+    for block in (select.tasks, select.secondary):
+        if block and not {*chain(*_names(block))} & {*choice.chosen}:
+            raise InputError(f"select: all tasks are skipped: {'; '.join(choice.skipped.values())}")
     return request
 
 
@@ -97,15 +105,15 @@ def _firsts(evaluation: Evaluation) -> list[Any]:
     return [evaluation.score(task) for task in dict.fromkeys(s.task for s in evaluation.scores)]
 
 
+def _names(tasks: Sequence[str | tuple[str, ...]]) -> list[Sequence[str]]:
+    return [(entry,) if isinstance(entry, str) else entry for entry in tasks]
+
+
 def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> float:
     """Return the mean over tasks that were not skipped; what is better when lower is negative."""
     values = {
         score.task: score.value if score.higher_is_better else -score.value
         for score in _firsts(evaluation)
     }
-    means = []
-    for entry in tasks:
-        names = [entry] if isinstance(entry, str) else entry
-        if known := [values[name] for name in names if name in values]:
-            means.append(sum(known) / len(known))
-    return sum(means) / len(means) if means else 0.0
+    known = ([values[name] for name in names if name in values] for names in _names(tasks))
+    return fmean(map(fmean, filter(None, known)))

@@ -112,7 +112,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             num_training_steps=9,
             scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
         )
-    except (ValueError, RuntimeError, TypeError, ImportError) as error:
+    except (ValueError, RuntimeError, TypeError, ImportError, OverflowError) as error:
         raise InputError(f"trainer: transformers refuses these options: {error}") from error
     arguments.logging_nan_inf_filter = False  # such losses are to be seen
     # One process takes one GPU: on several, DataParallel would multiply the batch.
@@ -145,9 +145,10 @@ def train(
         logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
     set_seed(config.seed)
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
-    model = prepare(load_base(base), config)
-    fused = getattr(model, fusion.NAME, None)
     donor = None if isinstance(config.regime, ADAPTERS) else base
+    start = base if resume is None or donor is None else resume
+    model = prepare(load_base(start), config)
+    fused = getattr(model, fusion.NAME, None)
     callbacks: list[TrainerCallback] = [_Watch(out, donor)]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
@@ -165,14 +166,21 @@ def train(
                 data_collator=partial(collate, padding=tokenizer.pad_token_id or 0),
                 callbacks=callbacks,
             )
-        except (ValueError, ImportError) as error:
+        except (ValueError, ImportError, AttributeError) as error:
             raise InputError(f"trainer: transformers refuses these options: {error}") from error
         trainer.remove_callback(PrinterCallback)
-        if fused is not None:  # which the Trainer cannot read from a checkpoint
+        # The Trainer reads no fusion, and passes over names that a file has and the model has not.
+        if fused is not None:
             trainer._load_from_checkpoint = lambda folder, *_: fused.load(Path(folder))
+        elif start == resume:
+            trainer._load_from_checkpoint = lambda *_: None
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
+        except (ValueError, ImportError) as error:  # such as an optimiser that is not installed
+            raise InputError(f"trainer: transformers refuses these options: {error}") from error
         except (OSError, RuntimeError, SafetensorError) as error:
+            if resume is not None and not trainer.state.global_step:
+                raise InputError(f"{resume}: {first_line(error)}; remove this folder") from error
             if not remove_partial_checkpoints(out) and isinstance(error, RuntimeError):
                 raise  # torch has this error for a full disk, and for much else
             reason = getattr(error, "strerror", None) or first_line(error)

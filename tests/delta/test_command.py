@@ -105,7 +105,7 @@ def test_experts_have_short_names_of_their_own():
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
     here = Path.cwd()
-    assert label_all([".", "..", "a"]) == [here.name, here.parent.name, "a"]
+    assert label_all([".", "..", "a", "x/."]) == [here.name, here.parent.name, "a", "x"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_experts_have_short_names_of_their_own():
         (("somewhere",), "the change is measured from a base: give the base model with --base"),
         (("a", "a/", "--base", "b"), "a is named twice"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
-        (("a", "--base", "b", "--threshold", "nan"), "--threshold is nan"),
+        (("a", "--base", "b", "--threshold", "inf"), "--threshold is inf"),
         (("--reference", "Swahili expert #1", "--base", "b"), "need an EXPERT"),
         (("a", "--base", "b", "--reference", "Swahilli expert #1"), "did you mean 'Swahili exp"),
     ],

@@ -168,6 +168,8 @@ def test_an_adapter_that_was_trained_on_another_base_is_told(tmp_path, experts, 
         told = f"was trained on {experts['language']}"
         assert sum(told in message for _, message in found) == count
         assert sum("was trained on" in message for _, message in found) == count
-        edited(adapter, "adapter_config.json", r=3)
-        code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
-        assert (code, "not of the config's rank 3" in str(found)) == (2, True)
+        prefix = {"peft_type": "PREFIX_TUNING"}
+        for change, why in (({"r": 3}, "not of the config's rank 3"), (prefix, "swap-adapters")):
+            edited(adapter, "adapter_config.json", **change)
+            code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
+            assert (code, why in str(found)) == (2, True)

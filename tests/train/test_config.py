@@ -36,6 +36,8 @@ from tests.train.conftest import call, write_base, write_config
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
         (["samples"], "write NAME=VALUE"),
         (["select={tasks: [layerswap_mgsm_ws]}"], "layerswap_mgsm_ws"),
+        (["select={tasks: [layerswap_mbpp_en]}"], "skipped: needs --allow-code-execution"),
+        (["select={tasks: [mmlu_abstract_algebra, blimp]}"], "select: blimp: a group; list its"),
         (["select={tasks: [a]}", "regime=lora", "lora.use_dora=true"], "no prefix and no DoRA"),
         # options of transformers and peft
         (["trainer.learning_rat=1"], "no option 'learning_rat'; did you mean 'learning_rate'?"),
@@ -51,6 +53,8 @@ from tests.train.conftest import call, write_base, write_config
         (["regime=lora", "lora.rank=4"], "LoraConfig has no option 'rank'"),
         (["regime=lora", "lora.r=0"], "lora: peft refuses it"),
         (["regime=lora", "lora.init_lora_weights=pissa_niter_4"], "pissa_niter is random"),
+        (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
+        (["regime=lora", "lora.layer_replication=[[0, 2]]"], "layer_replication: is fixed"),
         (["regime=lora", "lora.target_modules=[q_prj]"], "'q_prj'; did you mean 'q_proj'?"),
     ],
 )

@@ -1,6 +1,7 @@
 """Every regime changes what it should and nothing else; AdapterFusion against its formulas."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -118,7 +119,8 @@ def test_dora_is_merged_where_the_file_says_so_and_else_has_a_drift_only(
 
 
 def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
-    regime = {"kind": "adapter_fusion", "experts": {n: str(p) for n, p in experts.items()}}
+    copies = {name: shutil.copytree(path, tmp_path / name) for name, path in experts.items()}
+    regime = {"kind": "adapter_fusion", "experts": {n: str(p) for n, p in copies.items()}}
     trainer = {"learning_rate": 0.01, "gradient_checkpointing": True}
     settings = {"samples": 48, "trainer": trainer}
     done = train(tmp_path, base, rows, regime=regime, **settings)
@@ -132,6 +134,8 @@ def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
     regime["value_penalty"] = 10.0
     held = train(tmp_path, base, rows, "held", regime=regime, **settings)
     assert fusion.load(load_base(base), held.out).penalty() < 0.5 * trained.penalty()
+    train_adapter(base, copies["math"], 2, target_modules=["q_proj"])  # trained anew in its place
+    assert "adapters is" in call(tmp_path / "held.yml", held.out).output
 
 
 def test_new_weights_follow_the_seed(tmp_path, base, rows):
@@ -154,6 +158,10 @@ def test_bfloat16_arithmetic_leaves_float32_weights(tmp_path, rows):
     assert max((before[n] - after[n]).abs().max().item() for n in before) < 2e-5
     assert json.loads((done.out / "config.json").read_text())["dtype"] == "float32"
     assert "lm_head.weight" not in after  # tied embeddings stay one tensor
+    config = tmp_path / "expert.yml"
+    for lora in ("lora.target_modules=[lm_head]", "lora.modules_to_save=[embed_tokens]"):
+        result = call(config, tmp_path / "lora", "regime={kind: lora, merge: true}", lora)
+        assert (result.exit_code, "a tied layer" in result.output) == (2, True)
 
 
 IDS = torch.tensor([[4, 11, 12, 13, 20, 21], [5, 26, 27, 7, 8, 9]])

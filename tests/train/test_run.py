@@ -3,6 +3,7 @@
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
 from tests.standins.talkers import write_model
 from tests.standins.tuned import train_adapter
-from tests.train.conftest import call, equal_weights, run, write_config, write_rows
+from tests.train.conftest import call, equal_weights, run, write_base, write_config, write_rows
 from tests.waiting import wait_until
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
@@ -90,7 +91,9 @@ def stop_at(config, out, step):
             run(config, out)
 
 
-def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, base, rows):
+@pytest.mark.parametrize("kind", ["Llama", "GPTNeoX", "Mixtral"])  # two with other names in files
+def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, kind, rows):
+    base = write_base(tmp_path / "base", kind=kind, says_special=True, num_local_experts=2)
     trainer = {**EVERY_STEP, "save_total_limit": 3}
     config = write_config(tmp_path / "c.yml", base, rows, trainer=trainer)
     whole, out = tmp_path / "whole", tmp_path / "out"
@@ -105,9 +108,23 @@ def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, base, ro
     (half / "model.safetensors").write_bytes(b"half")
     (half / "trainer_state.json").write_text('{"global_step"')
     assert steps(out) == [1, 2]
+    shutil.copytree(out / "checkpoints/checkpoint-2", out / "checkpoints/checkpoint-2-mine")
     run(config, out)
     assert steps(out) == [2, 3, 4]
     assert equal_weights(out, whole)
+    assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
+
+
+@pytest.mark.parametrize("regime", ["full", "lora"])
+def test_a_damaged_checkpoint_is_named(tmp_path, base, rows, regime):
+    config = write_config(tmp_path / "c.yml", base, rows, trainer=EVERY_STEP, regime=regime)
+    stop_at(config, tmp_path / "out", 2)
+    (file,) = (tmp_path / "out/checkpoints/checkpoint-1").glob("*model.safetensors")
+    file.write_bytes(b"half")
+    for setting, text in (("seed=0", "checkpoint-1: "), ("trainer.optim=adamw_8bit", "trainer is")):
+        result = call(config, tmp_path / "out", setting)
+        assert (result.exit_code, text in result.output) == (2, True)
+    assert "refuses these" in call(config, tmp_path / "o", "trainer.optim=adamw_8bit").output
 
 
 def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint(
@@ -175,8 +192,10 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         assert result.exit_code == 2
         assert "holds a run of other settings; choose another --out" in result.output
         assert text in result.output
-    results = call(config, tmp_path), call(config, out, "select={tasks: [layerswap_mgsm_sw]}")
-    for result, text in zip(results, ("not a training folder", "another select"), strict=True):
+    other = "select={tasks: [layerswap_mgsm_sw]}"
+    results = (call(config, tmp_path), call(config, out, other), call(config, tmp_path / "base"))
+    texts = ("not a training folder", "another select", "calls the base so")
+    for result, text in zip(results, texts, strict=True):
         assert (result.exit_code, text in result.output) == (2, True)
 
 

@@ -110,8 +110,9 @@ class AnswerFile:
         self.reused += key not in self._new
 
     def keep(self, key: str, answer: Answer) -> None:
-        """Append an answer, unless it is there."""
-        if key in self._known:
+        """Append an answer, unless it is there; one that had other room is replaced."""
+        known, is_cut = self._known.get(key), answer.outcome.is_truncated
+        if known and dataclasses.replace(known.outcome, is_truncated=is_cut) == answer.outcome:
             return
         self._known[key] = answer
         self._new.add(key)

@@ -11,6 +11,7 @@ from ablations.machine.progress import Step, show_step
 
 _CHECKPOINT_FILES = (
     *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*", "vocab*"),
+    *("*.model", "*.tiktoken", "tekken.json"),
     *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
 )
 

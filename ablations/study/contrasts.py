@@ -78,7 +78,7 @@ def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contra
         yield from (contrast._replace(rival="base") for contrast in _against_base(models))
     chosen = [model for model in models if model.kind == "recipe"]
     if primary.setting is not None:
-        chosen = [by_setting[setting_key(primary.setting)]]
+        chosen = [model for model in models if primary.setting in model.given]
     for rival in rivals(study):
         if rival == "first_setting":
             between = _between_settings(study, models, primary.parameters)

@@ -41,6 +41,7 @@ _KEY_LENGTH = 20
 _DONATED = (
     *("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt"),
     *("special_tokens_map.json", "added_tokens.json", "chat_template*"),
+    *("*.model", "*.tiktoken", "tekken.json"),
 )
 """Files that a merge takes from its base."""
 

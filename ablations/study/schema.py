@@ -239,6 +239,8 @@ class Study(Described):
                 why = "a cell has one base" if name == f"{EXPERTS}base" else why
             elif name in roles and not isinstance(value, str):
                 why = "write the name of an expert, or a list of names"
+            elif isinstance(value, float) and not math.isfinite(value):
+                why = "write a finite number"
             if why is not None:
                 shown = list(value) if isinstance(value, tuple) else value
                 raise ValueError(f"vary: {name} is {shown!r}; {why}")

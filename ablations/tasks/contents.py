@@ -6,6 +6,7 @@ folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`)
 
 from __future__ import annotations
 
+import glob
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -36,29 +37,28 @@ class TaskContents:
         The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
         """
         self._elsewhere, self._data_dir = elsewhere, data_dir
-        self._known: dict[str, tuple[Path, dict[str, Any]]] = {}
+        self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
         for path in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
-            content = read_task_file(path)
+            files, content = _read(path)
             if isinstance(name := content.get("task"), str):
-                self._known.setdefault(name, (path, content))
+                self._known.setdefault(name, (files, content))
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores."""
         if name not in self._hashes:
             if name not in self._known:
-                path = self._elsewhere(name) or Path()
-                self._known[name] = path, read_task_file(path)
-            path, content = self._known[name]
+                self._known[name] = _read(self._elsewhere(name) or Path())
+            files, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
-            code = set(path.parent.glob("*.py"))
-            if not called & {file.stem for file in code}:
-                code = set()
+            code = {folder: set(folder.glob("*.py")) for folder in (f.parent for f in files)}
+            code = {f: own for f, own in code.items() if called & {file.stem for file in own}}
+            home = files[0].parent
             self._hashes[name] = fingerprint_of(
-                content=_without_places(with_placed_data(content, path.parent)),
-                code=fingerprint_files(path.parent, code),
+                content=_without_places(with_placed_data(content, home)),
+                code=fingerprint_files(home, code.pop(home, set())),
                 data=self._data(content),
-                members=[],  # kept for the hashes of old records
+                members=[fingerprint_files(*pair) for pair in code.items()],  # of included files
             )
         return self._hashes[name]
 
@@ -93,17 +93,23 @@ _Loader.add_multi_constructor(
 
 def read_task_file(path: Path) -> dict[str, Any]:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[list[Path], dict[str, Any]]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError):  # lm-eval says what is wrong with it
-        return {}
+        return [path], {}
     if not isinstance(content, dict):
-        return {}
-    included: dict[str, Any] = {}
+        return [path], {}
+    files, included = [path], dict[str, Any]()
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
-        included |= read_task_file(path.parent / name)
-    return {**included, **content}
+        others, keys = _read(path.parent / name)
+        files += others
+        included |= keys
+    return files, {**included, **content}
 
 
 def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -137,6 +143,9 @@ def _hash_local(text: str) -> str:
         if sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) > _MOST_FILES:
             raise InputError(f"{path}: holds over {_MOST_FILES:,} files: no data set of a task")
         return fingerprint_folder(path)
+    found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (a Path takes no absolute one)
+    if found and {*"*?["} & {*text}:
+        return fingerprint_of(files=[fingerprint_files(p.parent, {p}) for p in map(Path, found)])
     return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
 
 

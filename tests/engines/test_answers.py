@@ -32,9 +32,10 @@ def stored(path):
 def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(tmp_path, caplog):
     path = tmp_path / "weights" / "task.jsonl"
     with AnswerFile(path) as answers:
-        answers.keep("a", TEXT)
+        answers.keep("a", Answer("b", Outcome(False, 7, 64, True, 16, 32)))
+        answers.keep("a", TEXT)  # the last room counts
         answers.keep("b", CHOICE)
-        answers.keep("b", TEXT)  # the first one counts
+        answers.keep("b", Answer((-1.0, False), CHOICE.outcome))  # the first one counts
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"key": "c", "respon')
     assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}

@@ -191,7 +191,7 @@ def test_the_best_of_several_settings_is_all_of_them(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
     for primary, number in (
         ({}, 3 * 3),
-        ({"setting": vary[1]}, 3),
+        ({"setting": {"bottom_layers": 1.0, "top_layers": 1}}, 3),
         ({"against": ["soup"]}, 3),
         ({"against": ["first_setting"]}, 2),
         ({"contrasts": [[2, 1], [3, 2]]}, 2),

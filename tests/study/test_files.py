@@ -76,6 +76,7 @@ def test_every_fault_of_form_is_named_at_once(tmp_path):
         ),
         ({"vary": {"experts.task": [3]}}, "vary: experts.task is 3; write the name of an expert"),
         ({"vary": [{"experts.base": ["a", "b"]}]}, "vary: experts.base is ['a', 'b']; a cell has"),
+        ({"vary": {"bottom_layers": [float("inf")]}}, "vary: bottom_layers is inf; write a finite"),
         ({"vary": [{"seed": ["a", "b"]}]}, "vary: seed is ['a', 'b']; only experts can be a list"),
     ],
 )
@@ -260,6 +261,8 @@ def test_what_changes_scores_is_in_the_name_of_the_folder(tmp_path):
     assert str(default_out("x", tmp_path / "mine.yml", {})) == "runs/x-mine"
     many = {"evaluate.tasks": [f"a_long_name_{i}" for i in range(9)]}
     assert len(default_out("x", None, many).name) < 20
+    weights = ({f"recipe.models.{n}.parameters.weight": 2} for n in (0, 1))
+    assert len({default_out("x", None, setting) for setting in weights}) == 2
 
 
 def test_command_line_before_study_before_experts_file_before_defaults(plan, experts):

@@ -106,9 +106,10 @@ def test_an_entry_that_is_wrong_is_named(tmp_path):
 
 
 def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
-    included, code = tmp_path / "_shared.yaml", tmp_path / "own.py"
+    included, code = tmp_path / "shared/_shared.yaml", tmp_path / "shared/own.py"
+    included.parent.mkdir()
     included.write_text("doc_to_text: !function own.text\nnum_fewshot: 1\n")
-    (tmp_path / "one.yaml").write_text("task: one\ninclude: _shared.yaml\n")
+    (tmp_path / "one.yaml").write_text("task: one\ninclude: shared/_shared.yaml\n")
     (tmp_path / "two.yaml").write_text("task: two\nnum_fewshot: 1\n")
     code.write_text("def text(doc): return 'x'\n")
 
@@ -143,6 +144,10 @@ def test_data_beside_a_task_counts(tmp_path, monkeypatch):
     # The working directory goes first, as lm-eval has it.
     (here / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
     assert key() == first
+    write_task(folder, "own", folder / "*.jsonl")
+    several = key()
+    data.write_text('{"prompt": "a", "answer": "d"}\n')
+    assert key() not in (first, several)
 
 
 def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkeypatch):

@@ -67,13 +67,6 @@ def test_each_heavy_package_has_one_home():
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_the_console_program_is_this_group():
-    programs = importlib.metadata.entry_points(group="console_scripts", name="layerswap")
-    if not programs:
-        pytest.skip("the package is not installed in this environment")
-    assert {program.load() for program in programs} == {main}
-
-
 def test_an_unknown_command_exits_2_and_names_the_nearest():
     result = CliRunner().invoke(main, ["quikstart"])
     assert result.exit_code == 2

@@ -125,8 +125,7 @@ def test_bad_input_is_one_error(args, message, root):
 def test_an_empty_name_is_not_the_current_folder(root, monkeypatch):
     monkeypatch.chdir(root / "base")
     result = run("", root / "child")
-    assert result.exit_code == 2
-    assert "a model's path is empty" in result.output
+    assert (result.exit_code, "a model's path is empty" in result.output) == (2, True)
 
 
 def test_tokens_are_read_from_either_form(root, tmp_path):

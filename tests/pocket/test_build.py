@@ -117,8 +117,7 @@ def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(copied, 
     arguments = ["build", "--preset", "tiny", "--out", str(copied)]
     claim = try_claim(copied, ".lock")
     result = CliRunner().invoke(pocket, arguments)
-    assert result.exit_code == 2
-    assert "another build is writing to" in result.output
+    assert (result.exit_code, "another build is writing to" in result.output) == (2, True)
     claim.release()
     result = CliRunner().invoke(pocket, arguments)
     assert result.exit_code == 0, result.output

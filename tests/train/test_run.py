@@ -135,8 +135,7 @@ def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint
     trainer |= {**EVERY_STEP, "logging_steps": 50}
     config, out = write_config(tmp_path / "c.yml", base, rows, trainer=trainer), tmp_path / "out"
     result = call(config, out)
-    assert result.exit_code == 1
-    assert " at step " in result.output
+    assert (result.exit_code, " at step " in result.output) == (1, True)
     assert "Lower the learning rate and choose another --out" in result.output
     checkpoints = whole_checkpoints(out)
     assert str(checkpoints[-1]) in result.output
@@ -164,8 +163,7 @@ def test_a_full_disk_leaves_no_half_checkpoint_and_the_run_can_go_on(tmp_path, b
         result = call(config, out)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert result.exit_code == 1
-    assert "cannot be written" in result.output
+    assert (result.exit_code, "cannot be written" in result.output) == (1, True)
     assert "Make room and run the same command again" in result.output
     assert list((out / "checkpoints").iterdir()) == []
     assert call(config, out).exit_code == 0

@@ -108,7 +108,6 @@ def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, kind, ro
     (half / "model.safetensors").write_bytes(b"half")
     (half / "trainer_state.json").write_text('{"global_step"')
     assert steps(out) == [1, 2]
-    shutil.copytree(out / "checkpoints/checkpoint-2", out / "checkpoints/checkpoint-2-mine")
     run(config, out)
     assert steps(out) == [2, 3, 4]
     assert equal_weights(out, whole)
@@ -120,6 +119,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path, base, rows, regime):
     config = write_config(tmp_path / "c.yml", base, rows, trainer=EVERY_STEP, regime=regime)
     stop_at(config, tmp_path / "out", 2)
     (file,) = (tmp_path / "out/checkpoints/checkpoint-1").glob("*model.safetensors")
+    shutil.copytree(file.parent, f"{file.parent}-mine")
     file.write_bytes(b"half")
     for setting, text in (("seed=0", "checkpoint-1: "), ("trainer.optim=adamw_8bit", "trainer is")):
         result = call(config, tmp_path / "out", setting)

@@ -58,8 +58,7 @@ def harmonize(
     _check_rows(checkpoints, rows, force=force)
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
     shapes = [model.shape for model in read]
-    common = common_shape(shapes)
-    done = [harmonized(with_rope(model, shapes[0]), common) for model in read]
+    done = [harmonized(with_rope(model, shapes[0]), common_shape(shapes)) for model in read]
     if dtype is not None:
         done = [model.after(f"written as {dtype}", sizes={}) for model in done]
     for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
@@ -67,7 +66,6 @@ def harmonize(
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         others = [other.name for other in checkpoints if other.name != checkpoint.name]
         document = read_document(checkpoint.name, checkpoint.path)
-        config = config_of(model.shape, document, dtype)
         record = {
             "schema_version": 1,
             "layerswap_version": __version__,
@@ -84,7 +82,7 @@ def harmonize(
             with bar(f"writing {folder.name}", layout.nbytes) as advance:
                 write_files(layout, advance=advance)
             copy_donor_files(checkpoint.path, new, None)
-            write_json(new / "config.json", config)
+            write_json(new / "config.json", config_of(model.shape, document, dtype))
             write_json(new / HARMONIZE_FILE, record)
 
 
@@ -120,6 +118,8 @@ def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None)
 
     def content(device: str) -> Iterator[memoryview]:
         made = model.make(name, read_tensor(stored)).to(written)
+        if dtype is not None and not bool(made.isfinite().all()):
+            raise InputError(f"{name}: not finite as {dtype}; choose another --dtype")
         yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
 
     return PlannedTensor(name, code, shape, math.prod(shape) * written.itemsize, content)

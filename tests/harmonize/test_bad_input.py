@@ -74,15 +74,17 @@ def test_what_cannot_be_reconciled_is_named(make, message, plain, tmp_path):
 
 def test_options_and_folders_that_do_not_fit(plain, tmp_path):
     folder, out = other(tmp_path / "other"), tmp_path / "out"
+    large = with_weights(tmp_path / "large", **{UP: torch.full((40, 24), 1e6)})
     for models, to, options, message in [
         ([plain, folder], out, ["--shard-size", "0"], "is not a size"),
         ([plain, folder], out, ["--dtype", "int8"], "is not one of"),
+        ([large, folder], out, ["--dtype", "float16"], f"{UP}: not finite as float16"),
         ([plain], out, [], "give two or more"),
         ([plain, plain], out, [], "two models would be written to the same folder"),
         ([plain, folder], plain / "new", [], "is inside"),
     ]:
         code, output = run(*models, "--out", to, *options)
-        assert (code, to.exists()) == (2, False)
+        assert (code, [*to.glob("[!.]*")]) == (2, [])
         assert message in output
     (out / "plain").mkdir(parents=True)
     save_file({"weight": torch.zeros(1)}, out / "plain" / FILE)

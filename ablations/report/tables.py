@@ -104,8 +104,10 @@ def score_frame(
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            estimate = estimate_of(rows_of(matrix, [model.label], code))
-            if estimate is not None:
+            part = rows_of(matrix, [model.label], code)
+            estimate = estimate_of(part)
+            is_whole = {*done["weights"]} <= {*part.index.get_level_values("weights")}
+            if estimate is not None and is_whole:  # never of some cells only
                 row["value"] = estimate.mean
                 row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
             if model.kind == "recipe":
@@ -214,6 +216,7 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Return every score of every cell, and the tasks without a score."""
+    scores = scores.assign(is_share=scores.groupby([*SCORE])["is_share"].transform("all"))
     frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
     rows = [
         {
@@ -226,9 +229,8 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
         }
         for row in frame.to_dict("records")
     ]
-    return table(
-        pd.DataFrame(rows), "cells", "Cells", f"Intervals of single cells are over items. {_UNITS}"
-    )
+    note = f"Intervals of single cells are over items. {_UNITS}"
+    return table(pd.DataFrame(rows), "cells", "Cells", note)
 
 
 def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -357,10 +359,9 @@ def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     """Return the layout of Table 5 (``benchmarks``), or of Table 6 (``souping``: merges only)."""
     merges = frame[~frame["kind"].isin(("base", *EXPERT_KINDS))]
     number, shown = (5, frame) if key == "benchmarks" else (6, merges)
-    records = shown.to_dict("records")
     texts = (
         (column_name(row, frame), row["model"], _plain(row["value"], row["is_share"]))
-        for row in records
+        for row in shown.to_dict("records")
     )
     note = "Mean over the experts of a model."
     return table(_wide("task", texts), key, f"Layout of Table {number}", note, _UNITS)

@@ -4,6 +4,7 @@ import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -166,16 +167,15 @@ def test_facts_of_the_experts_are_an_axis(tmp_path):
 
 
 def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path):
-    study = study_of(baseline=BASELINES, report={"tables": ["benchmarks", "souping"]})
-    report = make_report(write_run(tmp_path, study, level, items=50), draw=False)
+    asked = {"baseline": BASELINES, "report": {"tables": ["benchmarks", "souping"]}}
+    report = make_report(write_run(tmp_path, study_of(**asked), level, items=50), draw=False)
     means = report.scores.drop_duplicates(["model", "task"]).set_index(["task", "model"])["value"]
     shown = table(report, "benchmarks").set_index("task")
     assert len(shown.columns) == 5
     assert float(shown["base"].iloc[0]) == pytest.approx(100 * means.iloc[0], abs=0.05)
     assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
     tasks = ("pocket_math_sw", "math_sw", "perplexity_sw")
-    evaluate = study.evaluate.model_copy(update={"tasks": tasks})
-    study = study.model_copy(update={"evaluate": evaluate})
+    study = study_of(**asked, evaluate={"tasks": tasks})
     report = make_report(write_run(tmp_path / "alike", study, level, items=9), draw=False)
     shown = table(report, "benchmarks").set_index("task")["soup"]
     assert [name.partition(",")[0] for name in shown.index[:2]] == [*tasks[:2]]
@@ -195,8 +195,7 @@ def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
 def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
     study = study_of(baseline=BASELINES, report={"facts": ["experts.task.norm"]})
     labels = ["task_expert", "language_expert", "soup", "recipe"]
-    run = write_run(tmp_path / "a", study, level, items=10, unrun=labels)
-    report = make_report(run)
+    report = make_report(write_run(tmp_path / "a", study, level, items=10, unrun=labels))
     assert any("was trained once" in sentence for sentence in report.sentences)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
     assert report.figures == []
@@ -206,10 +205,15 @@ def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
         make_report(write_run(tmp_path / "c", study, level, items=10, unrun=unrun))
 
 
-def test_a_task_without_values_of_items_has_scores_and_no_comparison(tmp_path):
-    study = study_of(baseline=["soup"], evaluate={"tasks": ["perplexity_sw"]})
-    report = make_report(write_run(tmp_path, study, level, items=10))
-    assert "3.000" in " ".join(table(report, "scores").to_numpy().ravel())
+@pytest.mark.parametrize("task", ["perplexity_sw", "errors_sw"])
+def test_a_task_without_values_of_items_has_scores_and_no_comparison(task, tmp_path):
+    experts = {"task": ["m_1", "m_2"], "language": ["swahili"]}
+    study = study_of(baseline=["soup"], experts=experts, evaluate={"tasks": [task]})
+    run = write_run(tmp_path, study, lambda cell, _: float(cell.experts["task"] == "m_2"), items=10)
+    report = make_report(run, draw=False)
+    mean = np.mean([cell.scores[0].value for cell in run.cells if cell.kind == "soup"])
+    assert table(report, "scores").iloc[0, 1] == f"{mean:.3f}"
+    assert not table(report, "cells")["score"].str.contains("[", regex=False).any()
     assert report.comparisons["verdict"].tolist() == ["no result"]
     assert report.observations.empty
 

@@ -79,7 +79,7 @@ def score_frame(
     ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
     cells, ``cells``, ``planned`` (cells), ``trainings`` (most experts of a role), ``is_share``,
     ``is_primary``, ``floor``, ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
-    (pairs above both of their own experts; empty for what has none).
+    (pairs better than both of their own experts; empty for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
@@ -151,7 +151,7 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
         {
             "model": row["model"],
             "task": column_name(row, frame),
-            "pairs above both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
+            "pairs better than both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
             "min": percent(row["min"]),
             "mean": percent(row["value"]),
             "max": percent(row["max"]),
@@ -282,7 +282,7 @@ def interval_text(row: Any) -> str:
 
 def verdict_text(row: Any) -> str:
     """Return the verdict; where it is open, the difference that could have been missed."""
-    if row["verdict"] != UNCLEAR:
+    if row["verdict"] != UNCLEAR or pd.isna(row["low"]):
         return str(row["verdict"])
     return f"cannot tell: up to {largest_text(row)} points possible"
 
@@ -338,19 +338,19 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
                 is_share = bool(part["is_share"].iloc[0])
                 rows.append([f"{head} {name}", *(_plain(value, is_share) for value in values)])
     together = frame[frame["metric"] == frame["metric"].iloc[0]]
-    number = together.groupby("model")["task"].nunique().max()
     whole = together[together["value"].notna() & (together["cells"] == together["planned"])]
-    counts = whole.groupby("model")["task"].nunique()
-    means = whole.groupby("model")["value"].mean().where(counts == number).reindex(models)
-    if number > 1:
+    values, most = whole.groupby("model")["value"], together.groupby("model").size().max()
+    means = values.mean().where(values.size() == most).reindex(models)
+    tasks = together["task"].nunique()
+    if tasks > 1:
         is_share = bool(together["is_share"].all())
         shown = (_plain(value, is_share) for value in means)
-        rows.append([f"all {number} {frame['metric'].iloc[0]} tasks avg", *shown])
+        rows.append([f"all {tasks} {frame['metric'].iloc[0]} tasks avg", *shown])
     return table(
         pd.DataFrame(rows, columns=["over pairs", *models]),
         key,
         f"Layout of Table {number}",
-        "The last row weighs every task and language alike.",
+        "The last row weighs every task and language alike." if tasks > 1 else "",
         _UNITS,
     )
 

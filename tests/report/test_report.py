@@ -13,6 +13,7 @@ from ablations.cli import main
 from ablations.paper.published import published_tables
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.sentences import answer, sentences
+from ablations.report.tables import GAP, layout_tables, verdict_text
 from ablations.report.write import (
     FORMATS,
     answer_text,
@@ -66,7 +67,7 @@ def test_few_answers_are_sentences(one_pair):
     assert rows["language expert"]["verdict"] == BETTER
     assert "beats both experts" in text
     assert max(map(len, text.splitlines())) <= 100
-    assert "intervals are over items" in text  # one training run of each
+    assert "no interval covers another training run" in text  # one of each
 
 
 def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
@@ -88,7 +89,7 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
     assert len(rows) == sum(len(each) + 2 for each in languages.tables)
     text = " ".join(text.split())
     assert "Over 4 languages, layer swap minus soup" in text
-    assert re.search(r"\d of 9 pairs", text)
+    assert re.search(r"\d of 9 pairs of layer swap are better than both", text)
 
 
 def row_of(verdict, **changes):
@@ -112,6 +113,8 @@ def test_no_difference_is_claimed_only_inside_the_margin(verdict):
     assert ("23.0 points are possible" in text) == (verdict == UNCLEAR)
     assert ("p <0.001" in text) == (verdict in (BETTER, WORSE))
     assert not re.search(r"\b(level|equal|as good|keeps)\b", text)
+    row |= dict.fromkeys(("low", "high"), float("nan"))  # no interval: too few items, all the same
+    assert "nan" not in answer(row, pd.DataFrame([row]), 2.0) + verdict_text(row)
 
 
 def test_both_experts_must_be_beaten():
@@ -125,9 +128,12 @@ def test_both_experts_must_be_beaten():
         ]
         text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0))
         assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
-        many = [{**row, "language": f"x{at}"} for at in range(3) for row in rows]
-        text = " ".join(sentences(pd.DataFrame(many), scores, 2.0))
-        assert ("against both experts: 3 better" in text) == ({*verdicts} == {BETTER})
+        many = pd.DataFrame([{**row, "language": f"x{at}"} for at in range(5) for row in rows])
+        text = " ".join(sentences(many, scores, 2.0))
+        assert ("against both experts: 5 better" in text) == ({*verdicts} == {BETTER})
+        assert "against the task expert: 5" in " ".join(sentences(many[::2], scores, 2.0))
+        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0))
+        assert "against the first setting of its kind: " in text
 
 
 def test_scores_are_means_over_pairs(languages):
@@ -156,6 +162,17 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
     whole = float(swap["all 5 exact_match tasks avg"])
     assert min(means) <= whole <= max(means)
     assert float(table(languages, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
+
+
+def test_the_mean_over_tasks_needs_every_task_of_every_language():
+    tasks = ["mgsm_en", "mgsm_sw", "mgsm_te", "mgsm_en"]
+    places = {"task": tasks, "language": ["sw", "sw", "te", "te"], "cells": [1, 1, 1, 0]}
+    same = {"model": "soup", "metric": "acc", "is_share": True, "value": 0.5, "max": 0.5}
+    for rows, notes in ((4, 2), (1, 1)):
+        frame = pd.DataFrame(places).assign(planned=1, **same)[:rows]
+        shown, _ = layout_tables(frame, ["pairs"])
+        assert (shown.attrs["title"], len(shown.attrs["notes"])) == ("Layout of Table 1", notes)
+        assert (shown["soup"].iloc[-1] == GAP) == (rows == 4)
 
 
 def test_facts_of_the_experts_are_an_axis(tmp_path):

@@ -15,6 +15,7 @@ from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import read_observations
 from ablations.scoring.observed import LANGUAGE_FIDELITY
+from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.contrasts import Contrast
 from ablations.study.labels import Model, cell_names, models_of
 from ablations.study.schema import PrimaryBlock, ReportBlock
@@ -63,11 +64,14 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
         for one, other in itertools.combinations(names, 2)
     ]
     frame = comparisons(data, scores, study, models, contrasts)
-    nothing = frame[(frame["verdict"] == NO_RESULT) & frame["task"].isin(data["task"])]
-    for row in nothing.to_dict("records"):
-        raise InputError(
-            f"{row['first']} and {row['second']} have no item of {row['task']} in common"
-        )
+    for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
+        both = f"{row['first']} and {row['second']} have"
+        if row["verdict"] == NO_RESULT:
+            raise InputError(f"{both} no item of {row['task']} in common")
+        own = data[data["model"].isin([row["first"], row["second"]]) & data["task"].eq(row["task"])]
+        if row["metric"] in CORPUS_METRICS and own["item"].nunique() > row["items"]:
+            why = f"{row['metric']} is of a whole corpus; evaluate both with the same --limit"
+            raise InputError(f"{both} different items of {row['task']}: {why}")
     problems = [
         f"Warning: {name}: {text}"
         for run, name in zip(runs, names, strict=True)
@@ -127,10 +131,9 @@ def _shared_tasks(scores: pd.DataFrame, wanted: Sequence[str]) -> list[str]:
             raise InputError(f"no model has the task {task!r}{nearest(task, known)}")
     chosen = list(wanted or known)
     firsts = scores.drop_duplicates(["model", "task"])
-    kinds = (firsts["metric"] + " (" + firsts["filter"] + ")").groupby(
-        [firsts["task"], firsts["model"]], sort=False
-    )
-    by_model = kinds.first().unstack().reindex(index=chosen, columns=firsts["model"].unique())
+    kinds = firsts.assign(kind=firsts["metric"] + " (" + firsts["filter"] + ")")
+    by_model = kinds.pivot(index="task", columns="model", values="kind")
+    by_model = by_model.reindex(index=chosen, columns=firsts["model"].unique())
     shared = by_model.dropna().index.tolist()
     for name, own in by_model.items():
         if own.isna().any():

@@ -217,7 +217,7 @@ def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 def pairs_above(
     matrix: pd.DataFrame, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
 ) -> dict[str, Any] | None:
-    """Return how many pairs of a merge are above both of their experts, and the range of scores.
+    """Return how many pairs of a merge beat both of their experts, and the range of scores.
 
     None for a merge of fewer than two pairs, or without both experts among the baselines.
     """
@@ -259,9 +259,9 @@ def _over_languages(
     """Yield the mean of a contrast over languages, each by its first primary task."""
     by_language: dict[str, dict[str, Any]] = {}
     for row in rows:
-        if row["task"] in primary[row["language"]] and "p" in row:
-            by_language.setdefault(row["language"], row)
-    if len(by_language) > 1:
+        if row["task"] in primary[row["language"]] and "difference" in row:
+            by_language.setdefault(row["language"], {**row, "cluster": row["language"]})
+    if len(by_language) > 1 and any("p" in row for row in by_language.values()):
         task = f"mean of {len(by_language)} languages"
         yield _clustered([*by_language.values()], study, task=task, language="all")
 
@@ -271,18 +271,21 @@ def _over_bases(
 ) -> Iterator[dict[str, Any]]:
     """Yield the mean of comparisons that differ in their experts only, over the bases."""
     by_label = {model.label: model for model in models}
-    groups: dict[tuple[str, ...], dict[tuple[str, ...], dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        pair = [by_label.get(row[side]) for side in ("first", "second")]
-        if "p" not in row or row["clusters"] or None in pair:
+        pair = [by_label[row[side]] for side in ("first", "second") if row[side] in by_label]
+        if "difference" not in row or row["clusters"] or len(pair) < 2:
             continue
-        names = tuple(_without_experts(model, study) for model in pair if model is not None)
-        bases = tuple(str(model.pools.get("base")) for model in pair if model is not None)
-        groups.setdefault((*names, row["task"], row["language"]), {})[bases] = row
+        first, second = (_without_experts(model, study) for model in pair)
+        bases = {str(model.pools["base"]) for model in pair if "base" in model.pools}
+        if len(bases) == 1 and "base" in pair[0].pools and first != second:
+            group = groups.setdefault((first, second, row["task"], row["language"]), [])
+            group.append({**row, "cluster": bases.pop()})
     for (first, second, *_), own in groups.items():
-        if len({bases[0] for bases in own}) > 1:
-            changes = {"first": first, "second": f"{second}, mean of {len(own)} bases"}
-            yield _clustered([*own.values()], study, **changes)
+        number = len({row["cluster"] for row in own})
+        if number > 1 and any("p" in row for row in own):
+            changes = {"first": first, "second": f"{second}, mean of {number} bases"}
+            yield _clustered(own, study, **changes)
 
 
 def _without_experts(model: Model, study: Study) -> str:
@@ -293,10 +296,11 @@ def _without_experts(model: Model, study: Study) -> str:
 
 
 def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
-    estimated = estimate_over_clusters([row["difference"] for row in rows])
+    means = pd.DataFrame(rows).groupby("cluster")["difference"].mean().tolist()
+    estimated = estimate_over_clusters(means)
     numbers = _tested(estimated, study.evaluate.level, study.report.margin / 100)
     sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
-    same = {**rows[0], "family": "", "rival": "", "clusters": len(rows)}
+    same = {**rows[0], "family": "", "rival": "", "clusters": len(means)}
     return {**same, **numbers, **sums, **changes}
 
 

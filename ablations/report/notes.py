@@ -15,7 +15,7 @@ from ablations.scoring.observed import (
     join_notes,
     truncation_note,
 )
-from ablations.statistics.as_text import percent
+from ablations.statistics.as_text import number, percent
 from ablations.study.labels import Model, describe_setting, merge_note, task_name
 
 _SHOWN_CELLS = 2
@@ -27,9 +27,9 @@ def problems(run: Run, scores: pd.DataFrame) -> list[str]:
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
         planned = scores[scores["task"] == task]["cell"].nunique()
-        number = part["cell"].nunique()
-        where = f"in {number} of {planned} cells (the first is {part['cell'].iloc[0]})"
-        where = f"in all {planned} cells" if number == planned > 1 else where
+        cells = part["cell"].nunique()
+        where = f"in {cells} of {planned} cells (the first is {part['cell'].iloc[0]})"
+        where = f"in all {planned} cells" if cells == planned > 1 else where
         lines.append(f"{task} failed {where}: {reason.rstrip('.')}. The same command tries again.")
     results = scores.drop_duplicates(["cell", "task", "language"])
     left = results[results["state"] != "done"]
@@ -126,12 +126,13 @@ def record_notes(run: Run) -> Iterator[str]:
             if len(run.cells) > 1:
                 answers = f"up to {answers} of a cell ({label})"
             yield truncation_note(task, answers, "the token limit")
-        repeated = [score for score, _ in own if score.deviation is not None]
-        if repeated:
-            most = max(score.deviation or 0.0 for score in repeated)
+        first = next((s for s, _ in own if s.metric == run.study.report.metric), own[0][0])
+        shown = [s for s, _ in own if (s.metric, s.filter) == (first.metric, first.filter)]
+        if first.repeats > 1:
+            most = number(max(s.deviation or 0.0 for s in shown), all(s.is_share for s in shown))
             yield (
-                f"{task}: scores are the mean of {repeated[0].repeats} samples of every item; over "
-                f"them the score of a cell has a standard deviation of up to {percent(most)}."
+                f"{task}: scores are the mean of {first.repeats} samples of every item; over "
+                f"them the score of a cell has a standard deviation of up to {most}."
             )
 
 

@@ -52,6 +52,7 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
         metric: what to show of tasks that have it; the first metric of the others.
     """
     done = scores[scores["state"] == "done"]
+    done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
     wanted = done[done["metric"] == metric] if metric is not None else done.iloc[:0]
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     return pd.concat([wanted, done])[columns].drop_duplicates("task").set_index("task", drop=False)

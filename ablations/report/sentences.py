@@ -10,6 +10,7 @@ import pandas as pd
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.tables import interval_text, largest_text, task_text
 from ablations.statistics.as_text import p_text, percent, points
+from ablations.study.contrasts import EXPERT_KINDS
 from ablations.study.labels import kind_text, task_name
 
 MOST_SENTENCES = 4
@@ -17,7 +18,7 @@ MOST_SENTENCES = 4
 
 _RIVALS = {
     **{"better_expert": "both experts", "setting": "another setting", "base": "the base"},
-    "first_setting": "the first setting",
+    "first_setting": "the first setting of its kind",
 }
 _COUNTED = {
     **{NO_RESULT: "without a result", WORSE: "worse", UNCLEAR: "unclear"},
@@ -46,8 +47,8 @@ def sentences(frame: pd.DataFrame, scores: pd.DataFrame, margin: float) -> list[
     lines += [*_clusters(frame, primary), *_pairs(scores)]
     if scores["trainings"].max() <= 1:
         lines.append(
-            "Each expert was trained once: intervals are over items, and another training run "
-            "may differ by more."
+            "Each expert was trained once: no interval covers another training run, which may "
+            "differ by more."
         )
     return lines
 
@@ -59,12 +60,8 @@ def has_answers_table(frame: pd.DataFrame) -> bool:
 
 def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
     """Return one comparison in a sentence or two."""
-    first, second, task, verdict = (
-        row["first"],
-        row["second"],
-        task_text(row, frame),
-        row["verdict"],
-    )
+    first, second, verdict = (row[name] for name in ("first", "second", "verdict"))
+    task = task_text(row, frame)
     if verdict == ONE_MODEL:
         return f"{first} and {second} have the same weights. Nothing is tested on {task}."
     if verdict == NO_RESULT:
@@ -74,7 +71,7 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
         return f"On {task}, {answer}. It is {_points(row)}, within ±{margin:g}."
     if verdict == UNCLEAR:
         answer = f"the data cannot tell {first} from {second}"
-        end = f"; up to {largest_text(row)} points are possible"
+        end = "" if pd.isna(row["low"]) else f"; up to {largest_text(row)} points are possible"
     else:
         p = p_text(row["p_holm"] if row["family"] == "primary" else row["p"])
         answer = f"{first} is {verdict} than {second}"
@@ -103,9 +100,11 @@ def _counts(primary: pd.DataFrame) -> Iterator[str]:
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":
             verdicts = verdicts.groupby([part[n] for n in ("first", "task", "language")]).min()
+            kinds = [k for k in EXPERT_KINDS if part["second"].str.startswith(kind_text(k)).any()]
+            rival = kinds[0] if len(kinds) == 1 else rival
+        text = kind_text(str(rival))
         numbers = verdicts.value_counts().sort_index(ascending=False)
         counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
-        text = kind_text(str(rival))
         name = _RIVALS.get(str(rival)) or (text if text.isupper() else f"the {text}")
         yield f"Planned, against {name}: {', '.join(counts)} (table below)."
 
@@ -133,12 +132,12 @@ def _pairs(scores: pd.DataFrame) -> Iterator[str]:
     rows = scores[scores["pairs"].notna() & scores["is_primary"]]
     if len(rows) > MOST_SENTENCES:
         above, pairs = int(rows["above"].sum()), int(rows["pairs"].sum())
-        yield f"In all, {above} of {pairs} pairs are above both of their experts (table Pairs)."
+        yield f"In all, {above} of {pairs} pairs are better than both experts (table Pairs)."
         return
     for row in rows.to_dict("records"):
         yield (
             f"On {task_text(row, scores)}, {row['above']:.0f} of {row['pairs']:.0f} pairs of "
-            f"{row['model']} are above both of their experts. They score from "
+            f"{row['model']} are better than both of their experts. They score from "
             f"{percent(row['min'])} to {percent(row['max'])}, on average {percent(row['value'])}."
         )
 
@@ -156,4 +155,4 @@ def _floors(scores: pd.DataFrame) -> Iterator[str]:
 
 
 def _points(row: Any) -> str:
-    return f"{points(row['difference'])} points {interval_text(row)}"
+    return f"{points(row['difference'])} points {interval_text(row)}".rstrip()

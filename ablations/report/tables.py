@@ -79,7 +79,7 @@ def score_frame(
     ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
     cells, ``cells``, ``planned`` (cells), ``trainings`` (most experts of a role), ``is_share``,
     ``is_primary``, ``floor``, ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
-    (pairs above both of their own experts; empty for what has none).
+    (pairs better than both of their own experts; empty for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
@@ -104,8 +104,10 @@ def score_frame(
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            estimate = estimate_of(rows_of(matrix, [model.label], code))
-            if estimate is not None:
+            part = rows_of(matrix, [model.label], code)
+            estimate = estimate_of(part)
+            is_whole = {*done["weights"]} <= {*part.index.get_level_values("weights")}
+            if estimate is not None and is_whole:  # never of some cells only
                 row["value"] = estimate.mean
                 row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
             if model.kind == "recipe":
@@ -149,7 +151,7 @@ def pairs_table(frame: pd.DataFrame) -> pd.DataFrame | None:
         {
             "model": row["model"],
             "task": column_name(row, frame),
-            "pairs above both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
+            "pairs better than both of their experts": f"{row['above']:.0f} of {row['pairs']:.0f}",
             "min": percent(row["min"]),
             "mean": percent(row["value"]),
             "max": percent(row["max"]),
@@ -214,6 +216,7 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Return every score of every cell, and the tasks without a score."""
+    scores = scores.assign(is_share=scores.groupby([*SCORE])["is_share"].transform("all"))
     frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
     rows = [
         {
@@ -226,9 +229,8 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
         }
         for row in frame.to_dict("records")
     ]
-    return table(
-        pd.DataFrame(rows), "cells", "Cells", f"Intervals of single cells are over items. {_UNITS}"
-    )
+    note = f"Intervals of single cells are over items. {_UNITS}"
+    return table(pd.DataFrame(rows), "cells", "Cells", note)
 
 
 def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
@@ -280,7 +282,7 @@ def interval_text(row: Any) -> str:
 
 def verdict_text(row: Any) -> str:
     """Return the verdict; where it is open, the difference that could have been missed."""
-    if row["verdict"] != UNCLEAR:
+    if row["verdict"] != UNCLEAR or pd.isna(row["low"]):
         return str(row["verdict"])
     return f"cannot tell: up to {largest_text(row)} points possible"
 
@@ -336,19 +338,19 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
                 is_share = bool(part["is_share"].iloc[0])
                 rows.append([f"{head} {name}", *(_plain(value, is_share) for value in values)])
     together = frame[frame["metric"] == frame["metric"].iloc[0]]
-    number = together.groupby("model")["task"].nunique().max()
     whole = together[together["value"].notna() & (together["cells"] == together["planned"])]
-    counts = whole.groupby("model")["task"].nunique()
-    means = whole.groupby("model")["value"].mean().where(counts == number).reindex(models)
-    if number > 1:
+    values, most = whole.groupby("model")["value"], together.groupby("model").size().max()
+    means = values.mean().where(values.size() == most).reindex(models)
+    tasks = together["task"].nunique()
+    if tasks > 1:
         is_share = bool(together["is_share"].all())
         shown = (_plain(value, is_share) for value in means)
-        rows.append([f"all {number} {frame['metric'].iloc[0]} tasks avg", *shown])
+        rows.append([f"all {tasks} {frame['metric'].iloc[0]} tasks avg", *shown])
     return table(
         pd.DataFrame(rows, columns=["over pairs", *models]),
         key,
         f"Layout of Table {number}",
-        "The last row weighs every task and language alike.",
+        "The last row weighs every task and language alike." if tasks > 1 else "",
         _UNITS,
     )
 
@@ -357,10 +359,9 @@ def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     """Return the layout of Table 5 (``benchmarks``), or of Table 6 (``souping``: merges only)."""
     merges = frame[~frame["kind"].isin(("base", *EXPERT_KINDS))]
     number, shown = (5, frame) if key == "benchmarks" else (6, merges)
-    records = shown.to_dict("records")
     texts = (
         (column_name(row, frame), row["model"], _plain(row["value"], row["is_share"]))
-        for row in records
+        for row in shown.to_dict("records")
     )
     note = "Mean over the experts of a model."
     return table(_wide("task", texts), key, f"Layout of Table {number}", note, _UNITS)

@@ -108,7 +108,10 @@ def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.Dat
     frames = [frame for frame in frames if len(frame)]
     if not frames:
         return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in OBSERVATIONS.items()})
-    return pd.concat(frames, ignore_index=True)[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    data = pd.concat(frames, ignore_index=True)[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    # What is no share in one record (perplexity, counts) has items of none: never those of some.
+    keys = {(s.task, s.metric, s.filter) for c in run.cells for s in c.scores if not s.is_share}
+    return data[[key not in keys for key in zip(*(data[n] for n in SCORE), strict=True)]]
 
 
 def _stored(record: TaskRecord, rows: pd.DataFrame) -> pd.DataFrame:
@@ -175,11 +178,8 @@ def _items(record: TaskRecord) -> pd.DataFrame:
                 continue
             counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
             part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
-        elif score is not None and not score.is_share:  # perplexity is not a mean over items
-            continue
         parts.append(part.astype({"value": "float64"}))
-    values = pd.concat([part for part in parts if len(part)] or parts).groupby(keys, sort=False)[
-        "value"
-    ]
+    whole = pd.concat([part for part in parts if len(part)] or parts)
+    values = whole.groupby(keys, sort=False)["value"]
     # An item counts where all repeats of it are there.
     return values.mean()[values.size() == data["repeat"].nunique()].reset_index()

@@ -126,7 +126,7 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             yield (
                 f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
                 f"the context of {cut[0].context_tokens} tokens with the answer and were cut "
-                "from the left, so that examples are missing"
+                "from the left, so that their beginning is missing"
             )
         if lowered:
             yield (

@@ -315,15 +315,18 @@ def _mean(
         "value": float(np.mean(values)),
         "deviation": float(np.std(values, ddof=1)),
         "repeats": len(scores),
+        "is_share": all(score.is_share for score in scores),
         "interval": None,
         "stderr": None,
     }
     items = None if first.interval is None else _item_values(first, samples)
     if items is not None:
         over_both = estimate(items.mean(axis=1)[None], np.ones(1), ())
-        low, high = score_interval(over_both, level)
+        ends = (over_both.mean + side * over_both.half_width(level) for side in (-1, 1))
+        low, high = score_interval(over_both, level) if changes["is_share"] else ends
+        interval = Interval(low=low, high=high, level=level, method="items and repeats")
         changes |= {
-            "interval": Interval(low=low, high=high, level=level, method="items and repeats"),
+            "interval": None if math.isnan(low) else interval,
             "stderr": math.sqrt(over_both.variance) if items.size > 1 else None,
             "n": len(items),
         }
@@ -343,9 +346,7 @@ def _item_values(score: TaskScore, samples: Sequence[Sequence[Sample]]) -> Array
         }
         pairs = [value for value in values.values() if isinstance(value, tuple)]
         if not pairs:
-            columns.append(
-                {key: value for key, value in values.items() if isinstance(value, float)}
-            )
+            columns.append({key: v for key, v in values.items() if isinstance(v, float)})
             continue
         if corpus is None:
             return None

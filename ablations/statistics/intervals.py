@@ -53,9 +53,11 @@ class Estimate:
     """Number of items."""
 
     def half_width(self, level: float) -> float:
-        """Return half the width of the interval of Student's t."""
+        """Return half the width of Student's t; NaN for too few items that are all the same."""
         from scipy.stats import t
 
+        if not self.variance and self._same_sign > 1 - level:
+            return math.nan
         return float(t.ppf((1 + level) / 2, self.df)) * math.sqrt(self.variance)
 
     def p_value(self, null: float = 0.0) -> float:
@@ -171,7 +173,7 @@ def estimate_over_clusters(means: Sequence[float]) -> Estimate:
     """
     if len(means) < 2:
         raise ValueError("one cluster says nothing of how clusters differ")
-    variance = float(np.var(means, ddof=1) / len(means))
+    variance = float(np.var(np.array(means) - means[0], ddof=1) / len(means))  # 0 if all equal
     return Estimate(float(np.mean(means)), variance, len(means) - 1, len(means))
 
 

@@ -22,6 +22,7 @@ from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.evaluate.conftest import ask, samples_of
+from tests.report.runs import study_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 from tests.standins.tuned import write_adapter
@@ -304,11 +305,15 @@ def test_rows_are_as_in_the_paper():
 
 @pytest.mark.parametrize(("truncated", "is_noted"), [(5, False), (30, True)])
 def test_more_than_a_few_percent_cut_off_are_noted(truncated, is_noted):
-    scores = of_mgsm(SWAHILI, truncated).scores
+    scores = [
+        score.model_copy(update={"repeats": 2, "deviation": 0.01 * at})
+        for at, score in enumerate(of_mgsm(SWAHILI, truncated).scores, 1)
+    ]
     cell = SimpleNamespace(label="m", skipped={}, notes=(), scores=scores)
     note = "layerswap_mgsm_sw: 12.0 % of the answers were cut off at the token limit: its"
-    noted = [text.startswith(note) for text in record_notes(SimpleNamespace(cells=[cell]))]
-    assert any(noted) == is_noted
+    *noted, repeated = record_notes(SimpleNamespace(cells=[cell], study=study_of()))
+    assert [text.startswith(note) for text in noted] == [True] * is_noted
+    assert repeated.endswith("a standard deviation of up to 1.0.")  # of the metric that is shown
 
 
 @pytest.mark.parametrize(

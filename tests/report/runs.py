@@ -64,27 +64,12 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
         elif cell.label not in unrun:
             for task, key in cell.records.items():
                 samples, scores = _answer(cell, task, ability(cell, task), items, observed)
-                evaluation = Evaluation(
-                    model=cell.label,
-                    backend="hf",
-                    scores=scores,
-                    samples=samples,
-                    task_versions={task: "1.0"},
-                    num_fewshot={task: 0},
-                    versions=versions,
-                    elapsed_s=2.0,
-                )
-                record = TaskRecord(
-                    key=key,
-                    weights_key=cell.weights_key,
-                    protocol="",
-                    task=task,
-                    label=cell.label,
-                    evaluation=evaluation,
-                    timing_s={"total": 2.1},
-                    provenance={},
-                )
-                write_record(folder, record)
+                facts = {"task_versions": {task: "1.0"}, "num_fewshot": {task: 0}, "elapsed_s": 2.0}
+                answered = {"scores": scores, "samples": samples, "versions": versions}
+                evaluation = Evaluation(model=cell.label, backend="hf", **answered, **facts)
+                place = {"key": key, "weights_key": cell.weights_key, "protocol": "", "task": task}
+                more = {"label": cell.label, "timing_s": {"total": 2.1}, "provenance": {}}
+                write_record(folder, TaskRecord(evaluation=evaluation, **place, **more))
     return load_run(folder)
 
 
@@ -103,6 +88,8 @@ def _answer(cell, task, ability, items, observed):
     rng = np.random.default_rng(zlib.crc32(f"{task}/{cell.label}".encode()))
     right = ability + ease + rng.normal(0, 0.7, items) > 0
     metric, values = "exact_match", right.astype(float).tolist()
+    if "errors" in task:  # counts, which are no share as soon as one is above 1
+        metric, values = "errors", [(2 if ability > 0 else 1) * value for value in values]
     reported = float(np.mean(values))
     if "perplexity" in task:
         metric, reported = "word_perplexity", 3.0
@@ -111,19 +98,13 @@ def _answer(cell, task, ability, items, observed):
         bleu = corpus_metric(metric)
         texts = [[pair[at] for pair in values] for at in (1, 0)]
         reported = 100 * float(bleu.score(bleu.counts(*texts).sum(axis=0)))
+    texts = {"target": "7", "responses": ("7 \u2028 .",), "answers": ("7",)}
     samples = tuple(
         Sample(
-            task=task,
-            filter="strict-match",
-            doc_id=doc,
+            **{"task": task, "filter": "strict-match", "doc_id": doc, **texts},
             prompts=(f"{task} <{doc}> & more",),
-            target="7",
-            responses=("7 \u2028 .",),
-            answers=("7",),
             values={metric: value, **(observed or {})},
-            doc_hash=f"d{doc}",
-            prompt_hash=f"p{doc}",
-            target_hash=f"t{doc}",
+            **{f"{name}_hash": f"{name[0]}{doc}" for name in ("doc", "prompt", "target")},
         )
         for doc, value in enumerate(values)
     )

@@ -81,6 +81,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([base, run.path], "has 4 cells; name one of them"),
         ([base, f"{run.path}:soop"], "did you mean 'soup'"),
         ([base, other], "no task in common"),
+        ([base, few], "bleu is of a whole corpus; evaluate both with the same --limit"),
         ([base, soup, "--tasks", "pocket_math"], "did you mean"),
         ([f"{run.path}:soup", f"{run.path}:soup"], "is the same as"),
     ]
@@ -89,28 +90,27 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         assert result.exit_code == 2, result.output
         assert why in " ".join(result.output.split()), result.output
         assert "Traceback" not in result.output
-    assert "math, Swahili" in compare_models([str(base), str(few)])  # over the items of both
+    assert "math, Swahili" in compare_models([str(base), str(few)], ["pocket_math_sw"])
 
 
 def test_other_prompts_and_other_protocols_are_refused(tmp_path):
-    base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
-    for file in soup.glob("records/*.jsonl"):
-        text = file.read_text(encoding="utf-8")
-        file.write_text(text.replace('"prompt_hash":"p3"', '"prompt_hash":"other"'), "utf-8")
-    with pytest.raises(InputError, match=r"different items or prompts of pocket_math_sw.*item 3"):
-        compare_models([str(base), str(soup)])
+    base = single(tmp_path / "base", "base")
+    for old, new, why in (
+        ('"doc_id":', '"doc_id":999', "have no item of pocket_math_sw in common"),
+        ('hash":"p3"', 'hash":"other"', r"different items or prompts of pocket_math_sw.*item 3"),
+    ):
+        soup = single(tmp_path / why[:9], "soup")
+        for file in soup.glob("records/*.jsonl"):
+            text = file.read_text(encoding="utf-8")
+            file.write_text(text.replace(old, new), "utf-8")
+        with pytest.raises(InputError, match=why):
+            compare_models([str(base), str(soup)])
     run = load_run(soup)
     options = run.study.evaluate.options.model_copy(update={"dtype": "float16"})
     evaluate = run.study.evaluate.model_copy(update={"options": options})
     study = run.study.model_copy(update={"evaluate": evaluate})
     write_run_file(soup, run.head.model_copy(update={"study": study}))
     with pytest.raises(InputError, match=r"--dtype is .* float16"):
-        compare_models([str(base), str(soup)])
-    soup = single(tmp_path / "other", "soup")
-    for file in soup.glob("records/*.jsonl"):
-        text = file.read_text(encoding="utf-8")
-        file.write_text(re.sub(r'"doc_id":', '"doc_id":999', text), "utf-8")
-    with pytest.raises(InputError, match="have no item of pocket_math_sw in common"):
         compare_models([str(base), str(soup)])
 
 

@@ -56,6 +56,11 @@ def mean_of(run, cell, task):
     return np.mean(answers(run, cell.label, task))
 
 
+def means_of(run, task):
+    """Return label -> mean of every cell that has the task."""
+    return {cell.label: mean_of(run, cell, task) for cell in run.cells if task in cell.records}
+
+
 def test_two_single_cells_have_the_exact_test(tmp_path):
     run = write_run(tmp_path, study_of(baseline=BASELINES), level, items=120)
     frame = compared(run)
@@ -76,38 +81,24 @@ def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs):
     english = frame[(frame["task"] == "mgsm_en") & (frame["second"] == "task expert")]
     assert set(english["language"]) == {"sw", "te"}  # languages of experts are not mixed
     assert set(frame[frame["task"] == "mgsm_te"]["language"]) == {"te"}
-    labels = {c.label: c for c in nine_pairs.cells}
+    mean = means_of(nine_pairs, "mgsm_te")
+    swaps = [c for c in nine_pairs.cells if (c.kind, c.language) == ("recipe", "te")]
     settings = nine_pairs.study.settings()
-    for setting, kind in itertools.product(settings, ("task_expert", "language_expert")):
-        own, theirs = [], []
-        for label, cell in labels.items():
-            if cell.kind != "recipe" or cell.language != "te" or cell.values != setting:
-                continue
-            own.append(answers(nine_pairs, label, "mgsm_te"))
-            role = kind.removesuffix("_expert")
-            alone = next(
-                other.label
-                for other in labels.values()
-                if other.kind == kind and other.experts[role] == cell.experts[role]
-            )
-            theirs.append(answers(nine_pairs, alone, "mgsm_te"))
-        first = f"layer swap t_b={setting['bottom_transition']} t_u={setting['top_transition']}"
-        row = one(frame, task="mgsm_te", language="te", first=first, second=kind.replace("_", " "))
+    for setting, role in itertools.product(settings, ("task", "language")):
+        own = [cell for cell in swaps if cell.values == setting]
         assert len(own) == 9
-        assert row["difference"] == pytest.approx(np.mean(own) - np.mean(theirs))
+        expected = [mean[c.label] - mean[f"{role}_expert {c.experts[role]}"] for c in own]
+        first = f"layer swap t_b={setting['bottom_transition']} t_u={setting['top_transition']}"
+        row = one(frame, task="mgsm_te", language="te", first=first, second=f"{role} expert")
+        assert row["difference"] == pytest.approx(np.mean(expected))
         assert row["cells"] == 9 + 3
         # One method: p and interval agree.
         assert (row["p"] < 0.05) == (not row["low"] <= 0 <= row["high"])
 
 
 def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
-    row = one(
-        compared(nine_pairs),
-        task="mgsm_sw",
-        first="layer swap t_b=0 t_u=0",
-        second="soup",
-        language="sw",
-    )
+    first = "layer swap t_b=0 t_u=0"
+    row = one(compared(nine_pairs), task="mgsm_sw", first=first, second="soup", language="sw")
     assert row["cells"] == 8 + 8
     mean = {
         (c.kind, c.experts["task"], c.experts["language"]): mean_of(nine_pairs, c, "mgsm_sw")
@@ -128,13 +119,10 @@ def test_bleu_is_that_of_sacrebleu(nine_pairs):
     for cell in list(cells.values())[:3]:
         pairs = answers(nine_pairs, cell.label, "translate_sw")
         gold, text = zip(*pairs, strict=True)
-        own = means[
-            (means["task_expert"] == cell.experts["task"])
-            & (means["language_expert"] == cell.experts["language"])
-            & (means["weights"] == cell.weights_key)
-        ]
+        experts = {f"{role}_expert": cell.experts[role] for role in ("task", "language")}
+        row = one(means, weights=cell.weights_key, **experts)
         expected = sacrebleu.corpus_bleu(list(text), [list(gold)], force=True).score / 100
-        assert own["score"].tolist() == pytest.approx([expected])
+        assert row["score"] == pytest.approx(expected)
 
 
 def test_the_order_of_experts_in_the_file_is_of_no_matter(tmp_path):
@@ -201,8 +189,7 @@ def test_the_best_of_several_settings_is_all_of_them(tmp_path):
         run = write_run(tmp_path / str(len(list(tmp_path.iterdir()))), study, level, items=30)
         frame = compared(run)
         assert (frame["family"] == "primary").sum() == number, primary
-    contrasts = [(r["first"], r["second"]) for r in frame.head(2).to_dict("records")]
-    assert contrasts[0] == ("layer swap b=0 u=1", "soup")
+    assert (frame["first"][0], frame["second"][0]) == ("layer swap b=0 u=1", "soup")
 
 
 def test_settings_in_a_grid_are_compared_where_they_differ_in_nothing_else(tmp_path):
@@ -234,10 +221,7 @@ def test_seeds_of_a_setting_are_drawn_and_count_as_an_axis(tmp_path):
 
 
 def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path):
-    vary = [
-        {"experts.task": [f"math_{n}" for n in (1, 2)]},
-        {"experts.task": [f"hot_{n}" for n in (1, 2)]},
-    ]
+    vary = [{"experts.task": [f"{team}_1", f"{team}_2"]} for team in ("math", "hot")]
     study = study_of(vary=vary, experts={"language": ["swahili"]}, baseline=["soup", "task_expert"])
     frame = compared(write_run(tmp_path, study, level, items=40))
     pairs = set(zip(frame["first"], frame["second"], strict=True))
@@ -252,41 +236,43 @@ def test_baselines_of_several_teams_are_compared_with_their_own_merges(tmp_path)
 
 
 def test_over_bases_the_number_of_bases_counts(tmp_path):
-    bases = range(4)
-    vary = [
-        {"experts.base": f"base_{n}", "experts.task": f"math_{n}", "experts.language": f"swa_{n}"}
-        for n in bases
+    vary = [  # two settings on the first base
+        {"experts.base": f"base_{n[0]}", "experts.task": f"math_{n}", "experts.language": f"l_{n}"}
+        for n in ("0a", "0b", "1a", "2a", "3a")
     ]
     study = study_of(vary=vary, experts={}, baseline=["soup"], evaluate={"tasks": [TASK]})
     frame = compared(write_run(tmp_path, study, level, items=80))
-    own = frame[frame["second"].str.startswith("soup math")]["difference"]
-    assert len(own) == 4
-    row = one(frame, clusters=4)
-    assert row["second"] == "soup, mean of 4 bases"
-    assert row["p"] == pytest.approx(stats.ttest_1samp(own, 0).pvalue)
+    own = frame[frame["second"].str.startswith("soup math")]["difference"].tolist()
+    assert len(own) == 5
+    row = one(frame[frame["clusters"] > 0])  # and none of a swap minus a swap of another base
+    assert (row["second"], row["clusters"]) == ("soup, mean of 4 bases", 4)
+    expected = stats.ttest_1samp([np.mean(own[:2]), *own[2:]], 0)
+    assert row["p"] == pytest.approx(expected.pvalue)
 
 
 def test_models_of_the_same_weights_are_not_tested(tmp_path):
-    run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=20)
-    cells = [cell.label for cell in run.cells]
-    frame = compared(same_model(run, cells[0], cells[1]))
-    row = one(frame, task=TASK)
+    codes = ("sw", "te", "bn")
+    study = study_of(
+        experts={"task": ["math"], "language": {code: [f"{code}_1"] for code in codes}},
+        baseline=["soup"],
+        evaluate={"languages": {code: [f"mgsm_{code}"] for code in codes}},
+    )
+    run = write_run(tmp_path, study, level, items=20)
+    frame = compared(same_model(run, *(c.label for c in run.cells if c.language == "te")))
+    assert one(frame, language="all")["clusters"] == 3  # a difference of zero is one, too
+    row = one(frame, task="mgsm_te")
     assert (row["verdict"], row["difference"]) == (ONE_MODEL, 0.0)
-    assert pd.isna(row["p"])
-    assert pd.isna(row["p_holm"])
+    assert pd.isna([row["p"], row["p_holm"]]).all()
 
 
 def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
-    study = study_of(vary=vary, baseline=["soup"])
-    run = write_run(tmp_path, study, level, items=20)
+    run = write_run(tmp_path, study_of(vary=vary, baseline=["soup"]), level, items=20)
     labels = [cell.label for cell in run.cells if cell.kind == "recipe"]
     run = same_model(run, labels[0], labels[1])
     models = models_of(run.head)
-    assert [m.label for m in models if m.kind == "recipe"] == [
-        "layer swap b=0 u=1",
-        "layer swap b=2 u=1",
-    ]
+    names = [model.label for model in models if model.kind == "recipe"]
+    assert names == ["layer swap b=0 u=1", "layer swap b=2 u=1"]
     assert [dict(same) for same in models[1].same] == [vary[1]]
     assert (compared(run)["family"] == "primary").sum() == 2
 
@@ -317,9 +303,8 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix_of(data, shown), model, models, "te")
-    cells = [cell for cell in nine_pairs.cells if "mgsm_te" in cell.records]
-    mean = {cell.label: mean_of(nine_pairs, cell, "mgsm_te") for cell in cells}
-    swaps = {c.label: c.experts for c in cells if c.label in model.cells}
+    mean = means_of(nine_pairs, "mgsm_te")
+    swaps = {c.label: c.experts for c in nine_pairs.cells if c.label in {*mean} & {*model.cells}}
     own = [mean[label] for label in swaps]
     above = sum(
         mean[label] > max(mean[f"{role}_expert {pair[role]}"] for role in ("task", "language"))
@@ -338,9 +323,8 @@ def test_a_task_that_is_not_there_is_named_with_the_nearest(tmp_path):
         )
     ):
         study = study_of(baseline=["soup"], report=report)
-        run = write_run(tmp_path / str(at), study, level, items=10)
         with pytest.raises(InputError, match=match):
-            compared(run)
+            compared(write_run(tmp_path / str(at), study, level, items=10))
 
 
 def test_scaled_counts_name_the_models(tmp_path):

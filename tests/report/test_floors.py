@@ -50,9 +50,8 @@ def _scores(**by_model):
     base |= {"higher_is_better": True, "is_share": True}
     base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
     base |= dict.fromkeys(("language", "reason", "task_expert", "language_expert"), "")
-    return pd.DataFrame(
-        [{**base, "model": name, "cell": name, "value": value} for name, value in by_model.items()]
-    )
+    scores = pd.DataFrame(by_model.items(), columns=["model", "value"])
+    return scores.assign(cell=scores["model"], weights=scores["model"], **base)
 
 
 def test_a_score_below_is_marked_and_said_first():

@@ -4,6 +4,7 @@ import itertools
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
@@ -12,6 +13,7 @@ from ablations.cli import main
 from ablations.paper.published import published_tables
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.sentences import answer, sentences
+from ablations.report.tables import GAP, layout_tables, verdict_text
 from ablations.report.write import (
     FORMATS,
     answer_text,
@@ -65,7 +67,7 @@ def test_few_answers_are_sentences(one_pair):
     assert rows["language expert"]["verdict"] == BETTER
     assert "beats both experts" in text
     assert max(map(len, text.splitlines())) <= 100
-    assert "intervals are over items" in text  # one training run of each
+    assert "no interval covers another training run" in text  # one of each
 
 
 def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
@@ -87,7 +89,7 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
     assert len(rows) == sum(len(each) + 2 for each in languages.tables)
     text = " ".join(text.split())
     assert "Over 4 languages, layer swap minus soup" in text
-    assert re.search(r"\d of 9 pairs", text)
+    assert re.search(r"\d of 9 pairs of layer swap are better than both", text)
 
 
 def row_of(verdict, **changes):
@@ -111,6 +113,8 @@ def test_no_difference_is_claimed_only_inside_the_margin(verdict):
     assert ("23.0 points are possible" in text) == (verdict == UNCLEAR)
     assert ("p <0.001" in text) == (verdict in (BETTER, WORSE))
     assert not re.search(r"\b(level|equal|as good|keeps)\b", text)
+    row |= dict.fromkeys(("low", "high"), float("nan"))  # no interval: too few items, all the same
+    assert "nan" not in answer(row, pd.DataFrame([row]), 2.0) + verdict_text(row)
 
 
 def test_both_experts_must_be_beaten():
@@ -124,9 +128,12 @@ def test_both_experts_must_be_beaten():
         ]
         text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0))
         assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
-        many = [{**row, "language": f"x{at}"} for at in range(3) for row in rows]
-        text = " ".join(sentences(pd.DataFrame(many), scores, 2.0))
-        assert ("against both experts: 3 better" in text) == ({*verdicts} == {BETTER})
+        many = pd.DataFrame([{**row, "language": f"x{at}"} for at in range(5) for row in rows])
+        text = " ".join(sentences(many, scores, 2.0))
+        assert ("against both experts: 5 better" in text) == ({*verdicts} == {BETTER})
+        assert "against the task expert: 5" in " ".join(sentences(many[::2], scores, 2.0))
+        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0))
+        assert "against the first setting of its kind: " in text
 
 
 def test_scores_are_means_over_pairs(languages):
@@ -157,6 +164,17 @@ def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
     assert float(table(languages, "pairs").set_index("over pairs")["soup"].iloc[0]) > 0
 
 
+def test_the_mean_over_tasks_needs_every_task_of_every_language():
+    tasks = ["mgsm_en", "mgsm_sw", "mgsm_te", "mgsm_en"]
+    places = {"task": tasks, "language": ["sw", "sw", "te", "te"], "cells": [1, 1, 1, 0]}
+    same = {"model": "soup", "metric": "acc", "is_share": True, "value": 0.5, "max": 0.5}
+    for rows, notes in ((4, 2), (1, 1)):
+        frame = pd.DataFrame(places).assign(planned=1, **same)[:rows]
+        shown, _ = layout_tables(frame, ["pairs"])
+        assert (shown.attrs["title"], len(shown.attrs["notes"])) == ("Layout of Table 1", notes)
+        assert (shown["soup"].iloc[-1] == GAP) == (rows == 4)
+
+
 def test_facts_of_the_experts_are_an_axis(tmp_path):
     vary = [{"experts.task": ["math_1"]}, {"experts.task": ["math_2"]}]
     experts = {"language": ["swahili"], "facts": {"math_1": {"norm": 0.1}, "math_2": {"norm": 0.3}}}
@@ -166,16 +184,15 @@ def test_facts_of_the_experts_are_an_axis(tmp_path):
 
 
 def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path):
-    study = study_of(baseline=BASELINES, report={"tables": ["benchmarks", "souping"]})
-    report = make_report(write_run(tmp_path, study, level, items=50), draw=False)
+    asked = {"baseline": BASELINES, "report": {"tables": ["benchmarks", "souping"]}}
+    report = make_report(write_run(tmp_path, study_of(**asked), level, items=50), draw=False)
     means = report.scores.drop_duplicates(["model", "task"]).set_index(["task", "model"])["value"]
     shown = table(report, "benchmarks").set_index("task")
     assert len(shown.columns) == 5
     assert float(shown["base"].iloc[0]) == pytest.approx(100 * means.iloc[0], abs=0.05)
     assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
     tasks = ("pocket_math_sw", "math_sw", "perplexity_sw")
-    evaluate = study.evaluate.model_copy(update={"tasks": tasks})
-    study = study.model_copy(update={"evaluate": evaluate})
+    study = study_of(**asked, evaluate={"tasks": tasks})
     report = make_report(write_run(tmp_path / "alike", study, level, items=9), draw=False)
     shown = table(report, "benchmarks").set_index("task")["soup"]
     assert [name.partition(",")[0] for name in shown.index[:2]] == [*tasks[:2]]
@@ -195,8 +212,7 @@ def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
 def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
     study = study_of(baseline=BASELINES, report={"facts": ["experts.task.norm"]})
     labels = ["task_expert", "language_expert", "soup", "recipe"]
-    run = write_run(tmp_path / "a", study, level, items=10, unrun=labels)
-    report = make_report(run)
+    report = make_report(write_run(tmp_path / "a", study, level, items=10, unrun=labels))
     assert any("was trained once" in sentence for sentence in report.sentences)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
     assert report.figures == []
@@ -206,10 +222,15 @@ def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
         make_report(write_run(tmp_path / "c", study, level, items=10, unrun=unrun))
 
 
-def test_a_task_without_values_of_items_has_scores_and_no_comparison(tmp_path):
-    study = study_of(baseline=["soup"], evaluate={"tasks": ["perplexity_sw"]})
-    report = make_report(write_run(tmp_path, study, level, items=10))
-    assert "3.000" in " ".join(table(report, "scores").to_numpy().ravel())
+@pytest.mark.parametrize("task", ["perplexity_sw", "errors_sw"])
+def test_a_task_without_values_of_items_has_scores_and_no_comparison(task, tmp_path):
+    experts = {"task": ["m_1", "m_2"], "language": ["swahili"]}
+    study = study_of(baseline=["soup"], experts=experts, evaluate={"tasks": [task]})
+    run = write_run(tmp_path, study, lambda cell, _: float(cell.experts["task"] == "m_2"), items=10)
+    report = make_report(run, draw=False)
+    mean = np.mean([cell.scores[0].value for cell in run.cells if cell.kind == "soup"])
+    assert table(report, "scores").iloc[0, 1] == f"{mean:.3f}"
+    assert not table(report, "cells")["score"].str.contains("[", regex=False).any()
     assert report.comparisons["verdict"].tolist() == ["no result"]
     assert report.observations.empty
 

@@ -108,6 +108,7 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     assert whole.score("words_generate", "prompt_truncated").value == 0
     assert short.score("words_generate", "prompt_truncated").value == 1
     assert "24 of 24 prompts (up to 20 tokens) do not fit the context of 12" in short.notes[0]
+    assert short.notes[0].endswith("were cut from the left, so that their beginning is missing")
     assert "words_generate: answers end at 6 tokens and not at 8" in short.notes[1]
     # Three tokens are what the answer wants, and what it gets; the prompt has the rest.
     assert [note.split(":")[0] for note in short.notes if "answers end" in note] == [TASKS[0]]

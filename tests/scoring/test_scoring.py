@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 from pydantic import ValidationError
+from scipy import stats
 
 from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
 from ablations.scoring.observed import join_notes
@@ -63,9 +64,10 @@ def _repeats(values):
     scores, samples = [], []
     for repeat, column in enumerate(values.T):
         place = {"task": "t", "metric": "exact_match", "filter": "none", "n": len(column)}
-        interval = wilson_interval(int(column.sum()), len(column))
+        interval = wilson_interval(min(int(column.sum()), len(column)), len(column))
         value = {"value": float(column.mean()), "interval": interval, "stderr": None}
-        scores.append((TaskScore(**place, **value, is_share=True, higher_is_better=True),))
+        kind = {"is_share": bool(column.max() <= 1), "higher_is_better": True}
+        scores.append((TaskScore(**place, **value, **kind),))
         samples.append([_sample(item, repeat, float(v)) for item, v in enumerate(column)])
     (found,) = mean_scores(scores, samples, 0.95)
     return found
@@ -90,6 +92,10 @@ def test_a_score_over_repeats_is_their_mean_with_an_interval_of_both_levels():
     assert pooled.high - pooled.low < _width(eight) < _width(one)
     same = _repeats(np.repeat(values[:, :1], 8, axis=1))
     assert _width(same) == pytest.approx(_width(one), rel=0.02)
+    counts = _repeats(20 + values)  # no share
+    expected = stats.ttest_1samp(values.mean(axis=1) + 20, 0).confidence_interval(0.95)
+    assert (counts.interval.low, counts.interval.high) == pytest.approx(tuple(expected))
+    assert _repeats(np.full((3, 2), 20.0)).interval is None
 
 
 def _logged(doc_id, **values):
@@ -168,10 +174,9 @@ def test_items_without_a_number_do_not_count():
     score = _only(_raw("acc", 0.75, [1.0, float("nan"), 1.0, 1.0, 0.0]))  # lm-eval's nanmean
     assert (score.value, score.n) == (0.75, 4)
     assert score.interval.method == "wilson"
-    with pytest.raises(LayerSwapError, match="nan, which is not a score"):
-        _only(_raw("acc", float("nan"), [1.0, float("nan")]))
-    with pytest.raises(LayerSwapError, match="inf, which is not a score"):
-        _only(_raw("loss", float("inf"), [1.0, float("inf")]))
+    for value in ("nan", "inf"):
+        with pytest.raises(LayerSwapError, match=f"{value}, which is not a score"):
+            _only(_raw("acc", float(value), [1.0, float(value)]))
     unsaid = _raw("acc", 1.0, [1.0]) | {"higher_is_better": {"task": {"acc": None}}}
     assert _only(unsaid).higher_is_better
 

@@ -128,7 +128,9 @@ def test_estimates_without_variance():
     for mean, items, p, outside in ((0.0, 3, 1.0, 0.25), (0.5, 3, 0.25, 1.0), (0.5, 1, 1.0, 1.0)):
         found = Estimate(mean, 0.0, math.inf, items)  # the sign test: one item shows nothing
         assert (found.p_value(), found.p_outside(0.02)) == (p, outside)
-    assert estimate_over_clusters([1.0, 1.0]).p_value() == 0.5
+        assert math.isnan(found.half_width(0.95))
+    assert Estimate(0.5, 0.0, math.inf, 6).half_width(0.95) == 0.0
+    assert estimate_over_clusters([0.1] * 3).p_value() == 0.25
     assert sum(paired_interval(0, 0, 1)) == pytest.approx(0)
 
 

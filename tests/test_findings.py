@@ -140,8 +140,9 @@ ROWS = {
         comparison("expert_divergence", MATH, "soup .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
-    "Are swaps of LoRA experts": lambda: [
-        comparison("peft", MATH, SWAP, "layer swap task=math_lora.*")
+    "And swaps of LoRA experts?": lambda: [
+        *real_model("real_model_lora", "task expert"),
+        compared("real_model_lora:layer swap", "real_model_layers:layer swap b=5 u=2"),
     ],
     "Can experts of two bases be swapped?": lambda: [
         comparison("different_bases", MATH, ".*task=same_size_1-3", ".*task=math_1-3")

@@ -140,7 +140,7 @@ ROWS = {
         comparison("expert_divergence", MATH, "soup .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
-    "And swaps of LoRA experts?": lambda: [
+    "And LoRA experts?": lambda: [
         *real_model("real_model_lora", "task expert"),
         compared("real_model_lora:layer swap", "real_model_layers:layer swap b=5 u=2"),
     ],

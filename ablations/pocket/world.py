@@ -148,12 +148,7 @@ def draw_statement(words: WordSource) -> Sentence:
     return Sentence("description", animal=animal, adjective=adjective)
 
 
-_OPERATIONS = {
-    "+": operator.add,
-    "-": operator.sub,
-    "*": operator.mul,
-    "/": operator.floordiv,
-}
+_OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
 class Step(NamedTuple):

@@ -204,7 +204,8 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     for row in (*primary.to_dict("records"), *means.to_dict("records")):
         text = GAP
         if not pd.isna(row["p"]):
-            text = f"{points(row['difference'])} {interval_text(row)} {MARKS[row['verdict']]}"
+            parts = points(row["difference"]), interval_text(row), MARKS[row["verdict"]]
+            text = " ".join(filter(None, parts))
         elif not pd.isna(row["difference"]):
             text = row["verdict"]
         texts.append((f"{row['first']} − {row['second']}", task_text(row, frame), text))

@@ -47,9 +47,7 @@ def _of_pairs(output: str, score: str, *metrics: str, **options: Any) -> dict[st
         "output_type": output,
         **options,
         "process_results": FunctionName(f"ablations.tasks.twins.{score}"),
-        "metric_list": [
-            {**metric(name), "higher_is_better": name != "swapped"} for name in metrics
-        ],
+        "metric_list": [{**metric(n), "higher_is_better": n != "swapped"} for n in metrics],
     }
 
 

@@ -117,16 +117,10 @@ def draw_pair(
     a, b = rng.choice(_NUMBERS[split])
     slots = {"n": rng.choice(words()["names"]), "o": rng.choice(_THINGS[things or split])}
     start = Sentence("start", rng.randrange(len(words()["en"]["start"])), {**slots, "a": a})
+    ask = Sentence("ask", 0, slots)
     gain, loss = (
-        Problem(
-            (
-                start,
-                Sentence(form, rng.choice(verbs), {**slots, "b": b}),
-                Sentence("ask", 0, slots),
-            ),
-            Step(a, operation, b),
-        )
-        for operation, form in FORMS.items()
+        Problem((start, Sentence(form, rng.choice(verbs), {**slots, "b": b}), ask), Step(a, op, b))
+        for op, form in FORMS.items()
     )
     return gain, loss
 

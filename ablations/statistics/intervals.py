@@ -32,8 +32,8 @@ class Interval(Frozen):
     """Confidence level, in (0, 1)."""
 
     method: Literal["wilson", "bootstrap", "items and repeats"]
-    """Wilson's binomial interval, percentiles of a seeded bootstrap, or Wilson's on the effective
-    number of items where every item has several repeats."""
+    """Wilson's binomial interval, percentiles of a seeded bootstrap, or, where items have several
+    repeats, Wilson's on the effective number of items (Student's t for what is no share)."""
 
 
 @dataclass(frozen=True)

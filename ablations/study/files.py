@@ -273,7 +273,7 @@ def folder_words(settings: Mapping[str, Any]) -> list[str]:
     """
     words = []
     for key, value in settings.items():
-        name = re.sub(r"^(evaluate\.)?(options\.)?", "", key)
+        name = re.sub(r"^((evaluate|experts)\.)?(options\.)?", "", key)
         if not {key.partition(".")[0], name} & set(_SAME_SCORES):
             text = re.sub(r"[^A-Za-z0-9.-]+", "-", f"{name}-{value}").strip("-")
             hashed = f"{name}-{fingerprint_of(value=value)[:8]}".replace("_", "-")

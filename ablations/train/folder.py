@@ -96,7 +96,7 @@ def read_state(checkpoint: Path) -> dict[str, Any] | None:
 
 def _checkpoints(root: Path) -> list[Path]:
     names = (root / CHECKPOINTS).glob("checkpoint-*")  # a user may have copied one to another name
-    return [path for path in names if path.name.rpartition("-")[2].isdecimal()]
+    return [path for path in names if path.name.removeprefix("checkpoint-").isdecimal()]
 
 
 def whole_checkpoints(root: Path) -> list[Path]:

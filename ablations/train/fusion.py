@@ -76,11 +76,7 @@ class Fusion(nn.Module):
     """The fusion of one model: Q, K, V per layer, and the experts' frozen matrices as buffers."""
 
     def __init__(
-        self,
-        experts: Sequence[str],
-        layers: int,
-        width: int,
-        matrices: Mapping[str, torch.Tensor],
+        self, experts: Sequence[str], layers: int, width: int, matrices: Mapping[str, torch.Tensor]
     ) -> None:
         """Take the experts' names and sizes of the model; `attach` brings it into one.
 

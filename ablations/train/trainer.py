@@ -59,6 +59,9 @@ _FOREIGN = {
 """Options that the Trainer has and a training file has not -> what to do instead."""
 
 
+_IF_DAMAGED = "if it is damaged, remove this folder, and the run goes on from the one before"
+
+
 def processes() -> Any:
     """Return accelerate's state of the processes that train together, often one."""
     from accelerate import PartialState
@@ -147,9 +150,13 @@ def train(
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
-    model = prepare(load_base(start), config)
+    try:
+        model = prepare(load_base(start), config)
+    except InputError as error:
+        raise error if start == base else InputError(f"{error.message}; {_IF_DAMAGED}") from error
     fused = getattr(model, fusion.NAME, None)
-    callbacks: list[TrainerCallback] = [_Watch(out, donor)]
+    watch = _Watch(out, donor)
+    callbacks: list[TrainerCallback] = [watch]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
     with warnings.catch_warnings(), ExitStack() as held:
@@ -176,11 +183,14 @@ def train(
             trainer._load_from_checkpoint = lambda *_: None
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
-        except (ValueError, ImportError) as error:  # such as an optimiser that is not installed
-            raise InputError(f"trainer: transformers refuses these options: {error}") from error
-        except (OSError, RuntimeError, SafetensorError) as error:
-            if resume is not None and not trainer.state.global_step:
-                raise InputError(f"{resume}: {first_line(error)}; remove this folder") from error
+        except Exception as error:
+            if resume is not None and not watch.is_started:
+                raise InputError(f"{resume}: {first_line(error)}; {_IF_DAMAGED}") from error
+            if trainer.optimizer is None and isinstance(error, ValueError | ImportError):
+                what = "transformers refuses these options"  # such as one that is not installed
+                raise InputError(f"trainer: {what}: {error}") from error
+            if not isinstance(error, OSError | RuntimeError | SafetensorError):
+                raise
             if not remove_partial_checkpoints(out) and isinstance(error, RuntimeError):
                 raise  # torch has this error for a full disk, and for much else
             reason = getattr(error, "strerror", None) or first_line(error)
@@ -203,6 +213,10 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
 
     def __init__(self, out: Path, donor: Path | None) -> None:
         self._out, self._donor = out, donor
+        self.is_started = False
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.is_started = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         step, steps = state.global_step, state.max_steps

@@ -119,7 +119,7 @@ def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None)
     def content(device: str) -> Iterator[memoryview]:
         made = model.make(name, read_tensor(stored)).to(written)
         if dtype is not None and not bool(made.isfinite().all()):
-            raise InputError(f"{name}: not finite as {dtype}; choose another --dtype")
+            raise InputError(f"{model.name}: {name} is not finite as {dtype}; use another --dtype")
         yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
 
     return PlannedTensor(name, code, shape, math.prod(shape) * written.itemsize, content)

@@ -115,6 +115,7 @@ def test_experts_have_short_names_of_their_own():
         (("a", "a/", "--base", "b"), "a is named twice"),
         (("a", "--base", "b", "--threshold", "-1"), "x>=0"),
         (("a", "--base", "b", "--threshold", "inf"), "--threshold is inf"),
+        (("a", "--base", "b", "--threshold", "nan"), "--threshold is nan"),
         (("--reference", "Swahili expert #1", "--base", "b"), "need an EXPERT"),
         (("a", "--base", "b", "--reference", "Swahilli expert #1"), "did you mean 'Swahili exp"),
     ],

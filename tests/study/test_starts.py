@@ -86,7 +86,7 @@ def test_the_examples_of_the_page_work(pocket):
 def test_init_keeps_what_is_there(pocket):
     (pocket / "study.yml").write_text("mine")
     result = call("init", "study")
-    assert (result.exit_code, "exists; add --force to replace it" in result.output) == (2, True)
+    assert (result.exit_code, "study.yml: exists; add --force" in result.output) == (2, True)
     assert (pocket / "study.yml").read_text() == "mine"
     ok("init", "study", "--force")
     assert (pocket / "study.yml").read_text().startswith("# A study")

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from ablations.machine.progress import Step, show_step
+from layerswap_method.output import TOKENIZER_FILES
+
+TOKENIZER_DATA = tuple(name for name in TOKENIZER_FILES if not name.endswith(".py"))
+"""Files that a tokenizer is made of; its code is never run."""
 
 _CHECKPOINT_FILES = (
-    *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*", "vocab*"),
-    *("*.model", "*.tiktoken", "tekken.json"),
-    *("merges.txt", "special_tokens_map.json", "added_tokens.json", "chat_template*"),
+    *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*"),
+    *TOKENIZER_DATA,
 )
 
 _LARGE = 50_000_000

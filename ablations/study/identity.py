@@ -22,7 +22,12 @@ from typing import Any, NamedTuple
 import layerswap_method
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import lm_eval_file
-from ablations.machine.fingerprint import checkpoint_files, fingerprint_checkpoint, fingerprint_of
+from ablations.machine.fingerprint import (
+    TOKENIZER_DATA,
+    checkpoint_files,
+    fingerprint_checkpoint,
+    fingerprint_of,
+)
 from ablations.machine.whole_files import write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
@@ -38,11 +43,7 @@ from layerswap_method.tensors import Term
 _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
 
-_DONATED = (
-    *("config.json", "generation_config.json", "tokenizer*", "vocab*", "merges.txt"),
-    *("special_tokens_map.json", "added_tokens.json", "chat_template*"),
-    *("*.model", "*.tiktoken", "tekken.json"),
-)
+_DONATED = ("config.json", "generation_config.json", *TOKENIZER_DATA)
 """Files that a merge takes from its base."""
 
 

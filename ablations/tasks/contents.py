@@ -143,9 +143,10 @@ def _hash_local(text: str) -> str:
         if sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) > _MOST_FILES:
             raise InputError(f"{path}: holds over {_MOST_FILES:,} files: no data set of a task")
         return fingerprint_folder(path)
-    found = sorted(glob.glob(text, recursive=True))  # noqa: PTH207 (a Path takes no absolute one)
-    if found and {*"*?["} & {*text}:
-        return fingerprint_of(files=[fingerprint_files(p.parent, {p}) for p in map(Path, found)])
+    if {*"*?["} & {*text}:
+        found = sorted(map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207 (may be absolute)
+        if found:
+            return fingerprint_of(files=[fingerprint_files(p.parent, {p}) for p in found])
     return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
 
 

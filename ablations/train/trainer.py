@@ -116,7 +116,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
         )
     except (ValueError, RuntimeError, TypeError, ImportError, OverflowError) as error:
-        raise InputError(f"trainer: transformers refuses these options: {error}") from error
+        raise _refusal(error) from error
     arguments.logging_nan_inf_filter = False  # such losses are to be seen
     # One process takes one GPU: on several, DataParallel would multiply the batch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
@@ -174,7 +174,7 @@ def train(
                 callbacks=callbacks,
             )
         except (ValueError, ImportError, AttributeError) as error:
-            raise InputError(f"trainer: transformers refuses these options: {error}") from error
+            raise _refusal(error) from error
         trainer.remove_callback(PrinterCallback)
         # The Trainer reads no fusion, and passes over names that a file has and the model has not.
         if fused is not None:
@@ -187,8 +187,7 @@ def train(
             if resume is not None and not watch.is_started:
                 raise InputError(f"{resume}: {first_line(error)}; {_IF_DAMAGED}") from error
             if trainer.optimizer is None and isinstance(error, ValueError | ImportError):
-                what = "transformers refuses these options"  # such as one that is not installed
-                raise InputError(f"trainer: {what}: {error}") from error
+                raise _refusal(error) from error  # such as an optimiser that is not installed
             if not isinstance(error, OSError | RuntimeError | SafetensorError):
                 raise
             if not remove_partial_checkpoints(out) and isinstance(error, RuntimeError):
@@ -198,6 +197,10 @@ def train(
                 f"{out / CHECKPOINTS}: cannot be written: {reason}. {_last_whole(out)}. Make room "
                 "and run the same command again"
             ) from error
+
+
+def _refusal(error: Exception) -> InputError:
+    return InputError(f"trainer: transformers refuses these options: {error}")
 
 
 def _last_whole(out: Path) -> str:

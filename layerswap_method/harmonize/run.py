@@ -57,8 +57,8 @@ def harmonize(
     rows = differences(checkpoints)
     _check_rows(checkpoints, rows, force=force)
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
-    shapes = [model.shape for model in read]
-    done = [harmonized(with_rope(model, shapes[0]), common_shape(shapes)) for model in read]
+    common = common_shape([model.shape for model in read])
+    done = [harmonized(with_rope(model, read[0].shape), common) for model in read]
     if dtype is not None:
         done = [model.after(f"written as {dtype}", sizes={}) for model in done]
     for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):

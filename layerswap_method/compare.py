@@ -61,9 +61,8 @@ def compare(
     first, second = _weights(ours), _weights(theirs)
     for model, held, other in ((ours, first, second), (theirs, second, first)):
         if model.config.tie_word_embeddings and model.embedding is not None:
-            held |= {
-                n: model.tensors[model.embedding] for n in other if is_head(n) and n not in held
-            }
+            heads = [name for name in other if is_head(name) and name not in held]
+            held |= dict.fromkeys(heads, model.tensors[model.embedding])
     common = sorted(first.keys() & second.keys())
     same = [name for name in common if first[name].shape == second[name].shape]
     differences: list[Difference] = []

@@ -98,9 +98,7 @@ def write_merge(
         if options.verify:
             with bar("verifying", layout.nbytes) as advance:
                 verify_files(layout, advance=advance, **how)
-        copy_donor_files(
-            merge.donor, folder, recipe.written_dtype, with_tokenizer=options.with_tokenizer
-        )
+        copy_donor_files(merge.donor, folder, merge.dtype, with_tokenizer=options.with_tokenizer)
         if merge.record:
             name = PLAN_FILES[str(merge.record["merge_method"])]
             write_json(folder / name, merge.record)

@@ -29,13 +29,14 @@ _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 _RENEWED = (
     *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
-    *_MERGED,
+    *("README.md", *_MERGED),
 )
 """Files of an earlier merge that would be taken for the new one's, and so must go."""
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
     *("*.model", "*.tiktoken", "tekken.json", "chat_template*", "tokenization_*.py"),
+    "additional_chat_templates",
 )
 """They go where the new merge has one of them, and stay where its models have no tokenizer."""
 

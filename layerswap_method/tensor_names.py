@@ -16,6 +16,7 @@ _NORM = re.compile(r"norm|^ln_?\w*$|layernorm")
 # Not "encoder": ChatGLM calls its decoder so. "mtp" layers predict further tokens (Qwen3-Next).
 _OUTSIDE_DECODER = re.compile(
     r"vision|visual|image|audio|speech|projector|resampler|perceiver|(?:^|\.)shared$|(?:^|\.)mtp"
+    r"|(?:^|\.)(?:[av]pm|qformer|talker|tts|token2wav|code2wav)(?:\.|$)"
 )
 
 _CONTAINER = "norm_attn_norm."

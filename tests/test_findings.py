@@ -115,11 +115,6 @@ ROWS = {
             for second in ("task expert", "language expert", "soup")
         ),
     ],
-    "Does a swap of usual experts beat soup, TIES": lambda: [
-        comparison("table_2", MATH, "soup .*", SWAP),
-        comparison("table_2", MATH, "TIES .*", SWAP),
-        comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
-    ],
     "Does the number of layers matter?": lambda: [
         comparison("real_model_layers", TWINS, "layer swap b=0 u=0", f"layer swap {counts}")
         for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
@@ -136,8 +131,9 @@ ROWS = {
         *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [
+        *real_model("real_model_far", "task expert", "soup"),
+        compared("real_model_far:layer swap", "real_model_layers:layer swap b=5 u=2"),
         comparison("expert_divergence", MATH, "task expert .*", FAR),
-        comparison("expert_divergence", MATH, "soup .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
     "And LoRA experts?": lambda: [

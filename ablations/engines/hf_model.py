@@ -10,6 +10,7 @@ What lm-eval does otherwise with HF than with vLLM:
 - An answer is the text that follows the prompt. lm-eval has HF decode it alone, where many
   tokenizers (SentencePiece's, word-level ones) drop the space before the first word; those of
   byte-level BPE do not (`test_spaces`).
+- Of the model's own generation settings, only the tokens that end an answer count.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from lm_eval.models.utils import (
     normalize_gen_kwargs,
     postprocess_generated_text,
 )
+from transformers import GenerationConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
@@ -34,6 +36,8 @@ from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
+
+_MARKS = ("bos", "eos", "pad")
 
 _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
@@ -53,6 +57,9 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
+        own = self.model.generation_config
+        marks = {f"{name}_token_id": getattr(own, f"{name}_token_id") for name in _MARKS}
+        self.model.generation_config = GenerationConfig(**marks)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check that every tensor has a parameter of its name, and no parameter is left over.
@@ -111,6 +118,8 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         self, prompts: Sequence[str], given: dict[str, Any], questions: Sequence[Question]
     ) -> None:
         options: dict[str, Any] = normalize_gen_kwargs(given, self.max_gen_toks)
+        if options.get("do_sample"):
+            options.setdefault("top_k", 0)  # transformers' own default is 50
         end = self._text([self.eot_token_id])
         until = handle_stop_sequences(options.pop("until", None), eos=end)
         stop = [end] if self.think_end_token else until

@@ -10,7 +10,7 @@ from typing import Any
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_checkpoint
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import own_problems, pair_problems
+from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.stored import FLOATS, read_rows
 from layerswap_method.errors import InputError
@@ -86,9 +86,7 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
     checkpoints = [find_checkpoint(reference) for reference in references]
-    problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
-    for other in checkpoints[1:]:
-        problems += pair_problems(checkpoints[0], other)
+    problems = tuple(merge_problems(checkpoints))
     cosines: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base)
@@ -99,9 +97,7 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
                 f"weights: {', '.join(map(_descends, cosines))}); give their pretrained parent, or "
                 "leave --base out"
             )
-    return Compatibility(
-        tuple(references), differences(checkpoints), tuple(problems), base, cosines
-    )
+    return Compatibility(tuple(references), differences(checkpoints), problems, base, cosines)
 
 
 def _descends(cosine: float | None) -> str:

@@ -14,7 +14,7 @@ from ablations.report.tables import comparisons_table, frame_text, score_frame, 
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import read_observations
-from ablations.scoring.observed import LANGUAGE_FIDELITY
+from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.contrasts import Contrast
 from ablations.study.labels import Model, cell_names, models_of
@@ -49,6 +49,9 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     for run, name in zip(runs[1:], names[1:], strict=True):
         _check_protocol((runs[0], names[0]), (run, name), chosen)
     data, scores = (frame[frame["task"].isin(chosen)].copy() for frame in (data, scores))
+    own_share = scores["is_share"].eq(True) & ~scores["metric"].isin(OBSERVED)
+    has_share = own_share.groupby([scores["model"], scores["task"]]).transform("any")
+    scores = scores[scores["is_share"].ne(False) | ~has_share]  # others cannot be compared
     check_same_content(data)
     study = runs[0].study
     for frame in (data, scores):
@@ -107,8 +110,9 @@ def _find(name: str) -> tuple[Run, Model]:
     if not cells:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     pools = {role: (expert,) for role, expert in cells[0].experts.items()}
-    model = Model(name, cells[0].kind, {}, pools, tuple(cell.label for cell in cells))
-    head = run.head.model_copy(update={"cells": cells})
+    model = Model(name, cells[0].kind, {}, pools, choices[wanted])
+    planned = [cell for cell in run.head.cells if cell.label in choices[wanted]]
+    head = run.head.model_copy(update={"cells": tuple(planned)})
     return run.model_copy(update={"head": head, "cells": cells}), model
 
 
@@ -130,7 +134,7 @@ def _shared_tasks(scores: pd.DataFrame, wanted: Sequence[str]) -> list[str]:
         if task not in known:
             raise InputError(f"no model has the task {task!r}{nearest(task, known)}")
     chosen = list(wanted or known)
-    firsts = scores.drop_duplicates(["model", "task"])
+    firsts = scores[scores["state"] == "done"].drop_duplicates(["model", "task"])
     kinds = firsts.assign(kind=firsts["metric"] + " (" + firsts["filter"] + ")")
     by_model = kinds.pivot(index="task", columns="model", values="kind")
     by_model = by_model.reindex(index=chosen, columns=firsts["model"].unique())

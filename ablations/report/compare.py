@@ -261,7 +261,8 @@ def _over_languages(
     for row in rows:
         if row["task"] in primary[row["language"]] and "difference" in row:
             by_language.setdefault(row["language"], {**row, "cluster": row["language"]})
-    if len(by_language) > 1 and any("p" in row for row in by_language.values()):
+    is_one = len({row["metric"] for row in by_language.values()}) == 1
+    if len(by_language) > 1 and is_one and any("p" in row for row in by_language.values()):
         task = f"mean of {len(by_language)} languages"
         yield _clustered([*by_language.values()], study, task=task, language="all")
 

@@ -36,7 +36,8 @@ def _changed(run: Run) -> Iterator[str]:
     """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
     evaluate, head = run.study.evaluate, run.head
     cells = {k: c for c in run.cells for k in c.records.items()}
-    if run.is_copy or not cells or not evaluate.task_folder.is_dir():
+    folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
+    if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
         return
     evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
     contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)

@@ -204,6 +204,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
         changes["tasks"] = file.tasks
         if isinstance(by := file.tasks, dict):
             changes["tasks"] = _replaced(evaluate.tasks, by)
+            changes["languages"] = {c: _replaced(t, by) for c, t in evaluate.languages.items()}
             primary = {"tasks": _replaced(report.primary.tasks, by)}
             own = {"primary": report.primary.model_copy(update=primary)}
             report = report.model_copy(update=own)

@@ -136,6 +136,10 @@ def plan_study(
             check_devices(chosen, study.evaluate.options)
     with _collected(problems):
         requests = _requests(study, isolation)
+        tasks = {task for fields in requests.values() for task in fields["request"].tasks}
+        for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
+            near = nearest(name, tasks)
+            problems.append(f"report.primary.tasks: {name!r} is not evaluated{near}")
     experts = _find_experts(study, places, folders, problems, download=not dry)
     InputError.raise_any(where, problems)
 

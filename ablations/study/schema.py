@@ -90,7 +90,7 @@ class Pools(Described):
 
     task: Annotated[tuple[StrictStr, ...], _Listed] = ()
     """The task expert, or a list of them. It may be left out if every setting of `vary` names its
-    own."""
+    own. Where nothing is merged, NAME_1 and NAME_2 are two trainings of one model, NAME."""
 
     language: Annotated[tuple[StrictStr, ...] | dict[str, Annotated[_Names, _Listed]], _Listed] = ()
     """The language expert, a list of them, or a list for each language code, such as

@@ -51,7 +51,8 @@ class TaskContents:
                 self._known[name] = _read(self._elsewhere(name) or Path())
             files, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
-            code = {folder: set(folder.glob("*.py")) for folder in (f.parent for f in files)}
+            kind = "*" if "custom_dataset" in content else "*.py"  # a loader may read any file
+            code = {folder: set(folder.glob(kind)) for folder in (f.parent for f in files)}
             code = {f: own for f, own in code.items() if called & {file.stem for file in own}}
             home = files[0].parent
             self._hashes[name] = fingerprint_of(

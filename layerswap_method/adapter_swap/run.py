@@ -111,10 +111,8 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
             "swap-adapters: no model of the recipe is BASE+ADAPTER; layerswap merge merges models"
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
-    problems = []
-    for name, kind in kinds.items():
-        if kind not in _KINDS:
-            problems.append(f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}")
+    odd = {name: kind for name, kind in kinds.items() if kind not in _KINDS}
+    problems = [f"{n}: peft_type is {k}; known are {' and '.join(_KINDS)}" for n, k in odd.items()]
     if not problems and len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         problems.append(f"the adapters must be of one kind: {listed}")

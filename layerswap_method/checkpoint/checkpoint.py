@@ -19,7 +19,10 @@ _SINGLE = "model.safetensors"
 
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
-_BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
+_BUFFERS = (
+    *("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids"),
+    "num_batches_tracked",
+)
 """How the names of output embeddings, input embeddings and constants end."""
 
 

@@ -56,25 +56,22 @@ _POSITIONS = ("max_position_embeddings",)
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
 _SCALED = "the residual stream is scaled"
-_CHANGES = "changes the function"
+_CHANGES, _BASES = "changes the function", "the merge has that of its base_model"
 
 FIELDS: Mapping[str, Field] = {
     "hidden": Field("hidden size", ("hidden_size",), "harmonize", "copies, or zeros"),
     "layers": Field("layers", _LAYERS, "harmonize", "layers that add nothing"),
     "heads": Field("query heads", ("num_attention_heads",), "harmonize", "copies, or zero heads"),
-    "kv_heads": Field(
-        "key-value heads", ("num_key_value_heads",), "harmonize", "repeats each head"
-    ),
+    "kv_heads": Field("key-value heads", ("num_key_value_heads",), "harmonize", "repeats heads"),
     "head_dim": Field("head size", ("head_dim",), needs_same=True),
     "intermediate": Field("MLP neurons", ("intermediate_size",), "harmonize", "zero neurons"),
     "rope_base": Field("RoPE base", ("rope_theta",), "force", _CHANGES, 10000.0, True),
     "rope_scaling": Field("RoPE scaling", ("rope_scaling",), "force", _CHANGES, None, True),
     "sliding_window": Field(
-        "sliding window", ("sliding_window",), "harmonize", "Llama, within the window"
+        "sliding window", ("sliding_window",), "harmonize", "Llama, within the window", None, True
     ),
-    "positions": Field(
-        "longest sequence", _POSITIONS, "recipe", "the merge has that of its base_model"
-    ),
+    "active_experts": Field("experts used", ("num_experts_per_tok",), "recipe", _BASES, None, True),
+    "positions": Field("longest sequence", _POSITIONS, "recipe", _BASES),
     "eps": Field("norm eps", _EPS, "harmonize", _SCALED, 1e-6, True),
     "activation": Field("activation", _ACTIVATION, default="silu", needs_same=True),
 }
@@ -130,6 +127,7 @@ class ModelShape(Frozen):
     rope_base: PositiveFloat
     rope_scaling: Mapping[str, Any] | None
     sliding_window: int | None
+    active_experts: int | None
     positions: PositiveInt
     eps: PositiveFloat
     activation: str

@@ -35,7 +35,7 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import donor_files
+from layerswap_method.write.donor_files import copy_files, donor_files
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
@@ -110,6 +110,7 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
                     lora_merge_dtype=options.lora_merge_dtype,
                 )
             models[reference] = Model(model.name, Path(merged.model.path))
+            copy_files(model.folder, models[reference].folder)  # its tokenizer
         yield models
 
 

@@ -11,8 +11,6 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from layerswap_method.errors import InputError
-
 LOG = logging.getLogger("layerswap")
 
 METHODS = ("layer_swap", "delta_revert")
@@ -84,14 +82,14 @@ def on_merge(merge: ModuleType) -> None:
             original(merge_config, out_path, options, config_source)
             return
         from layerswap_method.mergekit_plugin.run import log_lines, merge_by_files
-        from layerswap_method.methods.read import read_own_recipe
+        from layerswap_method.methods.read import OWN
         from layerswap_method.recipe.strict_yaml import parse_yaml
 
         text = config_source or merge_config.to_yaml()
         document = parse_yaml(text, f"{method} recipe")
-        recipe = read_own_recipe(document) if isinstance(document, dict) else None
-        if recipe is None:
-            raise InputError(f"{method}: the recipe's text is of another method")
+        if type(merge_config).model_validate(document) != merge_config:  # changed after it was read
+            document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
+        recipe = OWN[method].read(document)
         chosen = options.model_dump()
         if reason := merge_by_files(recipe, document, text, out_path, chosen):
             from layerswap_method.mergekit_plugin.executor import merge_by_mergekit

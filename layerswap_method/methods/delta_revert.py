@@ -173,10 +173,9 @@ class DeltaRevertRecipe(Recipe):
             what = "the checkpoint that the expert was fine-tuned from"
             yield f"base_model is missing: write base_model: with {what}"
         elif len(experts) != 1:
-            listed = (
-                f"{len(experts)} models besides the base_model ({', '.join(experts) or 'none'})"
-            )
-            yield f"models: lists {listed}; delta_revert takes one expert"
+            many = f"{len(experts)} models besides the base_model"
+            listed = ", ".join(experts) or "none"
+            yield f"models: lists {many} ({listed}); delta_revert takes one expert"
 
     def merge(self, models: Mapping[str, Model]) -> Merge:
         """Return the merge; see `Recipe.merge`. The base is the donor of config and tokenizer."""
@@ -209,7 +208,7 @@ class DeltaRevertRecipe(Recipe):
             parts[name] = part
             if count in (0, features):
                 whole = theirs if rule == "base" or count < features else ours
-                return whole.copy_mix(name, self.dtype, self.out_dtype)
+                return whole.copy_mix(name, self.written_dtype)
             return TensorMix(
                 terms=(ours.term(name), theirs.term(name)),
                 mask=FeatureMask(first=np.packbits(mask.numpy()).tobytes().hex(), axis=axis),

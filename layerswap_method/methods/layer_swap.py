@@ -31,6 +31,7 @@ Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 
 _COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+_DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
 
 
 class LayerSwapSpec(Described):
@@ -104,9 +105,8 @@ class LayerSwapSpec(Described):
     def _check_combinations(self) -> LayerSwapSpec:
         if sum(self.side_weights) == 0:
             blend = " (times delta_blend)" if self.placement == "delta_share" else ""
-            raise ValueError(
-                f"task_weight and language_weight{blend} are both 0: nothing to average"
-            )
+            both = f"task_weight and language_weight{blend} are both 0"
+            raise ValueError(f"{both}: nothing to average")
         if self.placement == "layers":
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
@@ -120,14 +120,10 @@ class LayerSwapSpec(Described):
         if self.placement == "delta_share":
             self._refuse(_COUNTS, "the experts' changes decide: drop it")
         else:
-            self._refuse(
-                ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend"),
-                "write placement: delta_share",
-            )
+            self._refuse(_DELTAS, "write placement: delta_share")
         if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
-            raise ValueError(
-                "delta_threshold and delta_dominance are two rules for the same choice: drop one"
-            )
+            rules = "delta_threshold and delta_dominance are two rules for the same choice"
+            raise ValueError(f"{rules}: drop one")
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
             instead = " (delta_unit: module)" if self.placement == "delta_share" else ""
             what = f"swap_modules: {self.swap_modules} has no effect with placement:"

@@ -47,7 +47,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
         source = recipe.parameters.tensor_source(name, layer, measured.plan)
         made_of = weighted_inputs(name, source, inputs, measured.side_weights)
         if len(made_of.inputs) == 1:
-            return given[made_of.inputs[0]].copy_mix(name, recipe.dtype, recipe.out_dtype)
+            return given[made_of.inputs[0]].copy_mix(name, recipe.written_dtype)
         terms = (given[i].term(name, share) for i, share in zip(*made_of, strict=True))
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 

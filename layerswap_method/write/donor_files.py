@@ -35,16 +35,23 @@ def copy_donor_files(
     """
     config = read_document("donor", donor)
     if dtype is not None:
-        config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
+        config |= dict.fromkeys({"dtype", "torch_dtype"} & {*config} or ["dtype"], dtype)
     write_json(out / "config.json", config)
+    copy_files(donor, out, with_tokenizer=with_tokenizer)
+
+
+def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:
+    """Copy the `donor_files`."""
     for file in donor_files(donor, with_tokenizer=with_tokenizer):
-        shutil.copyfile(file, out / file.name)
+        (out / file.relative_to(donor)).parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, out / file.relative_to(donor))
 
 
 def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
     """Yield the files that a merge takes from its donor as they are, besides the config."""
     left_out = _OWN if with_tokenizer else (*_OWN, *TOKENIZER_FILES)
-    for file in sorted(donor.iterdir()):
+    templates = donor.glob("additional_chat_templates/*.jinja") if with_tokenizer else ()
+    for file in (*sorted(donor.iterdir()), *templates):
         is_taken = _matches(file, _MODEL) and not _matches(file, left_out)
         if is_taken and file.is_file():
             yield own_file(str(donor), donor, file)

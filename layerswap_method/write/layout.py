@@ -138,8 +138,7 @@ def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     ordered = sorted(tensors, key=lambda t: (-(t.nbytes // (math.prod(t.shape) or 1)), t.name))
     places = [0, *accumulate(tensor.nbytes for tensor in ordered)]
     for tensor, span in zip(ordered, pairwise(places), strict=True):
-        entry = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": span}
-        entries[tensor.name] = entry
+        entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": span}
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text

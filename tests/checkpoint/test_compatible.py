@@ -116,6 +116,8 @@ NAMES = [
     # F7: layers that predict further tokens were layer 0 of the decoder
     ("model.mtp.layers.0.input_layernorm.weight", None, None, True),
     ("model.vision_tower.encoder.layers.3.self_attn.q_proj.weight", None, None, False),
+    ("vpm.encoder.layers.0.mlp.fc1.weight", None, None, False),
+    ("talker.model.layers.3.mlp.up_proj.weight", None, None, False),
 ]
 
 

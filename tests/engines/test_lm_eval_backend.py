@@ -1,5 +1,7 @@
 """The real lm-eval on a random model, with transformers and with vLLM."""
 
+import shutil
+
 import pytest
 
 from ablations.engines.backends import resolve_backend
@@ -32,7 +34,7 @@ def test_every_task_metric_and_filter_has_a_score(evaluation):
         ("words_generate", "prompt_truncated", "first-word"),
         *(("words_translate", name, "stripped") for name in ("bleu", "truncated")),
         ("words_translate", "prompt_truncated", "stripped"),
-        *(("words_choose", name, "none") for name in ("acc", "acc_norm", "prompt_truncated")),
+        *(("words_choose", name, "none") for name in ("acc_norm", "acc", "prompt_truncated")),
     ]
     for score in evaluation.scores:
         assert score.n == 24
@@ -54,6 +56,9 @@ def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, 
     texts = [[s.responses for s in e.samples_of(TASKS[0])] for e in (evaluation, first, between)]
     # Batches of five instead of one: padding must not change an answer.
     assert texts[0] == texts[1] != texts[2]
+    own = shutil.copytree(model, tmp_path / "own")  # generation settings of the model do not count
+    (own / "generation_config.json").write_text('{"repetition_penalty": 3.0, "eos_token_id": 2}')
+    assert _evaluate(own, tasks).samples == evaluation.samples
 
 
 def test_models_that_cannot_be_loaded_are_refused(model, tasks, tmp_path):

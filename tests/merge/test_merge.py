@@ -72,13 +72,20 @@ def test_shards_config_and_other_files_of_the_donor(own_trio, tmp_path):
     for name in ("training_args.bin", "optimizer.pt", "notes.md", "tokenizer.model", "extra.py"):
         (own_trio.base / name).write_text("x")
     (own_trio.base / "model.safetensors.index.json.old.json").write_text("{}")
+    template = "additional_chat_templates/tool_use.jinja"
+    (own_trio.base / template).parent.mkdir()
+    (own_trio.base / template).write_text("x")
+    edited(own_trio.base, dtype="float64", torch_dtype="float64")
     document, out = recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out"
+    write(document, out)  # the config says what the tensors are
+    assert read_checkpoint("", out).config.dtype == "bfloat16"
     write(document | {"out_dtype": "float16"}, out, shard_bytes=9_000)
     assert {"tokenizer.model", "extra.py"} <= others(out)
+    assert (out / template).is_file()
     assert not {"training_args.bin", "optimizer.pt", "notes.md"} & others(out)
     assert len(list(out.glob("*.safetensors"))) > 3
     ours, theirs = (json.loads((f / "config.json").read_text()) for f in (out, own_trio.base))
-    assert ours == theirs | {"dtype": "float16"}
+    assert ours == theirs | {"dtype": "float16", "torch_dtype": "float16"}
     assert_loads(out)
 
 
@@ -140,6 +147,7 @@ def test_multi_token_prediction_layers_are_outside_the_decoder(own_trio):
     for folder in vars(own_trio).values():
         held = stored(edited(folder, num_nextn_predict_layers=1))
         held |= {name: held[UP].clone() for name in names}
+        held["encoder.norm.num_batches_tracked"] = torch.tensor(1)
         save_file(held, folder / "model.safetensors", {"format": "pt"})
     merged = merge_of(recipe(roles(own_trio), {**SWAP, "non_layer": "task"}, own_trio.base))
     task, found = stored(own_trio.task), tensors_of(merged)

@@ -164,6 +164,25 @@ def test_what_was_measured_stands_in_record_and_card(trio, tmp_path, caplog):
     assert "plan:" not in card.partition("### What was merged")[0], "a kernel's parameter"
 
 
+def test_the_tokens_of_an_adapter_are_those_of_its_base(speakers, tmp_path):
+    """mergekit gives its merged copies no tokenizer; rows of other tokens were averaged."""
+    from transformers import AutoTokenizer
+
+    adapter, union = tmp_path / "adapter", {"tokenizer": {"source": "union"}}
+    train_adapter(speakers.task, adapter, r=2, lora_alpha=4, target_modules=["up_proj"])
+    models = roles(speakers) | {"task": f"{speakers.task}+{adapter}"}
+    out = merge(recipe(models, SWAP.parameters(), speakers.base, **union), tmp_path / "out")
+    wanted = aligned(speakers, SWAP, AutoTokenizer.from_pretrained(out).get_vocab())
+    assert_same(*({table: held[table] for table in TABLES} for held in (stored(out), wanted)))
+
+
+def test_a_configuration_that_was_changed_is_merged_as_it_is(trio, tmp_path):
+    document = recipe(roles(trio), SWAP.parameters(), trio.base)
+    out = merge(document | {"dtype": "float32"}, tmp_path / "out", text=yaml.safe_dump(document))
+    both = stored(trio.task), stored(trio.language)
+    assert_same(stored(out), expected(SWAP, *both, dtype=torch.float32))
+
+
 def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
     """mergekit alone takes a copy that it has made before, however the adapter has changed."""
     adapter, cache = tmp_path / "adapter", tmp_path / "cache"

@@ -88,6 +88,7 @@ TOPS = [
     *(({"dtype": str(dtype)[6:]}, dtype) for dtype in (*ULP, torch.float64)),
     ({"out_dtype": "float32"}, torch.float32),
     ({"dtype": "float32", "out_dtype": "float16"}, torch.float16),
+    ({"dtype": "float16", "out_dtype": "float32"}, torch.float32),
 ]
 
 

@@ -46,6 +46,8 @@ def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):
     names = [f"{nine_pairs.path}:{label}" for label in ("task expert", "base")]
     text = compare_models(names, ["mgsm_en"])
     found = re.search(r"mgsm, English +([+-][\d.]+) ", text)
+    names = [f"{nine_pairs.path}:{label}" for label in ("soup", "layer swap t_b=0 t_u=0")]
+    assert compare_models(names, ["mgsm_en"]).count("(17 of 18 cells)") == 1
     data = make_report(nine_pairs, draw=False).observations
     means = data[data["task"] == "mgsm_en"].groupby("model")["value"].mean()
     assert float(found[1]) == pytest.approx(100 * (means["task expert"] - means["base"]), abs=0.06)

@@ -175,6 +175,13 @@ def test_every_primary_comparison_is_there_and_corrected_with_the_others(tmp_pat
         assert (row["low"], row["high"]) == pytest.approx((low, high))
 
 
+def test_languages_with_other_metrics_have_no_mean(tmp_path):
+    languages = {"sw": ["translate_sw"], "te": ["mgsm_te"]}
+    experts = {"task": ["math"], "language": {code: [f"{code}_1"] for code in languages}}
+    study = study_of(experts=experts, baseline=["soup"], evaluate={"languages": languages})
+    assert not compared(write_run(tmp_path, study, level, items=30))["clusters"].any()
+
+
 def test_the_best_of_several_settings_is_all_of_them(tmp_path):
     vary = [{"bottom_layers": b, "top_layers": 1} for b in (0, 1, 2)]
     for primary, number in (
@@ -183,6 +190,7 @@ def test_the_best_of_several_settings_is_all_of_them(tmp_path):
         ({"against": ["soup"]}, 3),
         ({"against": ["first_setting"]}, 2),
         ({"contrasts": [[2, 1], [3, 2]]}, 2),
+        ({"contrasts": [[1, 2]], "against": ["first_setting"]}, 2),
         ({"against": ["soup"], "tasks": [TASK, "pocket_math_en"]}, 6),
     ):
         study = study_of(vary=vary, baseline=BASELINES, report={"primary": primary})

@@ -60,18 +60,18 @@ def roles(experts):
     return {"task": experts.task, "language": experts.language}
 
 
-def merge(document, out, **options):
-    """Merge as `mergekit-yaml` does and return the output folder."""
+def merge(document, out, text=None, **options):
+    """Merge as `mergekit-yaml` does, with another text if there is one, and return the folder."""
     from mergekit.config import MergeConfiguration
     from mergekit.merge import run_merge
     from mergekit.options import MergeOptions
 
-    text = yaml.safe_dump(dict(document), sort_keys=False)
+    content = yaml.safe_dump(dict(document), sort_keys=False)
     run_merge(
-        MergeConfiguration.model_validate(yaml.safe_load(text)),
+        MergeConfiguration.model_validate(yaml.safe_load(content)),
         str(out),
         MergeOptions(**{"quiet": True, "copy_tokenizer": False, **options}),
-        text,
+        text or content,
     )
     return out
 

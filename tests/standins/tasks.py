@@ -74,7 +74,7 @@ def write_tasks(folder, items=24):
             "doc_to_choice": "{{choices}}",
             "doc_to_target": 0,
             "generation_kwargs": None,
-            "metric_list": [{"metric": "acc", **MEAN}, {"metric": "acc_norm", **MEAN}],
+            "metric_list": [{"metric": "acc_norm", **MEAN}, {"metric": "acc", **MEAN}],
         },
     }
     for name, task in tasks.items():

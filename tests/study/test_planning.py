@@ -105,6 +105,10 @@ def test_a_task_is_its_yaml_and_data_wherever_they_are(plan, tmp_path, models, e
     assert keys(folder)["words_sw"] == first["words_sw"]
     (folder / "data.jsonl").write_text((folder / "data.jsonl").read_text().replace("w1", "w2"))
     assert not keys(folder)["words_sw"] & first["words_sw"]
+    file.write_text(f"{file.read_text()}custom_dataset: !function functions.load\n")
+    second = keys(folder)["words"]
+    (folder / "rows.txt").write_text("read by that function")
+    assert not keys(folder)["words"] & second
 
 
 def test_versions_of_the_code_change_what_they_are_about(plan, monkeypatch):
@@ -196,17 +200,11 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"recipe": {"models": [{"model": {"path": "task"}}]}, "vary": None},
             "model is {'path': 'task'}; write task, language, base or the name",
         ),
-        (
-            {"recipe": {"models": [{"model": "org/math"}, MODELS[1]]}},
-            "a model of the recipe, which also knows base, task, language",
-        ),
+        ({"recipe": {"models": [{"model": "org/math"}, MODELS[1]]}}, "which also knows base, task"),
         ({"recipe": None, "vary": None, "baseline": []}, "neither a recipe nor a baseline"),
         ({"recipe": None, "baseline": ["base"]}, "vary needs a recipe to vary"),
         ({"evaluate": {"options": {}}}, "evaluate names no tasks; write tasks: [NAME, ...]"),
-        (
-            {"evaluate": {"languages": {"sw": ["words_sw"]}}},
-            "evaluate.languages needs experts.language by language: {sw: [NAME, ...]}",
-        ),
+        ({"evaluate": {"languages": {"sw": ["words_sw"]}}}, "by language: {sw: [NAME, ...]}"),
         (
             {"evaluate": {"languages": {"sv": ["words"]}}, "experts": {"language": CODES}},
             "evaluate.languages has 'sv', which experts.language does not have; did you mean 'sw'?",
@@ -215,6 +213,11 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},
             "experts.language has 'te', for which evaluate names no task",
         ),
+        (
+            {"experts": {"language": {c: ["swahili"] for c in CODES}}},
+            "'swahili' twice; give it a",
+        ),
+        ({"report": {"primary": {"tasks": ["wrods"]}}}, "not evaluated; did you mean 'words'?"),
         ({"vary": [{"seed": 1}, {"seed": 1}]}, "planned twice; name it once (cell seed=1)"),
         (
             {"vary": {"bottom_layers": [8, 9], "top_layers": [0]}},

@@ -29,7 +29,7 @@ _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 _RENEWED = (
     *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
     *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
-    *("README.md", *_MERGED),
+    *_MERGED,
 )
 """Files of an earlier merge that would be taken for the new one's, and so must go."""
 
@@ -197,6 +197,7 @@ def _restore(replaced: Path, out: Path) -> None:
     lost = {path.name for path in out.iterdir()}
     has_tokenizer = any(next(out.glob(pattern), None) for pattern in TOKENIZER_FILES)
     gone = (*_RENEWED, *TOKENIZER_FILES) if has_tokenizer else _RENEWED
+    gone = (*gone, "README.md") if (replaced / "mergekit_config.yml").is_file() else gone
     for pattern in gone if _is_merge(replaced) else ():
         lost |= {path.name for path in replaced.glob(pattern)}
     for path in sorted(replaced.iterdir()):

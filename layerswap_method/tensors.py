@@ -256,7 +256,7 @@ def build_merge(
     mixes = {name: make(name) for name in names if not is_buffer(name)}
     warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from)
     kinds = {mix.dtype or mix.sum_dtype for mix in mixes.values()}
-    stored = kinds.pop() if len(kinds) == 1 else donor.checkpoint.dtype
+    stored = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
     bases = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},

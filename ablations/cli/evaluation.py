@@ -198,7 +198,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
 @names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
-def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
+@click.option("--metric", default="", help="Compare by this.  [default: each task's first]")
+def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> None:
     """Test two or more evaluated models against each other.
 
     MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
@@ -214,5 +215,5 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...]) -> None:
         from ablations.report.observations import as_input_errors
 
         with as_input_errors():
-            text = compare_models(models, tasks)
+            text = compare_models(models, tasks, metric)
     click.echo(text)

@@ -37,8 +37,6 @@ from layerswap_method.errors import LayerSwapError
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
 
-_MARKS = ("bos", "eos", "pad")
-
 _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
 
@@ -57,9 +55,11 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
-        own = self.model.generation_config
-        marks = {f"{name}_token_id": getattr(own, f"{name}_token_id") for name in _MARKS}
-        self.model.generation_config = GenerationConfig(**marks)
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        marks = {name: getattr(self.model.generation_config, name) for name in names}
+        own = [self.model] if adapter is None else [self.model, self.model.get_base_model()]
+        for each in own:
+            each.generation_config = GenerationConfig(**marks)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check that every tensor has a parameter of its name, and no parameter is left over.
@@ -163,8 +163,7 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
 
     def _without_end(self, tokens: Sequence[int]) -> Sequence[int]:
         """Return the tokens before the first that ends an answer, by model or tokenizer."""
-        config = getattr(self.model, "generation_config", None)
-        stated = getattr(config, "eos_token_id", None)
+        stated = self.model.generation_config.eos_token_id
         final = {self.eot_token_id, *(stated if isinstance(stated, (list, tuple)) else [stated])}
         ends = (place for place, token in enumerate(tokens) if token in final)
         return tokens[: next(ends, len(tokens))]

@@ -178,9 +178,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
 
 
 def _is_about_a_hub(error: BaseException | None) -> bool:
-    if error is None:
-        return False
-    return (
+    return error is not None and (
         isinstance(error, ConnectionError | TimeoutError)
         or type(error).__module__.partition(".")[0] in _NETWORK
         or str(error).startswith(_NOT_CACHED)

@@ -62,7 +62,7 @@ class Compatibility:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."
         sized = [row for row in self.rows if row.remedy in ("harmonize", "force")]
         if not sized:
-            needs = [row.field for row in self.rows if row.remedy == "recipe"]
+            needs = [row.field for row in self.rows if "in the recipe" in row.advice]
             if not needs:
                 return "\n".join(self.problems)
             return f"Write into the recipe what the last column says of {', '.join(needs)}."

@@ -9,12 +9,12 @@ from pathlib import Path
 import pandas as pd
 
 from ablations.report.compare import NO_RESULT, comparisons
-from ablations.report.observations import check_same_content, read_scores
+from ablations.report.observations import check_names, check_same_content, read_scores
 from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import read_observations
-from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
+from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.contrasts import Contrast
 from ablations.study.labels import Model, cell_names, models_of
@@ -25,12 +25,13 @@ from layerswap_method.recipe.references import is_folder
 _SHOWN_CELLS = 12
 
 
-def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
+def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str = "") -> str:
     """Return tables of scores and of all comparisons of `names`, pair by pair and task by task.
 
     Args:
         names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
         tasks: what to compare; none compares every task, which all must then have.
+        metric: what to compare of the tasks, which must have it; empty takes the first of each.
 
     Raises:
         InputError: for fewer than two models, a model that is missing or named twice, tasks
@@ -45,13 +46,13 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
             raise InputError(f"{second.label} is the same as {first.label}")
     data = pd.concat([read_observations(run, [model]) for run, model in pairs], ignore_index=True)
     scores = pd.concat([read_scores(run, [model]) for run, model in pairs], ignore_index=True)
+    if metric:
+        check_names([metric], sorted({*scores["metric"].dropna()}), "--metric:")
+        scores = scores[scores["metric"].eq(metric) | scores["state"].ne("done")]
     chosen = _shared_tasks(scores, tasks)
     for run, name in zip(runs[1:], names[1:], strict=True):
         _check_protocol((runs[0], names[0]), (run, name), chosen)
     data, scores = (frame[frame["task"].isin(chosen)].copy() for frame in (data, scores))
-    own_share = scores["is_share"].eq(True) & ~scores["metric"].isin(OBSERVED)
-    has_share = own_share.groupby([scores["model"], scores["task"]]).transform("any")
-    scores = scores[scores["is_share"].ne(False) | ~has_share]  # others cannot be compared
     check_same_content(data)
     study = runs[0].study
     for frame in (data, scores):
@@ -70,7 +71,7 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = ()) -> str:
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         both = f"{row['first']} and {row['second']} have"
         if row["verdict"] == NO_RESULT:
-            raise InputError(f"{both} no item of {row['task']} in common")
+            raise InputError(f"{both} no item of {row['task']} in common (--metric has others)")
         own = data[data["model"].isin([row["first"], row["second"]]) & data["task"].eq(row["task"])]
         if row["metric"] in CORPUS_METRICS and own["item"].nunique() > row["items"]:
             why = f"{row['metric']} is of a whole corpus; evaluate both with the same --limit"

@@ -86,9 +86,8 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     named = plain if plain and len(zeros) < len(cells) else zeros
     _, score, record = (plain or zeros)[0]
     every = f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
-    texts = "the folder of answers"
-    if files := record.provenance.get("texts"):
-        texts = f"{' and '.join(files)} (from the run folder)"
+    files = record.provenance.get("texts")
+    texts = f"{' and '.join(files)} (from the run folder)" if files else "the folder of answers"
     yield (
         f"{task}: {record.no_answers.get(score.filter, every)}"
         f"{_where([cell for cell, *_ in named], cells)}. Nothing can be concluded from this score. "

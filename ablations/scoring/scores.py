@@ -77,10 +77,9 @@ def read_scores(
     for task in raw["samples"]:
         own = [sample for sample in samples if sample.task == task]
         keys = [key for key in raw["results"][task] if "," in key and "_stderr," not in key]
-        config = raw.get("configs", {}).get(task, {})
-        order = [str(entry["metric"]) for entry in config.get("metric_list") or ()]
+        order = [*raw["higher_is_better"][task]]  # as in the task's file
         keys.sort(key=lambda key: [*order, key.split(",")[0]].index(key.split(",")[0]))
-        metadata = config.get("metadata") or {}
+        metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
         signed = {}
         if any(key.startswith(("bleu,", "chrf++,")) for key in keys):
             signed = signatures(metadata) or {"bleu": signature("bleu")}

@@ -60,9 +60,6 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
     if study.recipe is None and study.vary:
         yield "vary needs a recipe to vary"
-    names = study.experts.names("language")
-    for name in [name for name in codes if names.count(name) > 1]:
-        yield f"experts.language has {name!r} twice; give it a second name in the experts file"
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     elif evaluate.languages and not codes:

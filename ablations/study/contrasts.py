@@ -29,9 +29,9 @@ class Contrast(NamedTuple):
 
 def contrasts(study: Study, models: Sequence[Model]) -> list[Contrast]:
     """Return what is compared, primary contrasts first; each pair of models once."""
-    by_models: dict[frozenset[tuple[str, ...]], Contrast] = {}
+    by_models: dict[tuple[tuple[str, ...], ...], Contrast] = {}
     for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
-        by_models.setdefault(frozenset((contrast.first_models, contrast.second_models)), contrast)
+        by_models.setdefault((contrast.first_models, contrast.second_models), contrast)
     return [*by_models.values()]
 
 

@@ -202,12 +202,15 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
         changes["include_path"] = file.include_path
     if file.tasks and not is_set("evaluate.tasks"):
         changes["tasks"] = file.tasks
+        gone = {*evaluate.tasks} - {*file.tasks}
+        primary = tuple(task for task in report.primary.tasks if task not in gone)
         if isinstance(by := file.tasks, dict):
             changes["tasks"] = _replaced(evaluate.tasks, by)
-            changes["languages"] = {c: _replaced(t, by) for c, t in evaluate.languages.items()}
-            primary = {"tasks": _replaced(report.primary.tasks, by)}
-            own = {"primary": report.primary.model_copy(update=primary)}
-            report = report.model_copy(update=own)
+            if not is_set("evaluate.languages"):
+                changes["languages"] = {c: _replaced(t, by) for c, t in evaluate.languages.items()}
+            primary = _replaced(report.primary.tasks, by)
+        own = {"primary": report.primary.model_copy(update={"tasks": primary})}
+        report = report.model_copy(update=own)
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
     options = (block.options.model_dump(exclude_unset=True) for block in (evaluate, file))

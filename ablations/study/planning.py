@@ -137,9 +137,10 @@ def plan_study(
     with _collected(problems):
         requests = _requests(study, isolation)
         tasks = {task for fields in requests.values() for task in fields["request"].tasks}
+        skipped = {n: why for fields in requests.values() for n, why in fields["skipped"].items()}
         for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
-            near = nearest(name, tasks)
-            problems.append(f"report.primary.tasks: {name!r} is not evaluated{near}")
+            why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
+            problems.append(f"report.primary.tasks: {name!r} is not evaluated{why}")
     experts = _find_experts(study, places, folders, problems, download=not dry)
     InputError.raise_any(where, problems)
 

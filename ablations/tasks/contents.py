@@ -1,7 +1,8 @@
 """What a task is made of: its YAML with what that includes, functions next to it, and its data.
 
 Comments, the order of keys and the place of files do not count, nor do the other files of the
-folder. Code of this project has a version (`ablations.scoring.SCORING_VERSION`).
+folder, unless a function loads the data (`custom_dataset`). Code of this project has a version
+(`ablations.scoring.SCORING_VERSION`).
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ class TaskContents:
                 self._known[name] = _read(self._elsewhere(name) or Path())
             files, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
-            kind = "*" if "custom_dataset" in content else "*.py"  # a loader may read any file
+            kind = "[!.]*" if "custom_dataset" in content else "*.py"  # a loader may read any file
             code = {folder: set(folder.glob(kind)) for folder in (f.parent for f in files)}
+            code = {f: {each for each in own if each.suffix != ".yaml"} for f, own in code.items()}
             code = {f: own for f, own in code.items() if called & {file.stem for file in own}}
             home = files[0].parent
             self._hashes[name] = fingerprint_of(

@@ -232,6 +232,8 @@ def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) ->
         last = ("adapter_config.json", "config.json")
         give_folder_mode(fresh)
         for file in sorted(fresh.iterdir(), key=lambda path: path.name in last):
+            if file.is_dir():  # chat templates; a folder cannot replace one that has files
+                shutil.rmtree(out / file.name, ignore_errors=True)
             file.replace(out / file.name)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)

@@ -217,14 +217,13 @@ def for_each_tensor(
     `compute` does not use it, as many as there are cores, at most 8: what one disk can feed.
     """
     waiting: deque[tuple[str, Future[T]]] = deque()
+    threads, how = min(8, os.cpu_count() or 1), dict[str, Any]()
     if uses_torch:
         import torch
 
         threads = torch.get_num_threads()
-        pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
-    else:
-        threads = min(8, os.cpu_count() or 1)
-        pool = ThreadPoolExecutor(threads)
+        how = {"initializer": torch.set_num_threads, "initargs": (1,)}
+    pool = ThreadPoolExecutor(threads, **how)
     try:
         for name in names:
             waiting.append((name, pool.submit(compute, name)))

@@ -87,7 +87,8 @@ def on_merge(merge: ModuleType) -> None:
 
         text = config_source or merge_config.to_yaml()
         document = parse_yaml(text, f"{method} recipe")
-        if type(merge_config).model_validate(document) != merge_config:  # changed after it was read
+        is_own = isinstance(document, dict) and is_ours(document.get("merge_method"))
+        if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
             document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
         recipe = OWN[method].read(document)
         chosen = options.model_dump()

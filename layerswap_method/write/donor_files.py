@@ -8,7 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
-from layerswap_method.checkpoint.config import read_document
+from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.output import TOKENIZER_FILES
 from layerswap_method.write.files import write_json
 
@@ -35,7 +35,8 @@ def copy_donor_files(
     """
     config = read_document("donor", donor)
     if dtype is not None:
-        config |= dict.fromkeys({"dtype", "torch_dtype"} & {*config} or ["dtype"], dtype)
+        for part, least in ((text_part(config), ()), (config, ("dtype",))):
+            part |= dict.fromkeys({"dtype", "torch_dtype"} & {*part} or least, dtype)
     write_json(out / "config.json", config)
     copy_files(donor, out, with_tokenizer=with_tokenizer)
 

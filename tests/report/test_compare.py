@@ -190,7 +190,6 @@ def test_the_best_of_several_settings_is_all_of_them(tmp_path):
         ({"against": ["soup"]}, 3),
         ({"against": ["first_setting"]}, 2),
         ({"contrasts": [[2, 1], [3, 2]]}, 2),
-        ({"contrasts": [[1, 2]], "against": ["first_setting"]}, 2),
         ({"against": ["soup"], "tasks": [TASK, "pocket_math_en"]}, 6),
     ):
         study = study_of(vary=vary, baseline=BASELINES, report={"primary": primary})

@@ -213,10 +213,6 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},
             "experts.language has 'te', for which evaluate names no task",
         ),
-        (
-            {"experts": {"language": {c: ["swahili"] for c in CODES}}},
-            "'swahili' twice; give it a",
-        ),
         ({"report": {"primary": {"tasks": ["wrods"]}}}, "not evaluated; did you mean 'words'?"),
         ({"vary": [{"seed": 1}, {"seed": 1}]}, "planned twice; name it once (cell seed=1)"),
         (

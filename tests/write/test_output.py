@@ -24,7 +24,7 @@ OLD = {
     "special_tokens_map.json": "old",
     "vocab.json": "old",
     "chat_template.jinja": "old",
-    "README.md": "old",
+    **{"README.md": "old", "mergekit_config.yml": "old"},
     PLAN_FILE: "old",
     "notes.txt": "of the user",
 }

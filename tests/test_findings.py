@@ -45,10 +45,10 @@ def real_model(folder, *seconds):
     return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
 
 
-def compared(first, second):
+def compared(first, second, metric="operation"):
     """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
-    out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS])
+    out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS, "--metric", metric])
     assert out.exit_code == 0, out.output
     (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", out.output)
     return difference
@@ -131,8 +131,10 @@ ROWS = {
         *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [
-        *real_model("real_model_far", "task expert", "soup"),
-        compared("real_model_far:layer swap", "real_model_layers:layer swap b=5 u=2"),
+        *(
+            compared("real_model_far:layer swap", "real_model_layers:layer swap b=5 u=2", metric)
+            for metric in ("operation", "both_right")
+        ),
         comparison("expert_divergence", MATH, "task expert .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],

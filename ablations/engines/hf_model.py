@@ -57,8 +57,7 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         )
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         marks = {name: getattr(self.model.generation_config, name) for name in names}
-        own = [self.model] if adapter is None else [self.model, self.model.get_base_model()]
-        for each in own:
+        for each in [self.model, *([] if adapter is None else [self.model.get_base_model()])]:
             each.generation_config = GenerationConfig(**marks)
 
     def check_names(self, names: Iterable[str]) -> None:

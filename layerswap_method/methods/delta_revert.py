@@ -276,11 +276,9 @@ def plan_record(
     for name, part in parts.items():
         by_module["non_layer" if decoder_layer(name) is None else layer_part(name)].append(part)
     return {
-        "schema_version": 1,
-        "merge_method": recipe.merge_method,
+        **{"schema_version": 1, "merge_method": recipe.merge_method},
         "layerswap_version": __version__,
-        "expert": recipe.expert,
-        "base_model": str(recipe.base_model),
+        **{"expert": recipe.expert, "base_model": str(recipe.base_model)},
         "num_layers": num_layers,
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,

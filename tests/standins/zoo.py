@@ -11,25 +11,14 @@ LAYERS = 6
 VOCAB = 96
 
 _BASE = {
-    "vocab_size": VOCAB,
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 64,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 2,
+    **{"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24},
+    **{"num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1},
+    **{"max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2},
     "tie_word_embeddings": False,
 }
 _VISION = {
-    "hidden_size": 16,
-    "intermediate_size": 24,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
+    **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3},
+    **{"num_attention_heads": 2, "image_size": 28, "patch_size": 14},
 }
 _HEADS = {"head_dim": 8}
 _TIED = {"tie_word_embeddings": True}

@@ -17,16 +17,11 @@ from layerswap_method.output import PLAN_FILE, check_output, output_folder, temp
 from tests.standins.experts import content, left_in
 
 OLD = {
-    "config.json": "old",
-    "model-00001-of-00002.safetensors": "old",
-    "model.safetensors.index.json": "old",
-    "tokenizer.json": "old",
-    "special_tokens_map.json": "old",
-    "vocab.json": "old",
-    "chat_template.jinja": "old",
+    **{"config.json": "old", "model-00001-of-00002.safetensors": "old"},
+    **{"model.safetensors.index.json": "old", "tokenizer.json": "old"},
+    **{"special_tokens_map.json": "old", "vocab.json": "old", "chat_template.jinja": "old"},
     **{"README.md": "old", "mergekit_config.yml": "old"},
-    PLAN_FILE: "old",
-    "notes.txt": "of the user",
+    **{PLAN_FILE: "old", "notes.txt": "of the user"},
 }
 NEW = {"config.json": "new", "model.safetensors": "new", "tokenizer.json": "new", PLAN_FILE: "new"}
 STAYS = {"notes.txt": "of the user"}

@@ -1,8 +1,7 @@
 """What a task is made of: its YAML with what that includes, functions next to it, and its data.
 
 Comments, the order of keys and the place of files do not count, nor do the other files of the
-folder, unless a function loads the data (`custom_dataset`). Code of this project has a version
-(`ablations.scoring.SCORING_VERSION`).
+folder, unless a function loads the data. This project's code has `scoring.SCORING_VERSION`.
 """
 
 from __future__ import annotations

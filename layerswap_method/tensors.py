@@ -248,7 +248,7 @@ def build_merge(
     """Return the merge whose tensors `make` describes by their names.
 
     It has every weight that any of the models stores, except a tied output embedding. `dtype` and
-    `rows_from` are as in `checkpoint.compatible.merge_warnings`. One model keeps its config's dtype.
+    `rows_from` are as in `checkpoint.compatible.merge_warnings`. One model has its config's dtype.
     """
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))

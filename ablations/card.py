@@ -27,7 +27,9 @@ from ablations.study.identity import Fingerprints
 from ablations.study.labels import cell_names
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import read_plan
+from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.plan import describe_plan
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
@@ -42,6 +44,7 @@ LOG = logging.getLogger("layerswap")
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
+_NOT_IN_PLAN = {"non_layer", "layer_norms", "swap_modules", "weighting"}
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
@@ -233,11 +236,16 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
             f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
             f"{', '.join(sorted(map(str, scored)))}; name another --cell"
         )
+    recipes = map(read_own_recipe, (document, cell.merge))
+    swaps = [recipe.parameters for recipe in recipes if isinstance(recipe, LayerSwapRecipe)]
+    shown = [str(parameters.model_dump(include=_NOT_IN_PLAN)) for parameters in swaps]
     plan = read_plan(model)
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
+        shown = [describe_plan(plan), describe_plan(cell.plan)]
+    if len({*shown}) > 1:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
-            f"{describe_plan(cell.plan)}; the folder has {describe_plan(plan)}"
+            f"{shown[1]}; the folder has {shown[0]}"
         )
 
 

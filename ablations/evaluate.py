@@ -17,16 +17,17 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
+from ablations.machine.settings import with_settings
 from ablations.models.find import find_model
 from ablations.report.notes import record_notes
 from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import Run, load_run
+from ablations.runner.records import Run
 from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, run_file
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.scoring.records import Backend, Evaluation, TaskScore
 from ablations.statistics.as_text import percent, with_interval
-from ablations.study.files import ExpertsFile, StudyFile, folder_words, with_settings
+from ablations.study.files import ExpertsFile, StudyFile, folder_words
 from ablations.study.schema import Evaluate, Pools, Study
 from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -123,7 +124,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
-    run = load_run(out)
+    run = result.run
     (cell,) = run.cells
     # The folder has the tasks of earlier calls, too.
     own = tuple(task for task in cell.tasks if task.task in result.tasks)

@@ -136,8 +136,8 @@ def judge(
     elif code == 0 and signs[1:] == token:
         status, detail = "passed", ""
     elif code == 1 and last:
-        lines = re.findall(r'File "<tests>", line (\d+)', text)
-        test = f" at `{tests.splitlines()[int(lines[-1]) - 1].strip()}`" if lines else ""
+        *_, line = 0, *map(int, re.findall(r'File "<tests>", line (\d{1,9})', text))
+        test = "".join(f" at `{t.strip()}`" for t in tests.splitlines()[max(line - 1, 0) : line])
         status, detail = "memory" if last == "MemoryError" else "failed", f"{last}{test}"
     elif number in set(signal.Signals):
         detail = f"ended by {signal.Signals(number).name}"

@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import click
+
+_SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
 class LayerSwapError(click.ClickException):
@@ -82,3 +85,13 @@ def describe_error(error: BaseException) -> str:
     """Return a foreign exception as one line: its type and the first two lines it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"
+
+
+def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """Return the bytes of an option as mergekit writes it, such as 5B, 500M or 100000."""
+    if value is None:
+        return None
+    match = re.fullmatch("([1-9][0-9]*)([KMB]?)", value.upper())
+    if match is None:
+        raise click.BadParameter(f"{value!r} is not a size; write bytes, or a number with K, M, B")
+    return int(match[1]) * _SIZES[match[2]]

@@ -18,7 +18,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from ablations.study.files import find_experts_file, read_experts_file
+from ablations.study.files import find_file, read_experts_file
 from tests.standins.talkers import write_model
 
 HAND_WRITTEN = Path(__file__).parent / "tasks" / "data"
@@ -100,7 +100,7 @@ def main():
     parser.add_argument("--limit", default="2", help="items a task")
     given = parser.parse_args()
     out = given.out.resolve()
-    experts = read_experts_file(find_experts_file("llama_8b")).experts.values()
+    experts = read_experts_file(find_file("llama_8b", "experts")).experts.values()
     names = [str(entry.path) for entry in experts]
     if not (out / "hub").exists():
         write_hub_cache(out / "hub", names, _texts(given.data_dir))

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 from scipy.stats import t
 
-from ablations.cli import main
+from tests.standins.command import output_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "ablations" / "results"
@@ -48,9 +47,8 @@ def real_model(folder, *seconds):
 def compared(first, second, metric="operation"):
     """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
-    out = CliRunner().invoke(main, ["compare", *models, "--tasks", TWINS, "--metric", metric])
-    assert out.exit_code == 0, out.output
-    (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", out.output)
+    output = output_of("compare", *models, "--tasks", TWINS, "--metric", metric)
+    (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", output)
     return difference
 
 
@@ -184,9 +182,6 @@ def test_every_row_is_checked_and_complete():
     ],
 )
 def test_a_report_is_made_again_from_a_result(folder, tmp_path):
-    out = CliRunner().invoke(
-        main, ["report", str(folder), "--format", "csv", "--out", str(tmp_path)]
-    )
-    assert out.exit_code == 0, out.output
+    output_of("report", folder, "--format", "csv", "--out", tmp_path)
     for name in ("comparisons.csv", "scores.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()

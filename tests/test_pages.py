@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from ablations.cli import main
 from ablations.gallery.find import recipe_files
 from layerswap_method.errors import LayerSwapError
+from tests.standins.command import layerswap
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "ablations", "layerswap_method", "recipes", "tools")
@@ -157,7 +157,7 @@ def test_cheap_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in cheap_commands(page):
         offline = ["--offline"] if words[0] == "check" else []
-        result = CliRunner().invoke(main, [*words, *offline], catch_exceptions=False)
+        result = layerswap(*words, *offline)
         assert result.exit_code == 0, (words, result.output)
 
 
@@ -174,6 +174,6 @@ def test_shown_output_is_what_the_command_prints(page, command, output, monkeypa
     words = shlex.split(command, comments=True)
     assert words[0] in CHEAP, f"{name(page)}: no output of a long command is shown"
     monkeypatch.chdir(ROOT)
-    printed = CliRunner().invoke(main, words, catch_exceptions=False).output
+    printed = layerswap(*words).output
     pattern = ".*".join(re.escape(part) for part in output.split("...\n"))
     assert re.search(pattern, printed, re.DOTALL), printed

@@ -23,6 +23,7 @@ from ablations.cli.options import (
     settings_option,
 )
 from ablations.machine.progress import Step, show_step
+from layerswap_method.errors import InputError
 
 
 @click.command()
@@ -69,8 +70,6 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
-        named = {name: options.pop(name) for name in ("tasks", "benchmarks", "include_path")}
-        settings |= {name: value for name, value in named.items() if value}
         chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         result = evaluate_model(model, chosen, languages)
     print_line(result.report())
@@ -155,10 +154,8 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.write import answer_text, make_report
-        from ablations.runner.records import load_run
 
-        finished = load_run(result.out)
-        answer = answer_text(make_report(finished, draw=False)) if finished.cells else ""
+        answer = answer_text(make_report(result.run, draw=False)) if result.run.cells else ""
     if answer:
         print_line(f"\n{answer}")
     if result.summary.failed:
@@ -180,12 +177,14 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     with watched("loading the libraries"):
         from ablations.report.observations import as_input_errors
         from ablations.report.write import answer_text, make_report, write_report
-        from ablations.runner.records import load_run
+        from ablations.runner.records import RUN_FILE, load_run
 
         with as_input_errors():
             show_step(Step("reading the records"))
             loaded = load_run(run)
             folder = out or run / "report"
+            if (folder / RUN_FILE).exists():
+                raise InputError(f"--out {folder}: is a run, whose files the report would replace")
             show_step(Step("computing tables, tests and figures"))
             result = make_report(loaded, draw=format != ("csv",))
         files = write_report(result, format, folder)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from ablations.machine.progress import Step, show_step
+from layerswap_method.errors import parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -31,42 +32,19 @@ COUNT = click.IntRange(min=1)
 SEED = click.IntRange(min=0)
 
 
-class Size(click.ParamType[int]):
-    """Bytes, as 5000000, 500M or 5G."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the bytes, or fail as click does."""
-        match = re.fullmatch(r"(\d+)\s*([kmg]?)b?", str(value).strip().lower())
-        if match is None or not int(match[1]):
-            text = f"{value!r} is not a size; write bytes, or a number with K, M or G."
-            self.fail(text, param, ctx)
-        return int(match[1]) * {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}[match[2]]
-
-
-class Names(click.ParamType[tuple[str, ...]]):
-    """Names joined by commas, each once."""
-
-    name = "list"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the names, or fail where there is none."""
-        given = value.split(",") if isinstance(value, str) else value  # a default
-        names = tuple(dict.fromkeys(name.strip() for name in given if name.strip()))
-        if isinstance(value, str) and not names:
-            self.fail("it has no name", param, ctx)
-        return names
+def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(n.strip() for n in (value or "").split(",") if n.strip()))
+    if value is not None and not names:
+        raise click.BadParameter("it has no name")
+    return names
 
 
 def names_option(
     name: str, text: str, *, default: str | None = None
 ) -> Callable[[Command], Command]:
     """Return the option of several names, () unless the user or `default` gives some."""
-    shown = default is not None
-    return click.option(
-        name, type=Names(), default=default or (), metavar="LIST", show_default=shown, help=text
-    )
+    shown: Any = {"default": default, "show_default": default is not None}
+    return click.option(name, callback=_names, metavar="LIST", **shown, help=text)
 
 
 @contextmanager
@@ -98,13 +76,7 @@ def choice_option(name: str, values: list[str], text: str) -> Callable[[Command]
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return one decorator for several options, in their order."""
-
-    def add(command: Any) -> Any:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
 
 
 preset_option = choice_option(
@@ -120,10 +92,10 @@ backend_option = choice_option(
 )
 shard_size_option = click.option(
     "--shard-size",
-    type=Size(),
-    default="5G",
+    callback=parse_size,
+    default="5B",
     show_default=True,
-    help="Size of the largest weight file.",
+    help="Size of the largest weight file: bytes, or a number with K, M or B (billion).",
 )
 code_options = together(
     click.option(
@@ -157,9 +129,9 @@ _SHORT = {
     "limit": "limit",
     "dtype": "options.dtype",
     "max_model_len": "options.max_model_len",
-    "data_dir": "data_dir",
+    **{name: name for name in ("data_dir", "tasks", "benchmarks", "include_path")},
 }
-"""Option of `evaluation_options` -> the key of a study's `evaluate` that it sets."""
+"""Option of `run` or `evaluate` -> the key of a study's `evaluate` that it sets."""
 
 evaluation_options = together(
     click.option("--limit", type=COUNT, help="Items per task, from the first."),
@@ -189,20 +161,18 @@ evaluation_options = together(
 def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
     """Take out ``--set`` and the options that stand for a key; return key -> value of both.
 
-    Args:
-        options: of the command.
-        block: what stands before the keys of the options, such as ``evaluate.``.
+    `options` are the command's; `block` stands before their keys, such as ``evaluate.``.
     """
-    from ablations.study.files import parse_setting
+    from ablations.machine.settings import parse_setting
 
-    short = {f"{block}{key}": options.pop(name) for name, key in _SHORT.items()}
+    short = {f"{block}{key}": options.pop(name, None) for name, key in _SHORT.items()}
     settings = {
         key: str(value.absolute()) if isinstance(value, Path) else value
         for key, value in short.items()
-        if value is not None
+        if value not in (None, ())
     }
     for key, value in map(parse_setting, options.pop("settings")):
-        if key in settings:
-            raise click.UsageError(f"{key} is set twice; leave one of the two out")
+        if twice := next((known for known in settings if f"{known}.".startswith(f"{key}.")), ""):
+            raise click.UsageError(f"{twice} is set twice; leave one of the two out")
         settings[key] = value
     return settings

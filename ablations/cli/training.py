@@ -133,14 +133,13 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     show_log()
     from ablations.pocket.build import PocketConfig, build_pocket
     from ablations.report.write import make_report, scores_text
-    from ablations.runner.records import load_run
     from ablations.runner.run import RunOptions, run_study
 
     build_pocket(config=PocketConfig.preset(preset))
     settings = {} if limit is None else {"evaluate.limit": limit}
     with watched("evaluating"):
         result = run_study("quickstart", RunOptions(out=out, backend=backend, settings=settings))
-    table = scores_text(make_report(load_run(result.out), draw=False))
+    table = scores_text(make_report(result.run, draw=False))
     print_line(f"\n{result.report()}\n\n{table}\n\n{_HOW_TO_READ.format(out=out)}")
     if result.summary.failed:
         sys.exit(1)

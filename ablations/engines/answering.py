@@ -214,7 +214,7 @@ def longest_first(question: Question) -> tuple[int, str]:
 def task_limit(options: Mapping[str, Any], default: int = 256) -> int:
     """Return a task's limit of an answer in tokens; lm-eval's own by default."""
     named = (options[name] for name in _LIMIT_NAMES if options.get(name) is not None)
-    return int(next(named, default))
+    return int(float(next(named, default)))
 
 
 def within(wanted: int, context: int, longest: int | None = None) -> int:

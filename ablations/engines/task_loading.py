@@ -12,6 +12,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ablations.engines.answering import task_limit
 from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import EvaluationRequest
@@ -95,10 +96,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         with task_errors(name, manager.task_index[name].yaml_path), quietly():
             loaded = manager.load([name])["tasks"].values()
             for task in loaded:
-                floor_of(task.config.metadata)
-                for metric, function in getattr(task, "_metric_fn_list", {}).items():
-                    if function is None and not task.config.process_results:
-                        raise ValueError(f"no metric {metric!r}")
+                _check_settings(task)
             tasks += loaded
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
@@ -112,6 +110,20 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
+
+
+def _check_settings(task: Any) -> None:
+    """Raise ValueError for what lm-eval would find wrong only after the answers."""
+    config, has_function = task.config, bool(task.config.process_results)
+    floor_of(config.metadata)
+    task_limit(config.generation_kwargs or {})
+    metrics = getattr(task, "_metric_fn_list", None)
+    aggregations = getattr(task, "_aggregation_list", None)
+    if (metrics == {} and not has_function) or not getattr(task, "_filters", True):
+        raise ValueError("an empty metric_list or filter_list")
+    for what, known in (("metric", {} if has_function else metrics), ("aggregation", aggregations)):
+        if unknown := [name for name, function in (known or {}).items() if function is None]:
+            raise ValueError(f"no {what} {', '.join(map(repr, unknown))}")
 
 
 def check_data(requests: Iterable[EvaluationRequest]) -> None:

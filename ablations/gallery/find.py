@@ -12,7 +12,7 @@ import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.strict_yaml import parse_yaml
+from layerswap_method.methods.read import read_recipe_file
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """What the opening comment of a recipe says, in this order."""
@@ -92,10 +92,11 @@ def list_recipes(language: str | None = None) -> str:
     """
     rows, known = list[list[str]](), set[str]()
     for name, path in _shipped().items():
-        if name.startswith("experts/"):  # files of training
+        try:
+            text, document = read_recipe_file(path)
+        except InputError:  # files of training, and other files of the user
             continue
-        text = path.read_text(encoding="utf-8")
-        header, document = read_header(text), parse_yaml(text, name)
+        header = read_header(text)
         known.update(languages(header))
         if language is None or language in languages(header):
             base, codes = str(document.get("base_model", "")), header.get("Languages", "")

@@ -34,7 +34,7 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
 
 def _changed(run: Run) -> Iterator[str]:
     """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
-    evaluate, head = run.study.evaluate, run.head
+    evaluate, head = run.study.with_folders(run.path.joinpath).evaluate, run.head
     cells = {k: c for c in run.cells for k in c.records.items()}
     folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):

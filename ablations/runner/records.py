@@ -187,19 +187,19 @@ class Run(Frozen):
         return tuple(cell for cell in self.head.cells if not done >= set(cell.records.values()))
 
 
-def load_run(path: Path) -> Run:
-    """Return what the run folder `path` holds of its current plan.
+def load_run(path: Path, head: RunFile | None = None) -> Run:
+    """Return what the run folder `path` holds of the plan `head`; None is its current one.
 
     Raises:
         InputError: where there is no run, or one of another schema version.
         LayerSwapError: for a record that is damaged, naming the file.
     """
-    head = read_run_file(path)
+    head = head or read_run_file(path)
     if head is None:
         fault = f"no {RUN_FILE} in it, so it is not a run folder"
         fault = f"{path}: {fault}" if is_folder(path) else no_such_folder(path)
         raise InputError(f"{fault}; give the folder that layerswap run wrote")
-    is_copy = not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
+    is_copy = holds_copy(path)
     copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     read = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
@@ -213,6 +213,11 @@ def load_run(path: Path) -> Run:
         if first is not None:
             failures.append(first.model_copy(update={"label": cell.label}))
     return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures), is_copy=is_copy)
+
+
+def holds_copy(path: Path) -> bool:
+    """Return whether a run folder is a copy for readers: the observations, and no records."""
+    return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
 
 
 def _copied_records(file: Path) -> dict[str, TaskRecord]:

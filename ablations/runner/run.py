@@ -35,8 +35,7 @@ from ablations.study.documents import with_references
 from ablations.study.files import (
     ExpertsFile,
     StudyFile,
-    find_experts_file,
-    find_study,
+    find_file,
     folder_words,
     read_study,
 )
@@ -99,23 +98,22 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run has done, and where it is."""
+    """What a run has done."""
 
-    out: Path
+    run: records.Run
+    """Its folder with the plan of this call: another call may have replaced `run.json` since."""
+
     summary: Summary
-
-    unfinished: int
-    """Cells of the study that still have no record."""
 
     tasks: frozenset[str]
     """What was to be evaluated."""
 
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
-        done = self.summary
+        done, out, unfinished = self.summary, self.run.path, len(self.run.unfinished)
         before = f", {len(done.before)} finished before" if done.before else ""
         counts = f"{counted(len(done.evaluated), 'cell')} evaluated{before}"
-        lines = [f"{self.out}: {counts}, {len(done.failed)} failed"]
+        lines = [f"{out}: {counts}, {len(done.failed)} failed"]
         failed: dict[str, list[str]] = {}
         for label, error in done.failed.items():
             failed.setdefault(error, []).append(label)
@@ -124,9 +122,9 @@ class RunResult:
             lines.append(f"  failed: {first}{more}: {error}")
         if done.failed:
             lines.append("Run the same command again to retry the cells that failed.")
-        elif self.unfinished:
-            lines.append(f"Not run yet: {counted(self.unfinished, 'cell')} of the study.")
-        lines.append(f"Tables and figures: layerswap report {self.out}")
+        elif unfinished:
+            lines.append(f"Not run yet: {counted(unfinished, 'cell')} of the study.")
+        lines.append(f"Tables and figures: layerswap report {out}")
         return "\n".join(lines)
 
 
@@ -217,18 +215,18 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
             write_results(out)
     tasks = frozenset(task for cell in cells for task in cell.records)
-    return RunResult(out, summary, len(records.load_run(out).unfinished), tasks)
+    return RunResult(records.load_run(out, head), summary, tasks)
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
     show_step(Step("reading the study"))
-    file = read_study(find_study(study), options.settings)
+    file = read_study(find_file(study, "study"), options.settings)
     if options.out is not None:
         return file, options.out.absolute()
     own, other = file.study.experts_file, None
     if isinstance(options.experts, (str, Path)):
-        other = find_experts_file(str(options.experts)).resolve()
+        other = find_file(str(options.experts), "experts").resolve()
     if own is not None and other == (file.path.parent / own).resolve():
         other = None
     return file, default_out(file.study.name, other, options.settings).absolute()
@@ -238,7 +236,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
     experts = options.experts
     return plan_study(
         file,
-        find_experts_file(str(experts)) if isinstance(experts, (str, Path)) else experts,
+        find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
         backend=options.backend,
         cache=out / FINGERPRINTS,
         dry=dry,
@@ -251,10 +249,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
 def default_out(
     name: str, experts: Path | None = None, settings: Mapping[str, Any] | None = None
 ) -> Path:
-    """Return the default run folder of the study `name`.
-
-    `experts` is an experts file that is not the study's own; `settings` are as in `RunOptions`.
-    """
+    """Return the default run folder of the study `name`; see `RunOptions.out`."""
     own = [] if experts is None else [experts.stem]
     return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
 
@@ -292,6 +287,8 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         out, fault = there, "you have no permission to write there"
     elif head is not None and head.study.name != name:
         fault = f"holds a run of the study {head.study.name!r}, not of {name!r}"
+    elif not dry and records.holds_copy(out) and records.load_run(out).cells:
+        fault = "is a copy for readers, without records"
     elif head is None and (others := sorted(path.name for path in out.glob("[!.]*"))):
         fault = f"is not empty ({others[0]}) and is not a run folder"
     if fault:
@@ -310,7 +307,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
-        study=plan.study,
+        study=plan.study.with_folders(lambda path: Path(os.path.relpath(path, out))),
         experts=sources,
         cells=tuple(
             cell.model_copy(

@@ -129,7 +129,7 @@ class _Worker:
         try:
             claim = try_claim(self._locks, model, self._job.call)
         except OSError as error:
-            self._fail(works, f"it cannot be claimed: {error}")
+            self._fail(self._missing(works), f"it cannot be claimed: {error}")
             return True
         if claim is None:
             if model not in self._waits_for:

@@ -209,8 +209,8 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
     if filled.get("merge_method") != LAYER_SWAP:
         return filled
     filled.setdefault("base_model", experts["base"].reference)
-    models = (part.get("models") or () for part in (filled, document))
-    for entry, source in zip(*models, strict=True):
+    models = [part.get("models") for part in (filled, document)]
+    for entry, source in zip(*models, strict=True) if isinstance(models[0], list) else ():
         if isinstance(source, Mapping) and source.get("model") in ("task", "language"):
             entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
     return filled

@@ -7,26 +7,26 @@ there, and from the working directory otherwise.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import re
 from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
+from ablations.machine.settings import with_settings
 from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import resolve_from
-from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""
@@ -90,22 +90,12 @@ class ExpertsFile(Described):
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
 
 
-def find_study(text: str) -> Path:
-    """Return the study file that `text` names: a path, or a shipped one such as ``layer_count``."""
-    return find_shipped(text, STUDIES, "study")
+def find_file(text: str, what: Literal["study", "experts"]) -> Path:
+    """Return the file that `text` names: a path, or a shipped one such as ``layer_count``.
 
-
-def find_experts_file(text: str) -> Path:
-    """Return the experts file that `text` names: a path, or a shipped one such as ``pocket``."""
-    return find_shipped(text, STUDIES / "experts", "experts")
-
-
-def find_shipped(text: str, folder: Path, what: str) -> Path:
-    """Return the file that `text` names: a path, or a shipped file of `folder` by its name.
-
-    `what` such a file is called: ``study`` or ``experts``. Raises `InputError` when there is none.
+    Raises `InputError` when there is none.
     """
-    path = Path(text)
+    path, folder = Path(text), STUDIES if what == "study" else STUDIES / "experts"
     shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     with contextlib.suppress(OSError):  # a name too long for a file
         if path.is_file():
@@ -145,10 +135,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         for problem in problems(Study, document, error):
             listed.append(f"--set {problem}" if problem.startswith(set_here) else problem)
     InputError.raise_any(str(path), listed)
-    folder, evaluate = own_folder(path), study.evaluate
-    given = {name: getattr(evaluate, name) for name in ("include_path", "data_dir")}
-    places = {name: place and resolve_from(place, folder) for name, place in given.items()}
-    study = study.model_copy(update={"evaluate": evaluate.model_copy(update=places)})
+    folder = own_folder(path)
+    study = study.with_folders(lambda place: resolve_from(place, folder))
     return StudyFile(path, study, tuple(settings))
 
 
@@ -230,43 +218,6 @@ def own_folder(file: Path) -> Path | None:
     None for shipped files, whose paths start at the working directory.
     """
     return None if file.resolve().parent.is_relative_to(STUDIES) else file.parent
-
-
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Return key and value, read as YAML, of ``KEY=VALUE``; raises `InputError` without either."""
-    key, _, value = (part.strip() for part in text.partition("="))
-    if not key or not value:
-        raise InputError(f"--set {text}: write KEY=VALUE, such as evaluate.limit=50")
-    return key, parse_yaml(value, f"--set {text}")
-
-
-def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a study's document with every setting in its place; the schema checks it afterwards.
-
-    Raises:
-        InputError: for a key below a value that has no keys, or past the end of a list.
-    """
-    changed = copy.deepcopy(document)
-    for key, value in settings.items():
-        holder, rest = changed, key
-        while rest:
-            # A name that is there may have dots itself, such as experts.task in vary.
-            known = holder if isinstance(holder, dict) else ()
-            names = [name for name in known if f"{rest}.".startswith(f"{name}.")]
-            name: Any = max(names, key=len, default=rest.partition(".")[0])
-            rest = rest[len(name) + 1 :]
-            if isinstance(holder, list) and name.isdigit() and int(name) < len(holder):
-                name = int(name)
-            elif not isinstance(holder, dict):
-                raise InputError(f"--set {key}: there is no {name!r} in {holder!r}")
-            if not rest:
-                holder[name] = value
-            elif isinstance(holder, dict) and holder.get(name) is None:
-                holder[name] = {}
-            holder = holder[name]
-            if rest and not isinstance(holder, dict | list):
-                raise InputError(f"--set {key}: {holder!r} has no keys")
-    return changed
 
 
 def folder_words(settings: Mapping[str, Any]) -> list[str]:

@@ -164,12 +164,7 @@ def kind_text(kind: str) -> str:
 
 def language_name(code: str) -> str:
     """Return ``Swahili`` for ``sw``; a code that the language table lacks stays as it is."""
-    return _language_names().get(code, code)
-
-
-@functools.cache
-def _language_names() -> dict[str, str]:
-    return {code: str(language["name"]) for code, language in read_languages().items()}
+    return str(read_languages().get(code, {"name": code})["name"])
 
 
 @functools.cache
@@ -179,7 +174,7 @@ def task_name(task: str) -> str:
     ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
     English to Swahili``. The name of any other task keeps its words, with languages by their names.
     """
-    known = _language_names()
+    known = read_languages()
     prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
     words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
     first = next((at for at, word in enumerate(words) if at and word in known), len(words))
@@ -187,7 +182,7 @@ def task_name(task: str) -> str:
     head = " ".join(words[:first])
     if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
-    languages = " to ".join(known[word] for word in words[first:after])
+    languages = " to ".join(language_name(word) for word in words[first:after])
     rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[after:]))
     return ", ".join(filter(None, (head, languages, rest)))
 

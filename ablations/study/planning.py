@@ -297,11 +297,9 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
-    evaluate, fields = study.evaluate, dict[str | None, dict[str, Any]]()
+    evaluate = study.with_folders(Path.absolute).evaluate  # workers may work elsewhere
+    fields = dict[str | None, dict[str, Any]]()
     settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
-    # Workers may have another working directory.
-    places = {"include_path": evaluate.task_folder, "data_dir": evaluate.data_dir}
-    settings |= {name: path and path.absolute() for name, path in places.items()}
     for language in (None, *study.experts.languages().values()):
         # A model without a language gets the tasks of all.
         lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]

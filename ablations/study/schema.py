@@ -10,7 +10,8 @@ The text below each field is what `ablations/studies/README.md` says of it; afte
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -254,6 +255,12 @@ class Study(Described):
         for name, values in self.vary.items():
             settings = [{**setting, name: value} for setting in settings for value in values]
         return tuple(settings)
+
+    def with_folders(self, place: Callable[[Path], Path]) -> Study:
+        """Return the study with what `place` makes of its folders of tasks and data."""
+        given = {name: getattr(self.evaluate, name) for name in ("include_path", "data_dir")}
+        update = {name: path and place(path) for name, path in given.items()}
+        return self.model_copy(update={"evaluate": self.evaluate.model_copy(update=update)})
 
     def pools(self, setting: Setting) -> Pools:
         """Return the experts of one setting: those of the study, except the roles it names."""

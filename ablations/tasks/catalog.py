@@ -98,6 +98,7 @@ class Task(Frozen):
         return ", ".join(filter(None, parts))
 
 
+@cache
 def read_languages() -> dict[str, dict[str, Any]]:
     """Return code -> entry of `languages.yml`, in its order."""
     table: dict[str, dict[str, Any]] = read_yaml(SHIPPED_TASKS / "languages.yml")

@@ -39,8 +39,10 @@ class TaskContents:
         self._elsewhere, self._data_dir = elsewhere, data_dir
         self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
-        for path in (file for folder in folders for file in sorted(folder.rglob("*.yaml"))):
-            files, content = _read(path)
+        # Sorted and left out as in lm-eval's index.
+        found = [sorted(folder.rglob("*.yaml"), key=Path.as_posix) for folder in folders]
+        for path in itertools.chain(*found):
+            files, content = _read(path) if ".ipynb_checkpoints" not in path.parts else ([], {})
             if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (files, content))
 
@@ -52,9 +54,8 @@ class TaskContents:
             files, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
             kind = "[!.]*" if "custom_dataset" in content else "*.py"  # a loader may read any file
-            code = {folder: set(folder.glob(kind)) for folder in (f.parent for f in files)}
-            code = {f: {each for each in own if each.suffix != ".yaml"} for f, own in code.items()}
-            code = {f: own for f, own in code.items() if called & {file.stem for file in own}}
+            folders = dict.fromkeys(file.parent for file in files)
+            code = {folder: own for folder in folders if (own := _code(folder, called, kind))}
             home = files[0].parent
             self._hashes[name] = fingerprint_of(
                 content=_without_places(with_placed_data(content, home)),
@@ -73,8 +74,9 @@ class TaskContents:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
         if self._data_dir is None:
             return None
-        codes = (content.get("dataset_kwargs") or {}).get("configs")
-        benchmark = (content.get("metadata") or {}).get("benchmark")
+        blocks = [content.get(name) for name in ("dataset_kwargs", "metadata")]
+        options, facts = [block if isinstance(block, Mapping) else {} for block in blocks]
+        codes, benchmark = options.get("configs"), facts.get("benchmark")
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return fingerprint_folder(self._data_dir)
         places, pattern = [self._data_dir / benchmark, self._data_dir], "{}_*"
@@ -82,6 +84,13 @@ class TaskContents:
             places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
         files = [{f for code in codes for f in p.glob(pattern.format(code))} for p in places]
         return [fingerprint_files(*pair) for pair in zip(places, files, strict=True)]
+
+
+def _code(folder: Path, called: set[str], pattern: str) -> set[Path]:
+    """Return the files that a task in `folder` can run, if one of the modules `called` is there."""
+    own = {file for file in folder.glob(pattern) if file.suffix != ".yaml"}
+    packages = {file for name in called for file in (folder / name).rglob("*.py")}
+    return own | packages if packages or called & {file.stem for file in own} else set()
 
 
 class _Loader(yaml.SafeLoader):

@@ -11,12 +11,14 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError, field_valida
 
 from ablations.engines.options import BackendChoice
 from ablations.gallery.find import find_recipe
+from ablations.machine.settings import parse_setting, with_settings
+from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
 from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there, resolve_from
-from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
 _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
@@ -235,11 +237,13 @@ class TrainConfig(Frozen):
             )
         if self.lora and not isinstance(self.regime, Lora):
             raise ValueError(f"lora: is for regime: lora, and the regime is {self.regime.kind}")
-        is_lora = isinstance(self.regime, Lora) and not self.lora.get("use_dora")
-        if self.select is not None and isinstance(self.regime, ADAPTERS) and not is_lora:
+        why: str | None = f"the regime is {self.regime.kind}"
+        if isinstance(self.regime, Lora):
+            why = unsupported_kind({"peft_type": "LORA", **self.lora})
+        if self.select is not None and isinstance(self.regime, ADAPTERS) and why is not None:
             raise ValueError(
-                "select: the live engine takes whole checkpoints and plain LoRA, no fusion, no "
-                "prefix and no DoRA; drop it, and evaluate the checkpoints one by one"
+                f"select: the live engine takes whole checkpoints and plain LoRA, and {why}; drop "
+                "select, and evaluate the checkpoints one by one"
             )
         return self
 
@@ -248,7 +252,7 @@ def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
 
     Sources of other files are taken in, and paths of local rows are made absolute. `settings` are
-    ``NAME=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
+    ``KEY=VALUE`` in place of what the file says; ``lora.r=8`` goes deeper.
 
     Raises:
         InputError: with every problem of the file.
@@ -258,18 +262,7 @@ def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
         if path.suffix or path.is_dir():
             raise InputError(f"{path}: no such file" if path.suffix else f"{path}: is a folder")
         path = find_recipe(f"experts/{text}.yml")
-    document = _read(path)
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name.strip():
-            raise InputError(f"--set {setting}: write NAME=VALUE, such as samples=100")
-        *above, last = name.strip().split(".")
-        block = document
-        for part in above:
-            below = block.get(part)
-            block[part] = block = dict(below) if isinstance(below, Mapping) else {}
-        block[last] = parse_yaml(value, f"--set {name}")
-    return _validate(document, path)
+    return _validate(with_settings(_read(path), dict(map(parse_setting, settings))), path)
 
 
 def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:

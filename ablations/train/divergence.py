@@ -24,7 +24,7 @@ from ablations.models.find import Expert, find_model
 from ablations.train.folder import read_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.rows import read_texts
-from layerswap_method.checkpoint.lora import read_adapter_config
+from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -91,7 +91,7 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
         norm: float | None = None
         by_layer: tuple[float | None, ...] = ()
         config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
-        if not config or (config.get("peft_type") == "LORA" and not config.get("use_dora")):
+        if not config or unsupported_kind(config) is None:
             pair = open_pair(expert, base)
             changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)

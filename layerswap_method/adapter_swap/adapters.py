@@ -82,7 +82,7 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
                 lost.append(error * first.scaling**2)
         tensors[first.down.name] = factors.down.contiguous()
         tensors[first.up.name] = factors.up.contiguous()
-        module = name.removesuffix(".weight")
+        module = first.module
         ranks[module] = len(factors.down)
         alpha = first.scaling * ranks[module]
         alphas[module] = int(alpha) if alpha == int(alpha) else alpha

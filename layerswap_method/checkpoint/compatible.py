@@ -6,7 +6,6 @@ Every command that merges uses these checks, so all of them accept the same mode
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +25,7 @@ _ONE_VOCABULARY = (
     "expert and base must share a vocabulary: give the base that the expert was trained from, with "
     "its tokens (load the base, resize_token_embeddings, save it)"
 )
+_COMPAT = "layerswap compat lists every difference, and what can be done"
 _TOKENIZER = "tokenizer.json"
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
@@ -126,14 +126,14 @@ def pair_problems(
     first: Checkpoint, other: Checkpoint, *, aligned: bool = False, is_revert: bool = False
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
-    pair, compat = f"{first.name} and {other.name}", _compat_command(first, other)
+    pair = f"{first.name} and {other.name}"
     kinds = (first.config.architecture, other.config.architecture)
     if kinds[0] != kinds[1]:
-        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {compat}"
+        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {_COMPAT}"
         return
     if first.num_layers != other.num_layers:
         depths = f"{first.num_layers} and {other.num_layers} layers"
-        yield f"{pair} have different depths ({depths}); {_PARENT}; {compat}"
+        yield f"{pair} have different depths ({depths}); {_PARENT}; {_COMPAT}"
         return
     is_tied = ties(first, other)
     if is_tied != ties(other, first):
@@ -141,7 +141,7 @@ def pair_problems(
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
             "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
-            f"embedding as lm_head) or use models of one kind; {compat}"
+            f"embedding as lm_head) or use models of one kind; {_COMPAT}"
         )
         return
     if not aligned:
@@ -152,7 +152,7 @@ def pair_problems(
         if other.shapes.get(name, shape) != shape and not _counts_tokens(name, first, other)
     ]
     if shapes:
-        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {compat}"
+        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {_COMPAT}"
     for holder, lacking in ((first, other), (other, first)):
         missing = [
             name
@@ -164,7 +164,7 @@ def pair_problems(
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{name_list(missing)}; {compat}"
+                f"{name_list(missing)}; {_COMPAT}"
             )
 
 
@@ -178,7 +178,7 @@ def _row_problems(first: Checkpoint, other: Checkpoint, remedy: str) -> Iterator
     if rows := [name for name in first.shapes if _counts_tokens(name, first, other)]:
         yield (
             f"{first.name} and {other.name} have different vocabularies: "
-            f"{_shape_list(rows, first, other)}; {remedy}; {_compat_command(first, other)}"
+            f"{_shape_list(rows, first, other)}; {remedy}; {_COMPAT}"
         )
 
 
@@ -195,15 +195,6 @@ def _shape_list(names: Sequence[str], first: Checkpoint, other: Checkpoint) -> s
     return name_list(
         [f"{name} {list(first.shapes[name])} against {list(other.shapes[name])}" for name in names]
     )
-
-
-def _compat_command(*checkpoints: Checkpoint) -> str:
-    """Return the command that shows all differences, with names that it understands."""
-    named = [
-        model.name if "/" in model.name and "+" not in model.name else str(model.path)
-        for model in checkpoints
-    ]
-    return f"every difference, and what can be done: layerswap compat {shlex.join(named)}"
 
 
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
@@ -243,7 +234,7 @@ def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
     if differing:
         yield (
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model, if its log names no other; {_compat_command(*checkpoints)}"
+            f"those of its base_model, if its log names no other; {_COMPAT}"
         )
 
 

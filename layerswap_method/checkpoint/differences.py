@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
@@ -74,7 +74,6 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
         yield row("architecture", classes, "harmonize", f"{_HARMONIZE}Mistral becomes Llama")
     else:
         yield row("architecture", classes)
-    yield row("kind", [_kind(d, c) for d, c in zip(documents, classes, strict=True)])
     keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     counts = [[d[key] for key in keys if type(d.get(key)) is int] for d in documents]
     yield row("experts (MoE)", [next(iter(count), None) for count in counts])
@@ -86,7 +85,6 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     for name, field in FIELDS.items():
         advice = COMMANDS.get(field.remedy, "") + field.how
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
-    yield row("norm", [_norm(document) for document in documents])
     normed = [any(n.endswith("self_attn.q_norm.weight") for n in m.tensors) for m in checkpoints]
     yield row("norms of queries and keys", ["of each head" if has else "none" for has in normed])
     yield row("biases", [_biases(model) for model in checkpoints])
@@ -116,20 +114,6 @@ def _tokens(checkpoints: Sequence[Checkpoint]) -> tuple[list[str | None], bool]:
             how = ": all the same" if tokens == first else how
         texts.append(None if tokens is None else f"{len(tokens)} tokens{how}")
     return texts, all(tokens == first for tokens in vocabularies)
-
-
-def _kind(document: Mapping[str, Any], architecture: str) -> str:
-    if document.get("is_encoder_decoder"):
-        return "encoder-decoder"
-    ends = ("CausalLM", "LMHeadModel", "ForConditionalGeneration")
-    return "decoder" if architecture.endswith(ends) else "encoder"
-
-
-def _norm(document: Mapping[str, Any]) -> str | None:
-    if "rms_norm_eps" in document:
-        return "RMSNorm"
-    keys = ("layer_norm_eps", "layer_norm_epsilon")
-    return "LayerNorm" if any(key in document for key in keys) else None
 
 
 def _biases(checkpoint: Checkpoint) -> str:

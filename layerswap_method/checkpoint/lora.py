@@ -28,6 +28,9 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")
 
+_TEXT = re.compile(r"\b(?:language_)?model\.")
+"""Prefixes of a text model's modules: Gemma 3 has them in another order in its files."""
+
 _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
 
@@ -57,6 +60,8 @@ class LowRankChange(Frozen):
     up: StoredTensor
     scaling: float
     transposed: bool
+    module: str
+    """The module as it is loaded; a file may name its tensor otherwise."""
 
     def read(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""
@@ -90,6 +95,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
+    in_file = {_TEXT.sub("", name): name for name in shapes}
     changes: dict[str, LowRankChange] = {}
     odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
     for name, down in stored.items():
@@ -99,6 +105,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
         module, kind = match.groups()
         up = stored.get(f"{_PREFIX}{module}.{kind.replace('_A', '_B')}")
         target = f"{module}.weight"
+        target = target if target in shapes else in_file.get(_TEXT.sub("", target), target)
         if up is None:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
         rank = _pattern(adapter, config, "rank_pattern", module, config["r"])
@@ -108,6 +115,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
             up=up,
             scaling=alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
             transposed=kind == "lora_embedding_A" or base.config.model_type in _CONV1D,
+            module=module,
         )
         if target not in shapes:
             what = f"{target}, which its base does not hold (another model, or a tied head)"

@@ -26,6 +26,7 @@ from layerswap_method.checkpoint.compatible import (
     own_problems,
     vocabulary_problems,
 )
+from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
@@ -35,7 +36,7 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import copy_files, donor_files
+from layerswap_method.write.donor_files import copy_files, donor_files, write_config
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
@@ -76,6 +77,10 @@ def merge_by_mergekit(
                 # anew between two merges would be read as it was.
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
+            if recipe.written_dtype is None and options.safe_serialization:
+                tensors = read_checkpoint("the merge", folder).tensors.values()
+                if len(kinds := {tensor.torch_name for tensor in tensors}) == 1:
+                    write_config(folder, folder, kinds.pop())
             for file in left:
                 if not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
@@ -102,6 +107,10 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
         for reference, model in sources.items():
             if model.adapter is None:
                 continue
+            is_tying = read_adapter_config(model.adapter).get("ensure_weight_tying")
+            if is_tying and any("lora_emb" in n for n in read_adapter_tensors(model.adapter)):
+                why = "peft would add its change of tied embeddings twice; train it without"
+                raise InputError(f"{reference}: ensure_weight_tying is set, and {why}")
             folder, adapter = (ModelPath(path=str(at)) for at in (model.folder, model.adapter))
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 merged = ModelReference(model=folder, lora=adapter).merged(

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, parse_size
 from layerswap_method.merge import WriteOptions, find_models, write_merge
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.recipe.document import Recipe
@@ -102,21 +102,10 @@ def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
         yield bar.update
 
 
-_SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
-
-
-def _bytes(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """Return a number of bytes as mergekit writes it, such as 5B, 500M or 100000."""
-    match = re.fullmatch("([0-9]+)([KMB]?)", (value or "0").upper())
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not a size")
-    return int(match[1]) * _SIZES[match[2]] or None
-
-
 @click.command(context_settings={"help_option_names": []})
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("out_path")
-@click.option("--out-shard-size", callback=_bytes)
+@click.option("--out-shard-size", callback=parse_size)
 @click.option("--copy-tokenizer/--no-copy-tokenizer", default=True)
 @click.option("--write-model-card/--no-write-model-card", default=True)
 @click.option("--lazy-unpickle/--no-lazy-unpickle")

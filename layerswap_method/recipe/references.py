@@ -134,6 +134,7 @@ def _find_folder(
 
     repository, _, revision = text.partition("@")
     how: Any = {"allow_patterns": list(_PATTERNS), "local_files_only": not download}
+    how["ignore_patterns"] = ["consolidated*", "original/*"]  # the same weights once more
     try:
         path = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
     except Exception as error:

@@ -33,12 +33,17 @@ def copy_donor_files(
     The config is the donor's own, except its `dtype` where that is given; Python files are copied
     and never run. Raises `InputError` for a file that cannot be read or leads out of the folder.
     """
+    write_config(donor, out, dtype)
+    copy_files(donor, out, with_tokenizer=with_tokenizer)
+
+
+def write_config(donor: Path, out: Path, dtype: str | None) -> None:
+    """Write the donor's config, which may be in `out` itself, with `dtype` where it is given."""
     config = read_document("donor", donor)
     if dtype is not None:
         for part, least in ((text_part(config), ()), (config, ("dtype",))):
             part |= dict.fromkeys({"dtype", "torch_dtype"} & {*part} or least, dtype)
     write_json(out / "config.json", config)
-    copy_files(donor, out, with_tokenizer=with_tokenizer)
 
 
 def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from huggingface_hub import ModelCard
 
 from ablations.card import check_same_model
-from ablations.cli import main
 from ablations.evaluate import evaluate_model
 from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
@@ -17,6 +15,7 @@ from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
 from tests.standins import merging
+from tests.standins.command import layerswap, output_of
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 
@@ -32,8 +31,7 @@ def merged(tmp_path_factory):
     document = merging.recipe(experts, {"bottom_layers": 1, "top_layers": 0}, dtype="float32")
     recipe = root / "recipe.yml"
     recipe.write_text(f"# What: two\n# Languages: en, sw\n{yaml.safe_dump(document)}")
-    done = CliRunner().invoke(main, ["merge", str(recipe), str(root / "merged")])
-    assert done.exit_code == 0, done.output
+    output_of("merge", recipe, root / "merged")
     return root / "merged"
 
 
@@ -52,7 +50,7 @@ def model(merged, tmp_path):
 
 
 def card(*arguments):
-    result = CliRunner().invoke(main, ["card", *map(str, arguments), "--offline"])
+    result = layerswap("card", *arguments, "--offline")
     return result.exit_code, result.output
 
 
@@ -160,6 +158,12 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
     check_same_model(run, cell("language", "task"), model)
     with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
         check_same_model(run, cell("language", "language"), model)
+    other = yaml.safe_load((model / "mergekit_config.yml").read_text())
+    other["parameters"]["non_layer"] = "task"
+    scored = cell("language", "task")
+    scored.merge = other
+    with pytest.raises(InputError, match=r"it has .*'non_layer': 'task'.*; the folder has"):
+        check_same_model(run, scored, model)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from ablations.cli import main
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
+from tests.standins.command import layerswap
 from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[2]
@@ -68,7 +69,7 @@ def test_each_heavy_package_has_one_home():
 
 
 def test_an_unknown_command_exits_2_and_names_the_nearest():
-    result = CliRunner().invoke(main, ["quikstart"])
+    result = layerswap("quikstart")
     assert (result.exit_code, "no command 'quikstart'; did you" in result.output) == (2, True)
 
 
@@ -86,7 +87,7 @@ def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(monkeypatc
         raise error
 
     monkeypatch.setattr("ablations.cli.evaluation.tasks", tasks)
-    result = CliRunner().invoke(main, ["tasks"])
+    result = layerswap("tasks")
     assert result.exit_code in (1, 2)
     assert said in result.output
     assert result.output.count("\n") == 1
@@ -95,13 +96,13 @@ def test_what_a_system_or_a_name_says_is_one_line_without_a_traceback(monkeypatc
 def test_names_in_what_is_printed_give_a_terminal_no_orders(tmp_path):
     recipe = tmp_path / "r.yml"
     recipe.write_text('merge_method: linear\nmodels: [{model: "a\\u001b[2Jb"}]\ndtype: float32\n')
-    result = CliRunner().invoke(main, ["check", str(recipe)])
+    result = layerswap("check", recipe)
     assert "\x1b" not in result.output
     assert "\\x1b[2J" in result.output
 
 
 def test_version_says_what_is_installed():
-    lines = CliRunner().invoke(main, ["--version"]).output.splitlines()
+    lines = layerswap("--version").output.splitlines()
     assert lines[0] == f"layerswap {__version__}"
     assert f"mergekit {importlib.metadata.version('mergekit')}" in lines
 

@@ -6,15 +6,14 @@ import math
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.delta.analysis import analyse, label_all
 from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.delta.profile import read_changes
@@ -22,6 +21,7 @@ from ablations.drawing.canvas import drawing, images_of
 from ablations.paper.published import Grid, published_grid, published_names
 from layerswap_method.errors import InputError
 from tests.delta.conftest import fine_tuned, pair_of
+from tests.standins.command import layerswap, output_of
 from tests.standins.tuned import restored
 from tests.standins.zoo import LAYERS, make_model
 
@@ -36,8 +36,7 @@ def base(tmp_path_factory):
     return base
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["delta", *map(str, arguments)])
+run = partial(layerswap, "delta")
 
 
 def written(folder):
@@ -46,11 +45,10 @@ def written(folder):
 
 def test_one_expert_is_a_row_a_tensor_and_a_heatmap(base, tmp_path):
     options = ("--base", base, "--out", tmp_path, "--threshold", "8e-4")
-    result = run(base.parent / "swahili", *options)
-    assert result.exit_code == 0, result.output
+    output = output_of("delta", base.parent / "swahili", *options)
     assert written(tmp_path) == {"delta.csv", "delta.png", "delta.svg"}
-    assert "have a MAV above 0.0008" in result.output
-    assert str(tmp_path / "delta.svg") in result.output
+    assert "have a MAV above 0.0008" in output
+    assert str(tmp_path / "delta.svg") in output
     (profile,) = analyse([str(base.parent / "swahili")], str(base), threshold=8e-4)
     table = pd.read_csv(tmp_path / "delta.csv")
     pd.testing.assert_frame_equal(table, profile.tensors.astype(table.dtypes), rtol=1e-8)

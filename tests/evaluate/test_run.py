@@ -4,13 +4,12 @@ import csv
 import json
 import logging
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.evaluate import default_folder, render_table5
 from ablations.report.notes import record_notes
 from ablations.runner.engines import run_mergekit
@@ -23,6 +22,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.evaluate.conftest import ask, samples_of
 from tests.report.runs import study_of
+from tests.standins.command import told
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 from tests.standins.tuned import write_adapter
@@ -47,9 +47,7 @@ def rows_of(out):
         return list(csv.DictReader(file))
 
 
-def invoke(*arguments):
-    result = CliRunner().invoke(main, ["evaluate", *map(str, arguments)])
-    return result.exit_code, result.output
+invoke = partial(told, "evaluate")
 
 
 @pytest.mark.slow
@@ -220,6 +218,8 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monk
         (("--set", "temprature=1"), ("evaluate: temprature: unknown key",)),
         (("--set", "gen_kwargs={top_k: 20}"), ("have no effect without sampling",)),
         (("--set", "limit=1", "--limit", "2"), ("limit is set twice",)),
+        (("--set", "options={batch_size: 4}", "--dtype", "auto"), ("options.dtype is set twice",)),
+        (("--set", "tasks=[a]", "--tasks", "b"), ("tasks is set twice",)),
     ],
 )
 def test_wrong_options_exit_2_and_say_what_is_valid(expert, arguments, parts):

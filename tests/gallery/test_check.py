@@ -5,10 +5,9 @@ import re
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 
-from ablations.cli import main
 from tests.standins import merging
+from tests.standins.command import layerswap
 from tests.standins.recipe_files import RECIPES, ROOT
 from tests.standins.tuned import edited, train_adapter
 from tests.standins.zoo import make_model
@@ -36,7 +35,7 @@ def check(tmp_path):
             path = tmp_path / "recipe.yml"
             path.write_text(yaml.safe_dump(what, sort_keys=False))
             what = path
-        result = CliRunner().invoke(main, ["check", str(what), *words], catch_exceptions=False)
+        result = layerswap("check", what, *words)
         lines = re.findall(r"^.*?: (error|warning|note): (.*)$", result.output, re.MULTILINE)
         return result.exit_code, lines
 
@@ -50,7 +49,7 @@ def swap(experts, language="language", **parameters):
 
 def test_a_good_recipe_has_no_finding(tmp_path, experts, check):
     assert check(swap(experts), "--strict") == (0, [])
-    result = CliRunner().invoke(main, ["check", str(tmp_path / "recipe.yml")])
+    result = layerswap("check", tmp_path / "recipe.yml")
     assert result.output == "1 recipe: 0 errors, 0 warnings\n"
 
 
@@ -145,7 +144,7 @@ def test_a_folder_without_weights_is_an_error(tmp_path, experts, check):
 def test_what_is_no_recipe(tmp_path, name, text, message):
     (tmp_path / "empty").mkdir()
     (tmp_path / "r.yml").write_text(text)
-    result = CliRunner().invoke(main, ["check", name.format(tmp_path)])
+    result = layerswap("check", name.format(tmp_path))
     assert (result.exit_code, message in result.output) == (2, True)
 
 

@@ -1,28 +1,25 @@
 """The shipped recipes: found, listed, copied, drawn."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 
 import layerswap_method
-from ablations.cli import main
 from ablations.gallery.check import check_recipe
 from ablations.gallery.find import FIELDS, find_recipe, read_header
 from ablations.gallery.plan import plan_lines
 from layerswap_method.errors import InputError
 from tests.standins import merging
+from tests.standins.command import told
 from tests.standins.recipe_files import RECIPES, ROOT
 from tests.standins.tuned import tune
 from tests.standins.zoo import make_model
 
-
-def run(*words):
-    result = CliRunner().invoke(main, ["recipes", *words])
-    return result.exit_code, result.output
+run = partial(told, "recipes")
 
 
 def test_the_working_directory_comes_first_and_a_wheel_last(tmp_path, monkeypatch):
@@ -39,12 +36,15 @@ def test_the_working_directory_comes_first_and_a_wheel_last(tmp_path, monkeypatc
     assert find_recipe("pocket/soup.yml") == package / "_recipes" / "pocket" / "soup.yml"
 
 
-def test_the_list_has_every_recipe_or_those_of_a_language():
+def test_the_list_has_every_recipe_or_those_of_a_language(tmp_path, monkeypatch):
     _, _, *rows = (re.split("  +", line) for line in run("list")[1].splitlines())
     assert [f"recipes/{name}.yml" for name, *_ in rows] == sorted(RECIPES)
     assert all(languages and base for _, languages, base, _ in rows)
     code, text = run("list", "--language", "te")
     assert (code, "telugu" in text, "japanese" in text) == (0, True, False)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "notes.yml").write_text("name: x")  # a file of the user's
+    monkeypatch.chdir(tmp_path)
     code, text = run("list", "--language", "xx")
     assert (code, "there are recipes for bn, de, en" in text) == (2, True)
 
@@ -70,9 +70,7 @@ def test_every_recipe_has_a_whole_header(recipe):
     assert all(header.values())
 
 
-def plan(*arguments):
-    result = CliRunner().invoke(main, ["plan", *map(str, arguments)])
-    return result.exit_code, result.output
+plan = partial(told, "plan")
 
 
 @pytest.mark.parametrize(

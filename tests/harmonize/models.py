@@ -5,11 +5,10 @@ from functools import partial
 
 import torch
 import transformers
-from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
-from ablations.cli import main
 from layerswap_method.harmonize.steps import config_of
+from tests.standins.command import layerswap
 from tests.standins.zoo import make_model
 
 SIZES = {
@@ -27,7 +26,7 @@ def random_model(folder, seed=0, family="llama", **sizes):
 
 def run(*args):
     """Return what `layerswap harmonize` gave, its output on one line."""
-    result = CliRunner().invoke(main, ["harmonize", *map(str, args)])
+    result = layerswap("harmonize", *args)
     return result.exit_code, " ".join(result.output.split())
 
 

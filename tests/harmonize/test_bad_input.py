@@ -47,11 +47,11 @@ REFUSED = [
     (lambda to: rope(to, "linear", 1e4, factor=2.0), "None; .*'factor': 2.0.*--force"),
     (lambda to: with_config(to, quantization_config=GPTQ), r"is quantised \(gptq\)"),
     (lambda to: make_model("mixtral", to, 1), r"experts \(MoE\): .* None; .* 3"),
-    (lambda to: make_model("gpt2", to, 1), "norm: .* RMSNorm; .* LayerNorm"),
+    (lambda to: make_model("gpt2", to, 1), "Llama.*; .*GPT2LMHeadModel: only Llama"),
     (lambda to: make_model("gemma2", to, 1), "Llama.*; .*Gemma2ForCausalLM: only Llama"),
     (lambda to: other(to, family="Qwen2"), "Llama.*; .*Qwen2ForCausalLM.*biases: .* none"),
     (lambda to: other(to, family="Qwen3"), "norms of queries and keys: .* none; "),
-    (lambda to: with_config(to, architectures=["LlamaModel"]), "kind: .* decoder; "),
+    (lambda to: with_config(to, architectures=["LlamaModel"]), "Llama.*; .*LlamaModel: only Llama"),
     (lambda to: to.mkdir() or to, "no readable config"),
     (
         lambda to: with_config(to, intermediate_size=41),

@@ -2,20 +2,20 @@
 
 import json
 import subprocess
+from functools import partial
 
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 from safetensors.torch import save_file
 
 import layerswap_method
-from ablations.cli import main
 from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.compare import compare
 from layerswap_method.errors import InputError
 from layerswap_method.output import PLAN_FILE
+from tests.standins.command import layerswap, told
 from tests.standins.experts import assert_loads
 from tests.standins.merging import merge_of, recipe, roles, tensors_of, write, write_recipe
 from tests.standins.oracle import assert_same, stored
@@ -29,7 +29,7 @@ def run_merge(document, out, *options):
     """Return the result of `layerswap merge`; the recipe stands beside `out`."""
     out.parent.mkdir(parents=True, exist_ok=True)
     file = write_recipe(out.parent / "recipe.yml", document)
-    return CliRunner().invoke(main, ["merge", str(file), str(out), *options])
+    return layerswap("merge", file, out, *options)
 
 
 def others(folder):
@@ -184,9 +184,7 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
     assert (refused.exit_code, "--verify" in refused.output) == (2, True)
 
 
-def verify(one, other):
-    done = CliRunner().invoke(main, ["verify", str(one), str(other)], catch_exceptions=False)
-    return done.exit_code, done.output
+verify = partial(told, "verify")
 
 
 def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):

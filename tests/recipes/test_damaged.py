@@ -8,12 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ablations.cli import main
 from layerswap_method.mergekit_plugin.run import lazy_main
+from tests.standins.command import layerswap
 from tests.standins.merging import recipe, revert_recipe, roles
 
 ODD = [
@@ -80,7 +79,7 @@ def never_a_traceback(data, trio, folder):
     )
     path, out = folder / "recipe.yml", folder / "out"
     path.write_text(damage(data, document), encoding="utf-8")
-    checked = CliRunner().invoke(main, ["check", str(path), "--offline"])
+    checked = layerswap("check", path, "--offline")
     assert checked.exception is None or isinstance(checked.exception, SystemExit), checked.exception
     assert checked.exit_code in (0, 2), checked.output
     shutil.rmtree(out, ignore_errors=True)

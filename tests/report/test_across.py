@@ -3,15 +3,14 @@
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.report.across import compare_models
 from ablations.report.write import make_report
 from ablations.runner.records import load_run, write_run_file
 from ablations.statistics.as_text import points
 from layerswap_method.errors import InputError
 from tests.report.runs import level, same_model, study_of, write_run
+from tests.standins.command import layerswap, output_of
 
 BASELINES = ["task_expert", "base", "soup"]
 TASKS = {"tasks": ["pocket_math_sw", "translate_sw"]}
@@ -55,13 +54,12 @@ def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):
 
 def test_folders_of_single_models(tmp_path):
     folders = [single(tmp_path / kind, kind) for kind in BASELINES]
-    result = CliRunner().invoke(main, ["compare", *map(str, folders)])
-    assert result.exit_code == 0, result.output
-    assert max(map(len, result.output.splitlines())) <= 120
-    assert "the primary comparisons (6)" in " ".join(result.output.split())
-    assert "better" in result.output
-    assert "worse" in result.output
-    one = CliRunner().invoke(main, ["compare", *map(str, folders[:2]), "--tasks", "pocket_math_sw"])
+    output = output_of("compare", *folders)
+    assert max(map(len, output.splitlines())) <= 120
+    assert "the primary comparisons (6)" in " ".join(output.split())
+    assert "better" in output
+    assert "worse" in output
+    one = layerswap("compare", *folders[:2], "--tasks", "pocket_math_sw")
     assert "the primary comparisons (1)" in " ".join(one.output.split())
 
 
@@ -88,7 +86,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([f"{run.path}:soup", f"{run.path}:soup"], "is the same as"),
     ]
     for words, why in cases:
-        result = CliRunner().invoke(main, ["compare", *map(str, words)])
+        result = layerswap("compare", *words)
         assert result.exit_code == 2, result.output
         assert why in " ".join(result.output.split()), result.output
         assert "Traceback" not in result.output

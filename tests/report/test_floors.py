@@ -2,15 +2,14 @@
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.report.sentences import sentences
 from ablations.report.tables import score_frame, scores_table
 from ablations.study.labels import Model
 from ablations.tasks.catalog import Floor, floor_of
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of
+from tests.standins.command import layerswap, output_of
 from tests.standins.studies import study_document, write_expert, write_yaml
 from tests.standins.tasks import write_rows, write_task
 
@@ -92,15 +91,13 @@ def test_from_a_task_file_to_the_first_sentence(tmp_path):
         write_task(own, "words", own / "data.jsonl", metadata={"version": 1.0, "floor": floor})
         files = [str(tmp_path / name) for name in ("study.yml", "experts.yml", "run")]
         words = ["run", files[0], "--experts", files[1], "--backend", "hf", "--out", files[2]]
-        return CliRunner().invoke(main, words)
+        return layerswap(*words)
 
     refused = run({**LAST, "score": 3})
     assert refused.exit_code == 2
     assert "task words: metadata: floor: score: must be 1 or less" in refused.output
     assert run(LAST).exit_code == 0
-    told = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "--format", "md"])
-    assert told.exit_code == 0, told.output
-    text = " ".join(told.output.split())
+    text = " ".join(output_of("report", tmp_path / "run", "--format", "md").split())
     answer = text.partition("How many?")[2]
     assert "2 of 2 models score below a rule that does not read. It scores 30.0 (the last" in answer
     assert "▽" in (tmp_path / "run" / "report" / "report.md").read_text(encoding="utf-8")

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.paper.published import published_tables
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.sentences import answer, sentences
@@ -27,6 +25,7 @@ from ablations.runner.results import OBSERVATIONS
 from ablations.study.labels import cell_names, merge_note, models_of, task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import BASELINES, level, study_of, write_run
+from tests.standins.command import layerswap
 
 VERDICTS = (BETTER, WORSE, SAME, UNCLEAR, ONE_MODEL, NO_RESULT)
 CODES = ("es", "fr", "de", "sw")
@@ -316,7 +315,7 @@ def test_a_report_replaces_its_own_files_and_no_other(one_pair, tmp_path):
 
 
 def invoke(*arguments):
-    result = CliRunner().invoke(main, ["report", *map(str, arguments)])
+    result = layerswap("report", *arguments)
     assert "Traceback" not in result.output
     return result.exit_code, result.output
 

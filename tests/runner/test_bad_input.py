@@ -5,9 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import measure_tasks
 from ablations.runner import run as runner
@@ -15,10 +13,12 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.standins.command import layerswap
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import MEAN, write_rows, write_task
 
 DRY = ("--dry-run", "--read-tasks")
+EXACT = {"metric": "exact_match", **MEAN}
 AWAY = {"dataset_path": "nobody/nothing", "dataset_kwargs": None}
 
 
@@ -29,7 +29,7 @@ def run(tmp_path, experts, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     command = ["run", str(study), "--experts", str(experts), "--backend", "hf"]
-    return lambda *options: CliRunner().invoke(main, [*command, *options])
+    return lambda *options: layerswap(*command, *options)
 
 
 def refused(result, *messages, code=2):
@@ -122,6 +122,9 @@ def no_engine(monkeypatch):
         ({"doc_to_text": "{{questoin}}"}, ("'questoin' is undefined", "own/bad.yaml"), 2),
         ({"filter_list": [{"name": "x", "filter": [{"function": "rege"}]}]}, ("'rege'",), 2),
         ({"metric_list": [{"metric": "exakt", **MEAN}]}, ("no metric 'exakt'", "own/bad.yaml"), 2),
+        ({"metric_list": [], "filter_list": []}, ("an empty metric_list or filter_list",), 2),
+        ({"metric_list": [{**EXACT, "aggregation": "meen"}]}, ("no aggregation 'exact_m",), 2),
+        ({"generation_kwargs": {"until": ["."], "max_gen_toks": "x"}}, ("to float: 'x'",), 2),
         ({"test_split": "tset"}, ("its file or data", "tset"), 2),
         # Data of a hub that cannot be asked is no mistake of the user.
         (AWAY, ("its data is not on this machine", "HF_HUB_OFFLINE"), 1),

@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from pathlib import Path
 
 import pytest
 import yaml
@@ -17,6 +18,7 @@ from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
+from tests.standins.command import layerswap
 from tests.standins.studies import study_document, write_yaml
 
 EXPERTS = {"task": ["math"], "language": {"sw": ["swahili"]}}
@@ -172,15 +174,17 @@ def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(problems, sh
     assert all("up to 60.0 % of the prompts were too long for the model" in t for t in found)
 
 
-def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts):
+def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
-    setting = yaml.safe_load(experts.read_text()) | {"include_path": str(folder)}
+    setting = yaml.safe_load(experts.read_text()) | {"include_path": "tasks"}
     changes = {"evaluate": {"tasks": ["words", "words_sw"]}, "vary": None}
-    study = read_study(write_yaml(tmp_path / "study.yml", study_document(**changes)))
+    study = read_study(write_yaml(Path("study.yml"), study_document(**changes)))
     out = tmp_path / "run"
-    plan = plan_study(study, write_yaml(tmp_path / "mine.yml", setting), backend="hf")
+    plan = plan_study(study, write_yaml(Path("mine.yml"), setting), backend="hf")
     write_plan(out, plan)
     run(out, plan.cells, protocol=plan.protocol)
+    monkeypatch.chdir(models)  # where there is another folder of this name
     assert evaluation_problems(records.load_run(out)) == ()
     file = folder / "words.yaml"
     file.write_text(file.read_text().replace("exact_match", "bleu"))
@@ -210,3 +214,13 @@ def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, expert
     for _ in range(2):  # the second call finds the first one's run
         head = write_plan(tmp_path / "run", plan)
     assert head.experts["swahili"] == "org/swahili@0123abc"
+
+
+def test_a_copy_for_readers_is_not_written_over(tmp_path):
+    folder = Path(__file__).parents[2] / "ablations/results/keep_fraction"
+    copy = str(shutil.copytree(folder, tmp_path / "copy"))
+    before = {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    for command in (["report", copy, "--out", copy], ["run", "keep_fraction", "--out", copy]):
+        result = layerswap(*command)
+        assert (result.exit_code, "Error: " in result.output) == (2, True), result.output
+    assert {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before

@@ -4,14 +4,13 @@ import shutil
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.engines.hf_model import HfModel
 from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
+from tests.standins.command import output_of
 from tests.standins.studies import study_document, write_expert, write_yaml
 from tests.standins.tuned import train_adapter
 
@@ -118,11 +117,10 @@ def test_the_command_line(tmp_path, experts):
     document = study_document(vary=vary, reference_layers=32)
     study, out = write_yaml(tmp_path / "small.yml", document), tmp_path / "run"
     command = ["run", str(study), "--experts", str(experts), "--out", str(out), "--backend", "hf"]
-    result = CliRunner().invoke(main, [*command, "--only", "bottom_layers=16"])
-    assert result.exit_code == 0, result.output
-    assert result.output.startswith("layer swap b=2 u=1  ")
-    assert "1 cell evaluated, 0 failed" in result.output
-    assert "Not run yet: 3 cells of the study." in result.output
+    output = output_of(*command, "--only", "bottom_layers=16")
+    assert output.startswith("layer swap b=2 u=1  ")
+    assert "1 cell evaluated, 0 failed" in output
+    assert "Not run yet: 3 cells of the study." in output
     (cell,) = records.load_run(out).cells
     assert cell.label == "bottom_layers=16 top_layers=8"
 

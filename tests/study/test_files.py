@@ -1,19 +1,19 @@
 """Study and experts files: their form with every problem at once, and what --set changes."""
 
+from functools import partial
+
 import pytest
 import yaml
 
+from ablations.machine.settings import parse_setting, with_settings
 from ablations.models.find import find_model
 from ablations.runner.run import default_out
 from ablations.study.checks import study_problems
 from ablations.study.files import (
     STUDIES,
-    find_experts_file,
-    find_study,
-    parse_setting,
+    find_file,
     read_experts_file,
     read_study,
-    with_settings,
 )
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
@@ -102,11 +102,9 @@ def test_a_file_that_is_no_study_is_named(tmp_path, text):
 
 def test_studies_and_experts_files_are_found_by_path_or_shipped_name(tmp_path, monkeypatch):
     own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
-    for find, folder, name in (
-        (find_study, STUDIES, "layer_count"),
-        (find_experts_file, STUDIES / "experts", "pocket"),
-    ):
-        assert find(name) == folder / f"{name}.yml"
+    for what, name in (("study", "layer_count"), ("experts", "pocket")):
+        find = partial(find_file, what=what)
+        assert find(name) == STUDIES / ("" if what == "study" else what) / f"{name}.yml"
         assert find(str(own)) == own
         with pytest.raises(InputError, match=rf"no such .* file .* did you mean '{name}'\?"):
             find(f"{name}t")
@@ -116,7 +114,7 @@ def test_studies_and_experts_files_are_found_by_path_or_shipped_name(tmp_path, m
             find("x" * 300)
     (tmp_path / "layer_count").mkdir()  # the run of a shipped study, say
     monkeypatch.chdir(tmp_path)
-    assert find_study("layer_count").name == "layer_count.yml"
+    assert find_file("layer_count", "study").name == "layer_count.yml"
 
 
 def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path):
@@ -161,7 +159,8 @@ def test_an_experts_file_that_is_none_says_why(tmp_path, text, message):
         ("{0}/base+{0}/base", r"no adapter_config\.json"),
     ],
 )
-def test_an_expert_that_cannot_be_found_says_why(tmp_path, reference, message):
+def test_an_expert_that_cannot_be_found_says_why(tmp_path, reference, message, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "model.safetensors").touch()
     with pytest.raises(InputError, match=f"^expert 'math': .*{message}"):

@@ -7,12 +7,11 @@ import peft
 import pytest
 import transformers
 import yaml
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.study.checks import expert_names
 from ablations.study.files import STUDIES, read_experts_file, read_study
 from ablations.train import fusion
+from tests.standins.command import output_of
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
 from tests.standins.tuned import train_adapter
@@ -131,10 +130,9 @@ def test_a_dry_run_with_every_experts_file_that_fits_lists_cells_and_writes_noth
     monkeypatch.chdir(everything)
     before = sorted(everything.rglob("*"))
     arguments = ["run", study.stem, "--experts", experts.stem, "--dry-run", "--backend", "hf"]
-    result = CliRunner().invoke(main, [*arguments, "--data-dir", str(DATA)])
-    assert result.exit_code == 0, result.output
-    assert read_study(study).study.question in result.output
-    assert "cost: " in result.output
+    output = output_of(*arguments, "--data-dir", DATA)
+    assert read_study(study).study.question in output
+    assert "cost: " in output
     assert sorted(everything.rglob("*")) == before
 
 

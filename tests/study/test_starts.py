@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.engines.task_loading import load_tasks
 from ablations.runner.records import load_run
 from ablations.scoring.records import EvaluationRequest
 from ablations.study.files import ExpertsFile
 from ablations.study.schema import Study
+from tests.standins.command import layerswap, output_of
 from tests.standins.studies import write_expert, write_tasks
 from tools import study_page
 from tools.study_page import PAGE
@@ -29,16 +29,6 @@ def pocket(tmp_path, monkeypatch):
     return tmp_path
 
 
-def call(*arguments):
-    return CliRunner().invoke(main, arguments)
-
-
-def ok(*arguments):
-    result = call(*arguments)
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
 def examples():
     page = Path(__file__).parents[2] / "docs" / "studies.md"
     return re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
@@ -46,34 +36,34 @@ def examples():
 
 @pytest.mark.slow
 def test_the_study_of_init_runs(pocket):
-    told = ok("init", "study")
+    told = output_of("init", "study")
     assert told == "study.yml is written. Edit it, then run: layerswap run study.yml --dry-run\n"
-    assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
-    told = ok("run", "study.yml", "--backend", "hf")
+    assert "\n6 cells (layers" in output_of("run", "study.yml", "--dry-run", "--backend", "hf")
+    told = output_of("run", "study.yml", "--backend", "hf")
     assert "6 cells evaluated, 0 failed" in told
     cells = load_run(pocket / "runs" / "my_study").cells
     assert {score.task for cell in cells for score in cell.scores} == set(TASKS[:2])
 
 
 def test_the_experts_of_init_run_a_shipped_study(pocket):
-    told = ok("init", "experts", "here/mine.yml")
+    told = output_of("init", "experts", "here/mine.yml")
     arguments = ["run", "layer_count", "--experts", "here/mine.yml", "--dry-run"]
     assert told.endswith(f"then run: layerswap {' '.join(arguments)}\n")
-    assert "\n9 cells (layers" in ok(*arguments, "--backend", "hf")
+    assert "\n9 cells (layers" in output_of(*arguments, "--backend", "hf")
     text = (pocket / "here" / "mine.yml").read_text()
     assert "--experts mine.yml" in text
 
 
 def test_the_recipe_of_init_merges(pocket):
-    assert "mergekit-yaml recipe.yml ./merged" in ok("init", "recipe")
-    told = ok("merge", "recipe.yml", "merged")
+    assert "mergekit-yaml recipe.yml ./merged" in output_of("init", "recipe")
+    told = output_of("merge", "recipe.yml", "merged")
     assert (pocket / "merged" / "layer_swap_plan.json").is_file(), told
 
 
 def test_the_examples_of_the_page_work(pocket):
     study, own_task = examples()
     (pocket / "study.yml").write_text(study)
-    assert "\n6 cells (layers" in ok("run", "study.yml", "--dry-run", "--backend", "hf")
+    assert "\n6 cells (layers" in output_of("run", "study.yml", "--dry-run", "--backend", "hf")
     (pocket / "own" / "tasks").mkdir(parents=True)
     (pocket / "own" / "tasks" / "story_sw.yaml").write_text(own_task)
     (pocket / "own" / "tasks" / "story_sw.jsonl").write_text('{"question": "w1", "answer": "w2"}')
@@ -85,15 +75,15 @@ def test_the_examples_of_the_page_work(pocket):
 
 def test_init_keeps_what_is_there(pocket):
     (pocket / "study.yml").write_text("mine")
-    result = call("init", "study")
+    result = layerswap("init", "study")
     assert (result.exit_code, "study.yml: exists; add --force" in result.output) == (2, True)
     assert (pocket / "study.yml").read_text() == "mine"
-    ok("init", "study", "--force")
+    output_of("init", "study", "--force")
     assert (pocket / "study.yml").read_text().startswith("# A study")
     (pocket / "folder").mkdir()
-    result = call("init", "recipe", "folder")
+    result = layerswap("init", "recipe", "folder")
     assert "folder: is a folder; name a file in it, such as folder/recipe.yml" in result.output
-    assert call("init", "studdy").exit_code == 2
+    assert layerswap("init", "studdy").exit_code == 2
 
 
 def test_the_page_says_what_the_schema_says():

@@ -107,8 +107,15 @@ def test_an_entry_that_is_wrong_is_named(tmp_path):
 
 def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
     included, code = tmp_path / "shared/_shared.yaml", tmp_path / "shared/own.py"
-    included.parent.mkdir()
-    included.write_text("doc_to_text: !function own.text\nnum_fewshot: 1\n")
+    inner = tmp_path / "shared/inner/deep.py"
+    inner.parent.mkdir(parents=True)
+    inner.write_text("x = 'x'\n")
+    text = (
+        "doc_to_text: !function own.text\ndoc_to_target: !function inner.deep.x\nnum_fewshot: 1\n"
+    )
+    included.write_text(text)
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints/one-checkpoint.yaml").write_text("task: one\n")  # a copy
     (tmp_path / "one.yaml").write_text("task: one\ninclude: shared/_shared.yaml\n")
     (tmp_path / "two.yaml").write_text("task: two\nnum_fewshot: 1\n")
     code.write_text("def text(doc): return 'x'\n")
@@ -118,11 +125,11 @@ def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
         return [contents.fingerprint(name) for name in ("one", "two")]
 
     seen = [hashes()]
-    for path, old, new in ((code, "'x'", "'y'"), (included, "1", "2")):
+    for path, old, new in ((code, "'x'", "'y'"), (inner, "'x'", "'y'"), (included, "1", "2")):
         path.write_text(path.read_text().replace(old, new))
         seen.append(hashes())
     ones, twos = zip(*seen, strict=True)
-    assert (len({*ones}), len({*twos})) == (3, 1)
+    assert (len({*ones}), len({*twos})) == (4, 1)
 
 
 def test_data_beside_a_task_counts(tmp_path, monkeypatch):

@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
+from tests.standins.command import layerswap
 from tests.standins.oracle import stored
 from tests.standins.scripted import write_jsonl
 from tests.standins.talkers import write_model
@@ -64,10 +63,8 @@ def run(config, out, *settings):
 
 
 def call(config, out, *settings):
-    """Train by the command; fail on a traceback."""
-    words = [word for setting in settings for word in ("--set", setting)]
-    words = ["train", str(config), "--out", str(out), *words]
-    return CliRunner().invoke(main, words, catch_exceptions=False)
+    words = (word for setting in settings for word in ("--set", setting))
+    return layerswap("train", config, "--out", out, *words)
 
 
 def equal_weights(one, other):

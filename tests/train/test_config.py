@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.tasks.catalog import list_tasks
 from ablations.train import model
 from ablations.train.config import read_config
 from ablations.train.trainer import training_arguments
+from tests.standins.command import output_of
 from tests.standins.tuned import train_adapter
 from tests.train.conftest import call, write_base, write_config
 
@@ -34,11 +33,12 @@ from tests.train.conftest import call, write_base, write_config
         (["data=[{hub: x, answer: '{a'}]"], "name a field in braces, such as {text}"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
-        (["samples"], "write NAME=VALUE"),
+        (["samples"], "write KEY=VALUE"),
         (["select={tasks: [layerswap_mgsm_ws]}"], "layerswap_mgsm_ws"),
         (["select={tasks: [layerswap_mbpp_en]}"], "skipped: needs --allow-code-execution"),
         (["select={tasks: [mmlu_abstract_algebra, blimp]}"], "select: blimp: a group; list its"),
-        (["select={tasks: [a]}", "regime=lora", "lora.use_dora=true"], "no prefix and no DoRA"),
+        (["select={tasks: [a]}", "regime=lora", "lora.use_dora=true"], "and use_dora is set; drop"),
+        (["select={tasks: [a]}", "regime={kind: prefix}"], "and the regime is prefix; drop"),
         # options of transformers and peft
         (["trainer.learning_rat=1"], "no option 'learning_rat'; did you mean 'learning_rate'?"),
         (["trainer.weight_decay=none", "trainer.bf16=7"], "trainer.bf16 is 7; write true or false"),
@@ -52,6 +52,7 @@ from tests.train.conftest import call, write_base, write_config
         (["lora.r=4"], "lora: is for regime: lora, and the regime is full"),
         (["regime=lora", "lora.rank=4"], "LoraConfig has no option 'rank'"),
         (["regime=lora", "lora.r=0"], "lora: peft refuses it"),
+        (["regime=lora", "lora.ensure_weight_tying=true"], "is merged twice"),
         (["regime=lora", "lora.init_lora_weights=pissa_niter_4"], "pissa_niter is random"),
         (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
         (["regime=lora", "lora.layer_replication=[[0, 2]]"], "layer_replication: is fixed"),
@@ -196,9 +197,7 @@ def test_a_preset_trains_a_stand_in(name, place, tmp_path, monkeypatch):
     base = "runs/pocket/base" if name.startswith("pocket/") else "llama"
     settings = ["samples=8", "held_out=1", "trainer.save_steps=1", "measure=false", "select=null"]
     options = [word for setting in settings for word in ("--set", setting)]
-    words = ["train", name, "--base", base, "--out", str(tmp_path / "out"), *options]
-    result = CliRunner().invoke(main, words)
-    assert result.exit_code == 0, result.output
+    output_of("train", name, "--base", base, "--out", tmp_path / "out", *options)
     record = json.loads((tmp_path / "out/training.json").read_text())
     assert record["finished"]
     assert sum(record["rows_by_source"].values()) == 8

@@ -5,13 +5,12 @@ import shutil
 
 import pytest
 import torch
-from click.testing import CliRunner
 
-from ablations.cli import main
 from ablations.models.find import find_model
 from ablations.study.files import read_experts_file
 from ablations.train.divergence import drift, hidden_states, measure
 from layerswap_method.errors import InputError
+from tests.standins.command import layerswap, output_of
 from tests.standins.oracle import stored
 from tests.standins.tuned import rewritten
 from tests.train.conftest import run, write_base, write_config, write_jsonl
@@ -63,19 +62,18 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
         moved(base, tmp_path / name, "model.layers.0.mlp.up_proj.weight", by)
     out = tmp_path / "out"
     texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
-    call = ["divergence", str(tmp_path / "one"), str(tmp_path / "two"), "--base", str(base)]
-    result = CliRunner().invoke(main, [*call, "--text", str(texts), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    words = ["divergence", tmp_path / "one", tmp_path / "two", "--base", base]
+    output_of(*words, "--text", texts, "--out", out)
     rows = json.loads((out / "divergence.json").read_text())["experts"]
     assert [row["expert"] for row in rows] == ["one", "two"]
     facts = read_experts_file(out / "experts.yml").facts()
     assert set(facts["one"]) == {"relative_norm", "drift"}
     assert facts["two"]["relative_norm"] == pytest.approx(2 * facts["one"]["relative_norm"])
     texts.write_text("{}\n")
-    result = CliRunner().invoke(main, [*call, "--text", str(texts), "--out", str(out)])
+    result = layerswap(*words, "--text", texts, "--out", out)
     assert (result.exit_code, "line 1: no field 'text'" in result.output) == (2, True)
     # Without text there is no drift.
-    assert CliRunner().invoke(main, [*call, "--out", str(out)]).exit_code == 0
+    output_of(*words, "--out", out)
     assert set(read_experts_file(out / "experts.yml").facts()["one"]) == {"relative_norm"}
 
 

@@ -243,7 +243,9 @@ def test_an_adapters_change_is_the_same_in_blocks(transposed, make_mix, tmp_path
     inputs, outputs = (200, 31) if transposed else (31, 200)
     save_file({"down": torch.randn(5, inputs), "up": torch.randn(outputs, 5)}, file)
     at = read_header(file)
-    change = LowRankChange(down=at["down"], up=at["up"], scaling=1.75, transposed=transposed)
+    change = LowRankChange(
+        down=at["down"], up=at["up"], scaling=1.75, transposed=transposed, module="m"
+    )
     changed = TensorMix(terms=(mix.terms[0].model_copy(update={"change": change}),))
     blocks, whole = [block for _, block in MixReader(changed).blocks()], MixReader(changed).read()
     assert len(blocks) > 1

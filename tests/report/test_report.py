@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from ablations.runner.results import OBSERVATIONS
 from ablations.study.labels import cell_names, merge_note, models_of, task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import BASELINES, level, study_of, write_run
-from tests.standins.command import layerswap
+from tests.standins.command import told
 
 VERDICTS = (BETTER, WORSE, SAME, UNCLEAR, ONE_MODEL, NO_RESULT)
 CODES = ("es", "fr", "de", "sw")
@@ -314,10 +315,7 @@ def test_a_report_replaces_its_own_files_and_no_other(one_pair, tmp_path):
             write_report(report, formats, tmp_path)
 
 
-def invoke(*arguments):
-    result = layerswap("report", *arguments)
-    assert "Traceback" not in result.output
-    return result.exit_code, result.output
+invoke = partial(told, "report")
 
 
 def test_the_command_writes_every_format_and_prints_the_answer(one_pair):

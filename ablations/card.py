@@ -44,7 +44,7 @@ LOG = logging.getLogger("layerswap")
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
-_NOT_IN_PLAN = {"non_layer", "layer_norms", "swap_modules", "weighting"}
+_NOT_IN_PLAN = {"non_layer", "layer_norms", "swap_modules", "weighting", "delta_blend"}
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
@@ -236,9 +236,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
             f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
             f"{', '.join(sorted(map(str, scored)))}; name another --cell"
         )
-    recipes = map(read_own_recipe, (document, cell.merge))
-    swaps = [recipe.parameters for recipe in recipes if isinstance(recipe, LayerSwapRecipe)]
-    shown = [str(parameters.model_dump(include=_NOT_IN_PLAN)) for parameters in swaps]
+    shown = [_beyond_plan(recipe) for recipe in (document, cell.merge)]
     plan = read_plan(model)
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
         shown = [describe_plan(plan), describe_plan(cell.plan)]
@@ -247,6 +245,16 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
             f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
             f"{shown[1]}; the folder has {shown[0]}"
         )
+
+
+def _beyond_plan(document: Mapping[str, Any]) -> str:
+    """Return what a recipe says besides its models and the layers."""
+    recipe = read_own_recipe(document)
+    if not isinstance(recipe, LayerSwapRecipe):
+        return str(document.get("merge_method"))
+    spec, models = recipe.parameters, [entry.parameters for entry in recipe.experts]
+    weights = sorted((str(model.role), model.weight) for model in models)
+    return f"{spec.model_dump(include=_NOT_IN_PLAN)}, {weights} of sides {spec.side_weights}"
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:

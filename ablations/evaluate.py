@@ -124,11 +124,10 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
     if result.summary.failed:
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
-    run = result.run
-    (cell,) = run.cells
+    (cell,) = result.run.cells
     # The folder has the tasks of earlier calls, too.
     own = tuple(task for task in cell.tasks if task.task in result.tasks)
-    run = run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
+    run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
     return SuiteResult(model, chosen, out, run)
 
 

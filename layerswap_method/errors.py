@@ -12,8 +12,6 @@ from contextlib import contextmanager
 
 import click
 
-_SIZES = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
-
 
 class LayerSwapError(click.ClickException):
     """Something failed that the user may not have caused: what, where, what to do. Exit code 1."""
@@ -87,11 +85,9 @@ def describe_error(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"
 
 
-def parse_size(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+def parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
     """Return the bytes of an option as mergekit writes it, such as 5B, 500M or 100000."""
-    if value is None:
-        return None
     match = re.fullmatch("([1-9][0-9]*)([KMB]?)", value.upper())
     if match is None:
         raise click.BadParameter(f"{value!r} is not a size; write bytes, or a number with K, M, B")
-    return int(match[1]) * _SIZES[match[2]]
+    return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[match[2]]

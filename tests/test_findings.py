@@ -74,6 +74,7 @@ def over_bases(other):
 MATH, BLEU, TWINS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
+USUAL = "real_model_layers:layer swap b=5 u=2"
 FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
 
 ROWS = {
@@ -97,10 +98,10 @@ ROWS = {
     "Is it the language expert that helps?": lambda: [
         compared("real_model_disjoint:layer swap", "real_model_permuted:layer swap"),
         *(real_model(f"real_model_{x}", "task expert")[0] for x in ("base", "other_language")),
-        compared("real_model_layers:layer swap b=5 u=2", "real_model_other_language:layer swap"),
+        compared(USUAL, "real_model_other_language:layer swap"),
     ],
     "Can the swap translate like the language expert?": lambda: [
-        comparison("real_model_translation", "smol_translate_twins_en_es", second, "layer swap")
+        comparison("real_model_own_tasks", "smol_translate_twins_en_es", second, "layer swap")
         for second in ("language expert", "soup")
     ],
     "Does a swap beat the math expert on five pocket bases?": lambda: (
@@ -129,16 +130,15 @@ ROWS = {
         *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [
-        *(
-            compared("real_model_far:layer swap", "real_model_layers:layer swap b=5 u=2", metric)
-            for metric in ("operation", "both_right")
-        ),
+        *real_model("real_model_lr_x3", "task expert"),
+        compared("real_model_lr_x3:layer swap", USUAL),
+        *(compared("real_model_far:layer swap", USUAL, m) for m in ("operation", "both_right")),
         comparison("expert_divergence", MATH, "task expert .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
     "And LoRA experts?": lambda: [
         *real_model("real_model_lora", "task expert"),
-        compared("real_model_lora:layer swap", "real_model_layers:layer swap b=5 u=2"),
+        compared("real_model_lora:layer swap", USUAL),
     ],
     "Can experts of two bases be swapped?": lambda: [
         comparison("different_bases", MATH, ".*task=same_size_1-3", ".*task=math_1-3")

@@ -14,15 +14,14 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Return key and value, read as YAML, of ``KEY=VALUE``; raises `InputError` without either."""
     key, _, value = (part.strip() for part in text.partition("="))
     if not key or not value:
-        raise InputError(f"--set {text}: write KEY=VALUE")
+        raise InputError(f"--set {text}: write KEY=VALUE, or KEY=null")
     return key, parse_yaml(value, f"--set {text}")
 
 
 def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return a file's content with every setting in its place; the schema checks it afterwards.
 
-    Raises:
-        InputError: for a key below a value that has no keys, or past the end of a list.
+    Raises `InputError` for a key below a value that has no keys, or past the end of a list.
     """
     changed = copy.deepcopy(document)
     for key, value in settings.items():
@@ -43,5 +42,5 @@ def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict
                 holder[name] = {}
             holder = holder[name]
             if rest and not isinstance(holder, dict | list):
-                raise InputError(f"--set {key}: {holder!r} has no keys")
+                raise InputError(f"--set {key}: {holder!r} has no keys; set the block above it")
     return changed

@@ -14,6 +14,7 @@ from ablations.scoring.observed import PROMPT_TRUNCATED
 from ablations.statistics.as_text import percent
 from ablations.study.identity import record_key
 from ablations.tasks.contents import TaskContents
+from layerswap_method.recipe.references import resolve_from
 
 MOST_CUT = 0.5
 """Share of cut prompts from which on a score is not that of the task."""
@@ -34,7 +35,8 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
 
 def _changed(run: Run) -> Iterator[str]:
     """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
-    evaluate, head = run.study.with_folders(run.path.joinpath).evaluate, run.head
+    study = run.study.with_folders(lambda path: resolve_from(path, run.path))
+    evaluate, head = study.evaluate, run.head
     cells = {k: c for c in run.cells for k in c.records.items()}
     folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):

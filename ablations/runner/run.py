@@ -287,10 +287,10 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         out, fault = there, "you have no permission to write there"
     elif head is not None and head.study.name != name:
         fault = f"holds a run of the study {head.study.name!r}, not of {name!r}"
-    elif not dry and records.holds_copy(out) and records.load_run(out).cells:
-        fault = "is a copy for readers, without records"
     elif head is None and (others := sorted(path.name for path in out.glob("[!.]*"))):
         fault = f"is not empty ({others[0]}) and is not a run folder"
+    elif head is not None and records.holds_copy(out) and records.load_run(out).cells:
+        fault = "is a copy for readers, without records"
     if fault:
         raise InputError(f"{out}: {fault}; choose another --out")
 
@@ -307,7 +307,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile(
-        study=plan.study.with_folders(lambda path: Path(os.path.relpath(path, out))),
+        study=plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve()))),
         experts=sources,
         cells=tuple(
             cell.model_copy(

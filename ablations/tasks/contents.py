@@ -40,8 +40,9 @@ class TaskContents:
         self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
         # Sorted and left out as in lm-eval's index.
-        found = [sorted(folder.rglob("*.yaml"), key=Path.as_posix) for folder in folders]
-        for path in itertools.chain(*found):
+        for path in itertools.chain(
+            *(sorted(f.rglob("*.yaml"), key=Path.as_posix) for f in folders)
+        ):
             files, content = _read(path) if ".ipynb_checkpoints" not in path.parts else ([], {})
             if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (files, content))

@@ -60,7 +60,7 @@ def lora_config(config: TrainConfig) -> LoraConfig:
     from peft import LoraConfig
 
     fixed = dict.fromkeys(_FIXED, "is fixed; leave it out")
-    fixed["ensure_weight_tying"] = "its change of tied embeddings is merged twice; leave it out"
+    fixed["ensure_weight_tying"] = "a change of tied embeddings would be merged twice; leave it out"
     options = check_options("lora", config.lora, LoraConfig, fixed)
     if "pissa_niter" in str(options.get("init_lora_weights")):  # drawn anew at every load
         raise InputError("lora.init_lora_weights: pissa_niter is random; write pissa")

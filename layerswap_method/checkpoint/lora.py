@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ _PREFIX = "base_model.model."
 _FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")
 
 _TEXT = re.compile(r"\b(?:language_)?model\.")
-"""Prefixes of a text model's modules: Gemma 3 has them in another order in its files."""
 
 _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
@@ -53,7 +52,7 @@ class LowRankChange(Frozen):
 
     `down` is ``lora_A`` (rank x inputs), `up` is ``lora_B`` (outputs x rank), `scaling` is alpha/r,
     or alpha/sqrt(r) with rank-stabilised LoRA. `transposed`: the tensor is stored inputs x outputs
-    (embeddings, GPT-2's Conv1D).
+    (embeddings, GPT-2's Conv1D). `module` is its name in a loaded model.
     """
 
     down: StoredTensor
@@ -61,7 +60,6 @@ class LowRankChange(Frozen):
     scaling: float
     transposed: bool
     module: str
-    """The module as it is loaded; a file may name its tensor otherwise."""
 
     def read(self, dtype: torch.dtype) -> torch.Tensor:
         """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""
@@ -95,7 +93,6 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
-    in_file = {_TEXT.sub("", name): name for name in shapes}
     changes: dict[str, LowRankChange] = {}
     odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
     for name, down in stored.items():
@@ -104,8 +101,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
             continue
         module, kind = match.groups()
         up = stored.get(f"{_PREFIX}{module}.{kind.replace('_A', '_B')}")
-        target = f"{module}.weight"
-        target = target if target in shapes else in_file.get(_TEXT.sub("", target), target)
+        target = _in_file(f"{module}.weight", shapes)
         if up is None:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
         rank = _pattern(adapter, config, "rank_pattern", module, config["r"])
@@ -205,9 +201,16 @@ def _pattern(
     return default
 
 
+def _in_file(name: str, names: Collection[str]) -> str:
+    """Return a tensor's name in the file; Gemma 3 has its prefixes in another order there."""
+    bare = _TEXT.sub("", name)
+    return name if name in names else next((n for n in names if _TEXT.sub("", n) == bare), name)
+
+
 def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
     """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
-    own = base.tensors.get(name.removeprefix(_PREFIX).replace(".base_layer.", "."))
+    plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    own = base.tensors.get(_in_file(plain, base.tensors))
     if ".base_layer." not in name or own is None or own.shape != copy.shape:
         return False
     return own.dtype != copy.dtype or same_content(own, copy)

@@ -24,6 +24,7 @@ from layerswap_method.checkpoint.compatible import (
     merge_problems,
     merge_warnings,
     own_problems,
+    ties,
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
@@ -108,9 +109,9 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
             if model.adapter is None:
                 continue
             is_tying = read_adapter_config(model.adapter).get("ensure_weight_tying")
-            if is_tying and any("lora_emb" in n for n in read_adapter_tensors(model.adapter)):
-                why = "peft would add its change of tied embeddings twice; train it without"
-                raise InputError(f"{reference}: ensure_weight_tying is set, and {why}")
+            tables = [name for name in read_adapter_tensors(model.adapter) if "lora_emb" in name]
+            if is_tying and tables and ties(read_checkpoint(reference, model.folder)):
+                raise InputError(f"{reference}: ensure_weight_tying doubles its tied embeddings")
             folder, adapter = (ModelPath(path=str(at)) for at in (model.folder, model.adapter))
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 merged = ModelReference(model=folder, lora=adapter).merged(

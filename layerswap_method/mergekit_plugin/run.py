@@ -105,7 +105,7 @@ def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
 @click.command(context_settings={"help_option_names": []})
 @click.argument("config_file", type=click.Path(path_type=Path))
 @click.argument("out_path")
-@click.option("--out-shard-size", callback=parse_size)
+@click.option("--out-shard-size", default="5B", callback=parse_size)
 @click.option("--copy-tokenizer/--no-copy-tokenizer", default=True)
 @click.option("--write-model-card/--no-write-model-card", default=True)
 @click.option("--lazy-unpickle/--no-lazy-unpickle")

@@ -43,7 +43,7 @@ PAIRS = [
     (SWAP, *[{"target_modules": ["c_attn", "wte"]}] * 2, "gpt2"),
     (SWAP, *[{"target_modules": ["q_proj", "embed_tokens"]}] * 2, "llama_tied"),
     # whose tensors have other names in the file than when they are loaded
-    (SWAP, *[{"target_modules": ".*language_model.*(q|down)_proj"}] * 2, "gemma3_vl"),
+    (SWAP, *[{"target_modules": ".*language_model.*(q_proj|embed_tokens)"}] * 2, "gemma3_vl"),
 ]
 
 

@@ -148,22 +148,24 @@ def test_scores_of_another_model_are_refused(model, scored):
 
 
 def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
-    def cell(*sources, models=("/one", "/other")):
-        merge = {"models": [{"model": str(name)} for name in models]}
-        return SimpleNamespace(label="b=2", plan=LayerPlan(sources), merge=merge)
+    recipe = yaml.safe_load((model / "mergekit_config.yml").read_text())
 
-    run = SimpleNamespace(path=tmp_path)
-    with pytest.raises(InputError, match="is a merge of other models than"):
-        check_same_model(run, cell("language", "task", models=(model, tmp_path)), model)
-    check_same_model(run, cell("language", "task"), model)
+    def check(*sources, **changes):
+        cell = SimpleNamespace(label="b=2", plan=LayerPlan(sources), merge={**recipe, **changes})
+        check_same_model(SimpleNamespace(path=tmp_path), cell, model)
+
+    roles = [{"model": str(tmp_path), "parameters": {"role": r}} for r in ("task", "language")]
+    check("language", "task")
+    for changes, message in (
+        ({"models": roles}, "is a merge of other models than"),
+        ({"parameters": {"non_layer": "task"}}, r"it has .*'non_layer': 'task'.*; the folder has"),
+        ({"parameters": {"task_weight": 3.0}}, r"of sides \(3.0, 1.0\)"),
+        ({"merge_method": "linear"}, "it has linear; the folder"),
+    ):
+        with pytest.raises(InputError, match=message):
+            check("language", "task", **changes)
     with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
-        check_same_model(run, cell("language", "language"), model)
-    other = yaml.safe_load((model / "mergekit_config.yml").read_text())
-    other["parameters"]["non_layer"] = "task"
-    scored = cell("language", "task")
-    scored.merge = other
-    with pytest.raises(InputError, match=r"it has .*'non_layer': 'task'.*; the folder has"):
-        check_same_model(run, scored, model)
+        check("language", "language")
 
 
 @pytest.mark.parametrize(

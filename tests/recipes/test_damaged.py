@@ -80,7 +80,6 @@ def never_a_traceback(data, trio, folder):
     path, out = folder / "recipe.yml", folder / "out"
     path.write_text(damage(data, document), encoding="utf-8")
     checked = layerswap("check", path, "--offline")
-    assert checked.exception is None or isinstance(checked.exception, SystemExit), checked.exception
     assert checked.exit_code in (0, 2), checked.output
     shutil.rmtree(out, ignore_errors=True)
     code = mergekit_yaml(path, out, "--quiet")

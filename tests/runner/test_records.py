@@ -19,6 +19,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
 from tests.standins.command import layerswap
+from tests.standins.experts import content
 from tests.standins.studies import study_document, write_yaml
 
 EXPERTS = {"task": ["math"], "language": {"sw": ["swahili"]}}
@@ -218,9 +219,9 @@ def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, expert
 
 def test_a_copy_for_readers_is_not_written_over(tmp_path):
     folder = Path(__file__).parents[2] / "ablations/results/keep_fraction"
-    copy = str(shutil.copytree(folder, tmp_path / "copy"))
-    before = {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()}
+    copy = shutil.copytree(folder, tmp_path / "copy")
+    before = content(copy)
     for command in (["report", copy, "--out", copy], ["run", "keep_fraction", "--out", copy]):
         result = layerswap(*command)
         assert (result.exit_code, "Error: " in result.output) == (2, True), result.output
-    assert {path: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
+    assert content(copy) == before

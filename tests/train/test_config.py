@@ -52,7 +52,7 @@ from tests.train.conftest import call, write_base, write_config
         (["lora.r=4"], "lora: is for regime: lora, and the regime is full"),
         (["regime=lora", "lora.rank=4"], "LoraConfig has no option 'rank'"),
         (["regime=lora", "lora.r=0"], "lora: peft refuses it"),
-        (["regime=lora", "lora.ensure_weight_tying=true"], "is merged twice"),
+        (["regime=lora", "lora.ensure_weight_tying=true"], "would be merged twice"),
         (["regime=lora", "lora.init_lora_weights=pissa_niter_4"], "pissa_niter is random"),
         (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
         (["regime=lora", "lora.layer_replication=[[0, 2]]"], "layer_replication: is fixed"),

@@ -40,9 +40,8 @@ class TaskContents:
         self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
         self._hashes: dict[str, str] = {}
         # Sorted and left out as in lm-eval's index.
-        for path in itertools.chain(
-            *(sorted(f.rglob("*.yaml"), key=Path.as_posix) for f in folders)
-        ):
+        found = [sorted(folder.rglob("*.yaml"), key=Path.as_posix) for folder in folders]
+        for path in itertools.chain(*found):
             files, content = _read(path) if ".ipynb_checkpoints" not in path.parts else ([], {})
             if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (files, content))

@@ -213,7 +213,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     """Check that the scores of a cell are of the model in a folder, as far as the run tells.
 
     A checkpoint that was evaluated as it is must have the same content still; of a merge in a study
-    the layers must come from the same experts' roles.
+    the layers, the experts' weights and other settings must be the same.
 
     Raises:
         InputError: where they are not.

@@ -131,8 +131,11 @@ ROWS = {
     ],
     "Does a swap break when experts moved far?": lambda: [
         *real_model("real_model_lr_x3", "task expert"),
-        compared("real_model_lr_x3:layer swap", USUAL),
-        *(compared("real_model_far:layer swap", USUAL, m) for m in ("operation", "both_right")),
+        *(
+            compared(f"real_model_{far}:layer swap", USUAL, metric)
+            for far in ("lr_x3", "far")
+            for metric in ("operation", "both_right")
+        ),
         comparison("expert_divergence", MATH, "task expert .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],

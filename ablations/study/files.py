@@ -91,10 +91,7 @@ class ExpertsFile(Described):
 
 
 def find_file(text: str, what: Literal["study", "experts"]) -> Path:
-    """Return the file that `text` names: a path, or a shipped one such as ``layer_count``.
-
-    Raises `InputError` when there is none.
-    """
+    """Return the file of a path or of a shipped name, or raise `InputError`."""
     path, folder = Path(text), STUDIES if what == "study" else STUDIES / "experts"
     shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     with contextlib.suppress(OSError):  # a name too long for a file

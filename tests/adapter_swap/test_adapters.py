@@ -109,8 +109,7 @@ def test_the_merge_of_the_swap_is_the_swap_of_the_merges(
     ours, plain = merged(given.base, out), stored(given.base)
     assert_near(ours, expected(swap, *both_merged(given)))
     plain = {n.replace("language_model.model.", "model.language_model."): plain[n] for n in plain}
-    changed = [n for n in ours.keys() & plain if not torch.equal(ours[n].float(), plain[n])]
-    assert changed
+    assert any(not torch.equal(ours[name].float(), plain[name]) for name in ours.keys() & plain)
 
 
 RECIPES = [
@@ -291,8 +290,7 @@ def document(base, make):
 
 def call(document, tmp_path, *more, out="out"):
     file = write_recipe(tmp_path / "recipe.yml", document)
-    arguments = ["swap-adapters", str(file), "--out", str(tmp_path / out), *more]
-    return layerswap(*arguments)
+    return layerswap("swap-adapters", file, "--out", tmp_path / out, *more)
 
 
 def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path, monkeypatch):

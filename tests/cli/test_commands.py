@@ -9,9 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
-from ablations.cli import main
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from tests.standins.command import layerswap
@@ -109,5 +107,6 @@ def test_version_says_what_is_installed():
 
 def test_a_place_may_begin_at_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    CliRunner(env={"HOME": str(tmp_path)}).invoke(main, ["init", "study", "~/mine.yml"])
+    monkeypatch.setenv("HOME", str(tmp_path))
+    layerswap("init", "study", "~/mine.yml")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.yml"]

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from click.testing import CliRunner
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ablations.cli.training import pocket
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import Stage
@@ -24,6 +22,7 @@ from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.cold import evaluate_cold
+from tests.standins.command import layerswap, output_of
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")
@@ -114,15 +113,14 @@ def test_a_moved_testbed_trains_nothing_and_a_second_build_does_nothing(copied, 
     for task in (copied / "tasks").glob("pocket_*.yaml"):
         assert str(copied) in task.read_text()
         assert str(tiny_pocket.root) not in task.read_text()
-    arguments = ["build", "--preset", "tiny", "--out", str(copied)]
+    words = ("pocket", "build", "--preset", "tiny", "--out", copied)
     claim = try_claim(copied, ".lock")
-    result = CliRunner().invoke(pocket, arguments)
+    result = layerswap(*words)
     assert (result.exit_code, "another build is writing to" in result.output) == (2, True)
     claim.release()
-    result = CliRunner().invoke(pocket, arguments)
-    assert result.exit_code == 0, result.output
-    assert f"{copied}: up to date, nothing to do" in result.output
-    assert f"tasks: {copied / 'tasks'}" in result.output
+    output = output_of(*words)
+    assert f"{copied}: up to date, nothing to do" in output
+    assert f"tasks: {copied / 'tasks'}" in output
     assert written_at(copied) == before
 
 

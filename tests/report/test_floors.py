@@ -89,9 +89,8 @@ def test_from_a_task_file_to_the_first_sentence(tmp_path):
 
     def run(floor):
         write_task(own, "words", own / "data.jsonl", metadata={"version": 1.0, "floor": floor})
-        files = [str(tmp_path / name) for name in ("study.yml", "experts.yml", "run")]
-        words = ["run", files[0], "--experts", files[1], "--backend", "hf", "--out", files[2]]
-        return layerswap(*words)
+        words = ["run", tmp_path / "study.yml", "--experts", tmp_path / "experts.yml"]
+        return layerswap(*words, "--backend", "hf", "--out", tmp_path / "run")
 
     refused = run({**LAST, "score": 3})
     assert refused.exit_code == 2

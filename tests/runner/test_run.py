@@ -31,7 +31,7 @@ def write_experts(path, models, tasks, names=NAMES):
 
 
 def cells_of(result):
-    return {cell.label: cell for cell in records.load_run(result.out).cells}
+    return {cell.label: cell for cell in result.run.cells}
 
 
 def how_of(result, what="weights"):
@@ -69,11 +69,15 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     assert {*how_of(live, "fallback").values()} == {None}
     assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
-    for file in (live.out / "run.json", *live.out.glob("records/*"), *cold.out.glob("records/*")):
+    for file in (
+        live.run.path / "run.json",
+        *live.run.path.glob("records/*"),
+        *cold.run.path.glob("records/*"),
+    ):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
 
     text = dry_run(
-        str(tmp_path / "small.yml"), RunOptions(experts=experts, out=live.out, backend="hf")
+        str(tmp_path / "small.yml"), RunOptions(experts=experts, out=live.run.path, backend="hf")
     )
     assert text.count("  finished") == 7
     assert "cost: none; every task of these cells is finished" in text
@@ -99,7 +103,7 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
     assert "tokenizer" in how_of(live, "fallback")["non_layer=language"]
     cold = run(tmp_path, experts, "cold", document, materialize=True)
     assert not cold.summary.failed
-    assert scores_by_label(live.out) == scores_by_label(cold.out)
+    assert scores_by_label(live.run.path) == scores_by_label(cold.run.path)
 
 
 def test_the_folder_of_another_study_is_refused(tmp_path, experts):

@@ -1,6 +1,7 @@
 """`layerswap card`: mergekit's card, completed, as huggingface_hub's own classes read it."""
 
 import shutil
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
 from tests.standins import merging
-from tests.standins.command import layerswap, output_of
+from tests.standins.command import output_of, told
 from tests.standins.scripted import DATA
 from tests.standins.talkers import write_model
 
@@ -49,9 +50,7 @@ def model(merged, tmp_path):
     return shutil.copytree(merged, tmp_path / "model")
 
 
-def card(*arguments):
-    result = layerswap("card", *arguments, "--offline")
-    return result.exit_code, result.output
+card = partial(told, "card", "--offline")
 
 
 def metadata(model):

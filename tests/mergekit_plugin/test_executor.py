@@ -19,7 +19,7 @@ from tests.standins.experts import assert_loads
 from tests.standins.merging import by_mergekit, linear_recipe, merge, merge_of, recipe, roles, write
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import train_adapter, tune
+from tests.standins.tuned import edited, train_adapter, tune
 from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
@@ -39,6 +39,7 @@ def speakers(tmp_path_factory):
         make_model("llama", root / name, seed, vocab_size=len(vocabulary))
         settings = {"chat_template": TEMPLATE} if name == "task" else {}
         save_word_tokenizer(root / name, vocabulary, **settings)
+    edited(root / "base", dtype="float32")  # and the tensors are bfloat16
     return SimpleNamespace(**{name: root / name for name in tokens}, tokens=tokens)
 
 
@@ -88,6 +89,7 @@ def test_rows_follow_their_tokens(tokenizer, non_layer, speakers, tmp_path, capl
         wanted[table][order[forced]] = held[speakers.tokens["language"].index(forced)]
     assert_same(stored(out), wanted)
     assert_loads(out)
+    assert json.loads((out / "config.json").read_text())["dtype"] == "bfloat16"
     record = json.loads((out / "layer_swap_plan.json").read_text())
     assert record["layers"] == [swap.of_layer(layer) for layer in range(LAYERS)]
 

@@ -12,7 +12,7 @@ import pytest
 from ablations.cli import main
 from ablations.gallery.find import recipe_files
 from layerswap_method.errors import LayerSwapError
-from tests.standins.command import layerswap
+from tests.standins.command import layerswap, output_of
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "ablations", "layerswap_method", "recipes", "tools")
@@ -157,8 +157,7 @@ def test_cheap_commands_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in cheap_commands(page):
         offline = ["--offline"] if words[0] == "check" else []
-        result = layerswap(*words, *offline)
-        assert result.exit_code == 0, (words, result.output)
+        output_of(*words, *offline)
 
 
 SHOWN = [

@@ -221,7 +221,6 @@ def test_a_copy_for_readers_is_not_written_over(tmp_path):
     folder = Path(__file__).parents[2] / "ablations/results/keep_fraction"
     copy = shutil.copytree(folder, tmp_path / "copy")
     before = content(copy)
-    for command in (["report", copy, "--out", copy], ["run", "keep_fraction", "--out", copy]):
-        result = layerswap(*command)
-        assert (result.exit_code, "Error: " in result.output) == (2, True), result.output
+    for words in (["report", copy], ["run", "keep_fraction"]):
+        assert layerswap(*words, "--out", copy).exit_code == 2
     assert content(copy) == before

@@ -110,10 +110,7 @@ def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
     inner = tmp_path / "shared/inner/deep.py"
     inner.parent.mkdir(parents=True)
     inner.write_text("x = 'x'\n")
-    text = (
-        "doc_to_text: !function own.text\ndoc_to_target: !function inner.deep.x\nnum_fewshot: 1\n"
-    )
-    included.write_text(text)
+    included.write_text("a: !function own.text\nb: !function inner.deep.x\nnum_fewshot: 1\n")
     (tmp_path / ".ipynb_checkpoints").mkdir()
     (tmp_path / ".ipynb_checkpoints/one-checkpoint.yaml").write_text("task: one\n")  # a copy
     (tmp_path / "one.yaml").write_text("task: one\ninclude: shared/_shared.yaml\n")

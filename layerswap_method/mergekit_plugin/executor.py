@@ -109,9 +109,9 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
             if model.adapter is None:
                 continue
             is_tying = read_adapter_config(model.adapter).get("ensure_weight_tying")
-            tables = [name for name in read_adapter_tensors(model.adapter) if "lora_emb" in name]
-            if is_tying and tables and ties(read_checkpoint(reference, model.folder)):
-                raise InputError(f"{reference}: ensure_weight_tying doubles its tied embeddings")
+            if is_tying and ties(read_checkpoint(reference, model.folder)):
+                names = (n for n in read_adapter_tensors(model.adapter) if "lora_embedding_A" in n)
+                InputError.raise_any(reference, [f"ensure_weight_tying doubles {n}" for n in names])
             folder, adapter = (ModelPath(path=str(at)) for at in (model.folder, model.adapter))
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 merged = ModelReference(model=folder, lora=adapter).merged(

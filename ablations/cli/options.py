@@ -163,16 +163,10 @@ def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
 
     `options` are the command's; `block` stands before their keys, such as ``evaluate.``.
     """
-    from ablations.machine.settings import parse_setting
+    from ablations.machine.settings import parse_settings
 
-    short = {f"{block}{key}": options.pop(name, None) for name, key in _SHORT.items()}
-    settings = {
-        key: str(value.absolute()) if isinstance(value, Path) else value
-        for key, value in short.items()
-        if value not in (None, ())
-    }
-    for key, value in map(parse_setting, options.pop("settings")):
-        if twice := next((known for known in settings if f"{known}.".startswith(f"{key}.")), ""):
-            raise click.UsageError(f"{twice} is set twice; leave one of the two out")
-        settings[key] = value
-    return settings
+    settings = dict[str, Any]()
+    for name, key in _SHORT.items():
+        if (value := options.pop(name, None)) not in (None, ()):
+            settings[block + key] = str(value.absolute()) if isinstance(value, Path) else value
+    return parse_settings(options.pop("settings"), settings)

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.strict_yaml import parse_yaml
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
-    """Return key and value, read as YAML, of ``KEY=VALUE``; raises `InputError` without either."""
-    key, _, value = (part.strip() for part in text.partition("="))
-    if not key or not value:
-        raise InputError(f"--set {text}: write KEY=VALUE, or KEY=null")
-    return key, parse_yaml(value, f"--set {text}")
+def parse_settings(texts: Iterable[str], known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return `known` and key -> value, read as YAML; raises `InputError` for a key set twice."""
+    settings = dict(known or {})
+    for text in texts:
+        key, _, value = (part.strip() for part in text.partition("="))
+        if not key or not value:
+            raise InputError(f"--set {text}: write KEY=VALUE, or KEY=null")
+        if twice := next((name for name in settings if f"{name}.".startswith(f"{key}.")), ""):
+            raise InputError(f"{twice} is set twice; leave one of the two out")
+        settings[key] = parse_yaml(value, f"--set {text}")
+    return settings
 
 
 def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

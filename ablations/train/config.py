@@ -11,7 +11,7 @@ from pydantic import Field, StrictBool, StrictStr, ValidationError, field_valida
 
 from ablations.engines.options import BackendChoice
 from ablations.gallery.find import find_recipe
-from ablations.machine.settings import parse_setting, with_settings
+from ablations.machine.settings import parse_settings, with_settings
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
@@ -262,7 +262,7 @@ def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
         if path.suffix or path.is_dir():
             raise InputError(f"{path}: no such file" if path.suffix else f"{path}: is a folder")
         path = find_recipe(f"experts/{text}.yml")
-    return _validate(with_settings(_read(path), dict(map(parse_setting, settings))), path)
+    return _validate(with_settings(_read(path), parse_settings(settings)), path)
 
 
 def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:

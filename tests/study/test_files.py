@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import yaml
 
-from ablations.machine.settings import parse_setting, with_settings
+from ablations.machine.settings import parse_settings, with_settings
 from ablations.models.find import find_model
 from ablations.runner.run import default_out
 from ablations.study.checks import study_problems
@@ -211,10 +211,10 @@ def test_primary_comparisons_name_what_the_study_has(tmp_path, primary, messages
 )
 def test_values_are_read_as_in_a_file(text, expected):
     if expected is not None:
-        assert parse_setting(text) == expected
+        assert parse_settings([text]) == dict([expected])
         return
     with pytest.raises(InputError, match="write KEY=VALUE"):
-        parse_setting(text)
+        parse_settings([text])
 
 
 def test_a_setting_reaches_every_kind_of_place():

@@ -34,6 +34,7 @@ from tests.train.conftest import call, write_base, write_config
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
         (["samples"], "write KEY=VALUE"),
+        (["seed=1", "seed=2"], "seed is set twice"),
         (["select={tasks: [layerswap_mgsm_ws]}"], "layerswap_mgsm_ws"),
         (["select={tasks: [layerswap_mbpp_en]}"], "skipped: needs --allow-code-execution"),
         (["select={tasks: [mmlu_abstract_algebra, blimp]}"], "select: blimp: a group; list its"),

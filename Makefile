@@ -99,7 +99,7 @@ different-bases: venv
 REAL := runs/smol_experts
 LANGUAGES ?= es fr sw
 STUDIES ?= real_model real_model_sum real_model_joint real_model_controls layer_count placement transition_zone \
-	expert_divergence peft peft_beside table_2
+	expert_divergence peft peft_beside table_2 non_layer
 LIMIT ?= 300
 , := ,
 train = for seed in $(SEEDS); do \
@@ -165,6 +165,17 @@ study-peft study-peft_beside: smol-experts
 	$(call train,es_prefix,language,$(prefix))
 	$(call train,fusion,joint,$(fusion))
 	$(BIN)/layerswap run $(@:study-%=%) $(others)
+
+# Experts that train embeddings and last norm, too: those of real_model leave them the base's.
+study-non_layer: smol
+	$(BIN)/layerswap smol build
+	$(call train,math_embeddings,math,--set regime=full)
+	$(call train,es_embeddings,language,--set regime=full)
+	$(BIN)/layerswap run real_model --limit $(LIMIT) --out runs/non_layer \
+		--set 'experts.task=$(call list,math_embeddings)' \
+		--set 'experts.language={es: $(call list,es_embeddings)}' \
+		--set 'evaluate.languages={es: [smol_math_twins_es]}' \
+		--set 'vary={bottom_layers: [5], top_layers: [2], non_layer: [average, task, language, base]}'
 
 study-table_2: smol-experts
 	$(call train,joint,joint)

@@ -23,15 +23,15 @@ from ablations.runner.run import FINGERPRINTS
 from ablations.scoring.observed import OBSERVED
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
+from ablations.study.documents import COUNTS
 from ablations.study.identity import Fingerprints
 from ablations.study.labels import cell_names
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
-from layerswap_method.plan import describe_plan
+from layerswap_method.plan import LayerPlan, describe_plan
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 
@@ -44,7 +44,7 @@ LOG = logging.getLogger("layerswap")
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
-_NOT_IN_PLAN = {"non_layer", "layer_norms", "swap_modules", "weighting", "delta_blend"}
+_IN_PLAN = {*COUNTS, "placement", "language_layers", "seed"}
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
@@ -231,36 +231,40 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     _, document = read_text_and_yaml(model / RECIPE)
     scored = {_place(name, run.path) for name in names}
     merged = {_place(name, None) for name in named_models(document)}
-    if merged - scored and all(isinstance(place, Path) for place in (*scored, *merged)):
+    # What is a folder on one side may be a hub id on the other.
+    if merged - scored and len({type(place) for place in merged ^ scored}) == 1:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
             f"{', '.join(sorted(map(str, scored)))}; name another --cell"
         )
-    shown = [_beyond_plan(recipe) for recipe in (document, cell.merge)]
     plan = read_plan(model)
+    sides = [_beyond_plan(recipe, plan, cell.plan) for recipe in (document, cell.merge)]
+    differing = [key for key in {**sides[0], **sides[1]} if sides[0].get(key) != sides[1].get(key)]
+    shown: list[Any] = [{key: side.get(key) for key in differing} for side in sides]
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
         shown = [describe_plan(plan), describe_plan(cell.plan)]
-    if len({*shown}) > 1:
+    if shown[0] != shown[1]:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
             f"{shown[1]}; the folder has {shown[0]}"
         )
 
 
-def _beyond_plan(document: Mapping[str, Any]) -> str:
-    """Return what a recipe says besides its models and the layers."""
-    recipe = read_own_recipe(document)
-    if not isinstance(recipe, LayerSwapRecipe):
-        return str(document.get("merge_method"))
-    spec, models = recipe.parameters, [entry.parameters for entry in recipe.experts]
-    weights = sorted((str(model.role), model.weight) for model in models)
-    return f"{spec.model_dump(include=_NOT_IN_PLAN)}, {weights} of sides {spec.side_weights}"
+def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[str, Any]:
+    """Return what a recipe says besides its models, and besides the layers if `plans` say them."""
+    if (recipe := read_own_recipe(document)) is not None:
+        document = recipe.model_dump(exclude={} if None in plans else {"parameters": _IN_PLAN})
+    models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
+    experts = [expert for expert in models if expert.get("role", "") is not None]
+    experts.sort(key=lambda expert: str(expert.get("role")))
+    rest = {key: document.get(key) for key in ("merge_method", "slices")}
+    return {**(document.get("parameters") or {}), **rest, "models": experts}
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:
-    """Return the folder of a model on this machine; what is none, such as a hub id, as it is."""
+    """Return the folder of a model on this machine; of what is none, a hub id, the name alone."""
     path = resolve_from(reference, folder)
-    return path.resolve() if is_folder(path) else reference
+    return path.resolve() if is_folder(path) else reference.partition("@")[0]
 
 
 def _shown(cell: CellRecord) -> list[tuple[TaskRecord, TaskScore]]:

@@ -186,21 +186,14 @@ def _title(name: str, evaluation: Evaluation) -> str:
 def _cells(evaluation: Evaluation) -> tuple[str, ...]:
     main, *others = [score for score in evaluation.scores if score.metric not in OBSERVED]
     also = (f"{_name(score, main)} {percent(score.value)}" for score in others)
-    shares = (_observed(evaluation, metric) for metric in (LANGUAGE_FIDELITY, TRUNCATED))
-    shown = ("" if share is None else percent(share) for share in shares)
-    return (_text(main), ", ".join(also), *shown, str(main.n))
-
-
-def _text(score: TaskScore) -> str:
-    return with_interval(score.value, score.interval, score.is_share)
+    known = {score.metric: percent(score.value) for score in evaluation.scores}
+    shares = (known.get(metric, "") for metric in (LANGUAGE_FIDELITY, TRUNCATED))
+    text = with_interval(main.value, main.interval, main.is_share)
+    return (text, ", ".join(also), *shares, str(main.n))
 
 
 def _name(score: TaskScore, main: TaskScore) -> str:
     return score.metric if score.metric != main.metric else score.filter.removesuffix("-extract")
-
-
-def _observed(evaluation: Evaluation, metric: str) -> float | None:
-    return next((s.value for s in evaluation.scores if s.metric == metric), None)
 
 
 def _notes(run: Run, tasks: Sequence[Task]) -> Iterator[str]:

@@ -32,8 +32,7 @@ from layerswap_method.errors import InputError
     "--languages", "Codes joined by commas, such as sw,te.  [default: the paper's en,ja,bn,sw,te]"
 )
 @names_option(
-    "--benchmarks",
-    "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]",
+    "--benchmarks", "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]"
 )
 @names_option(
     "--tasks",
@@ -106,9 +105,7 @@ def tasks() -> None:
 )
 @click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
 @click.option(
-    "--jobs",
-    type=COUNT,
-    help="Number of engines at once.  [default: 1; on Ray as many as fit]",
+    "--jobs", type=COUNT, help="Number of engines at once.  [default: 1; on Ray as many as fit]"
 )
 @click.option("--dry-run", is_flag=True, help="List cells, layers and tokens; run nothing.")
 @click.option(

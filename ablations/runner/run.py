@@ -32,13 +32,7 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.study.cells import selected
 from ablations.study.describe import counted, describe_plan
 from ablations.study.documents import with_references
-from ablations.study.files import (
-    ExpertsFile,
-    StudyFile,
-    find_file,
-    folder_words,
-    read_study,
-)
+from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
 from ablations.study.labels import cell_names
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictStr
+from pydantic import Field, StrictInt, StrictStr
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
@@ -107,7 +107,7 @@ class EvaluationSettings(Protocol):
     data_dir: Path | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
 
-    limit: int | None = Field(default=None, ge=1)
+    limit: StrictInt | None = Field(default=None, ge=1)
     """Items per task, from the first; null for all. Without it, what the experts file says, or
     all."""
 

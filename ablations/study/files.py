@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, StrictStr, ValidationError, model_validator
+from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
@@ -78,7 +78,7 @@ class ExpertsFile(Described):
     """Tasks in place of `evaluate.tasks` of the study. As ``{pocket_math_sw: layerswap_mgsm_sw}``
     it replaces single tasks, in the whole study."""
 
-    limit: int | None = Field(default=None, ge=1)
+    limit: StrictInt | None = Field(default=None, ge=1)
     """Items per task, from the first, where the study does not say `evaluate.limit`."""
 
     options: EngineOptions = EngineOptions()

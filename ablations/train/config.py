@@ -24,6 +24,8 @@ _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "re
 _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
 """Kind of source -> the fields that it has besides `weight`."""
 
+_Scalar = StrictStr | bool | int | float
+
 
 class Source(Frozen):
     """Rows to train on: a file (`path`), a data set (`hub`), the `pocket` world or a `config`."""
@@ -53,7 +55,7 @@ class Source(Frozen):
     messages: StrictStr | None = None
     """Field with a list of ``{role, content}``, in place of `prompt` and `answer`. The loss is on
     the messages of the assistant."""
-    where: dict[StrictStr, tuple[StrictStr, ...] | StrictStr] = Field(default_factory=dict)
+    where: dict[StrictStr, tuple[_Scalar, ...] | _Scalar] = Field(default_factory=dict)
     """Field -> value or values; other rows are left out. A field that is missing is an error."""
 
     @property

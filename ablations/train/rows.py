@@ -147,7 +147,7 @@ def _parse(row: Any) -> dict[str, Any]:
     """Return a row of `_read` as an object; ValueError says what is wrong with it."""
     if isinstance(row, str):
         try:
-            row = json.loads(text := row.encode("latin-1").decode())
+            row = json.loads(text := row.encode("latin-1").decode("utf-8-sig"))
             if "\\u" in text:
                 json.dumps(row, ensure_ascii=False).encode()  # half of a character is no text
         except (ValueError, RecursionError) as error:
@@ -166,7 +166,7 @@ def _usable_rows(source: Source, rows: Sequence[Any]) -> list[int]:
         try:
             row = _parse(read)
             if not all(
-                str(_value(row, field)) in ((values,) if isinstance(values, str) else values)
+                _value(row, field) in (values if isinstance(values, tuple) else (values,))
                 for field, values in source.where.items()
             ):
                 continue

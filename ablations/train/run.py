@@ -89,7 +89,7 @@ def train_expert(
         lora_config(config)
     request = None
     if config.select is not None:
-        request = selection_request(config.select, isolation)
+        request = selection_request(config.select, isolation, config.template == "chat")
     state = processes()
     with status_line():
         with state.main_process_first():  # which downloads

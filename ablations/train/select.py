@@ -24,7 +24,7 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def selection_request(select: Select, isolation: Isolation | None = None) -> EvaluationRequest:
+def selection_request(select: Select, isolation: Isolation | None, chat: bool) -> EvaluationRequest:
     """Return what every checkpoint is evaluated on; check what can be checked before training.
 
     `isolation` is the sandbox of programs that models write; None leaves such tasks out.
@@ -38,6 +38,7 @@ def selection_request(select: Select, isolation: Isolation | None = None) -> Eva
         include_path=None if select.include_path is None else Path(select.include_path),
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
+        apply_chat_template=chat,
         isolation=isolation,
     )
     resolve_backend(select.backend)

@@ -150,21 +150,38 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
     recipe = yaml.safe_load((model / "mergekit_config.yml").read_text())
 
     def check(*sources, **changes):
-        cell = SimpleNamespace(label="b=2", plan=LayerPlan(sources), merge={**recipe, **changes})
+        plan = LayerPlan(sources) if sources else None
+        cell = SimpleNamespace(label="b=2", plan=plan, merge={**recipe, **changes})
         check_same_model(SimpleNamespace(path=tmp_path), cell, model)
 
-    roles = [{"model": str(tmp_path), "parameters": {"role": r}} for r in ("task", "language")]
+    def experts(*references, **parameters):
+        roles = zip(("task", "language"), references, strict=True)
+        return [{"model": str(e), "parameters": {"role": r, **parameters}} for r, e in roles]
+
     check("language", "task")
+    given = [entry["model"] for entry in recipe["models"]]
+    base = {"base_model": str(tmp_path)}
+    share = {"placement": "delta_share", "delta_unit": "module"}
     for changes, message in (
-        ({"models": roles}, "is a merge of other models than"),
-        ({"parameters": {"non_layer": "task"}}, r"it has .*'non_layer': 'task'.*; the folder has"),
-        ({"parameters": {"task_weight": 3.0}}, r"of sides \(3.0, 1.0\)"),
-        ({"merge_method": "linear"}, "it has linear; the folder"),
+        ({"models": experts(tmp_path, tmp_path)}, "is a merge of other models than"),
+        ({"models": experts(*given, weight=0.5)}, r"'weight': 0.5.*; the folder has .*: 1.0"),
+        ({"parameters": {"non_layer": "task"}}, "has {'non_layer': 'task'}; the folder has"),
+        ({**base, "parameters": share}, "has {'delta_unit': 'module'}"),
+        ({"parameters": {"task_weight": 3.0}}, "has {'task_weight': 3.0}; the folder has"),
+        ({"merge_method": "linear"}, "'merge_method': 'linear'"),
     ):
         with pytest.raises(InputError, match=message):
             check("language", "task", **changes)
+    with pytest.raises(InputError, match="'placement': 'delta_share'"):
+        check(**base, parameters=share)
     with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
         check("language", "language")
+    of_the_hub = {"models": experts("org/math", "org/es@1"), "base_model": "org/math"}
+    (model / "mergekit_config.yml").write_text(yaml.safe_dump({**recipe, **of_the_hub}))
+    check("language", "task")  # here they are folders
+    check("language", "task", **of_the_hub)
+    with pytest.raises(InputError, match=r"of other models than .*: org/math, org/sw;"):
+        check("language", "task", **{**of_the_hub, "models": experts("org/math", "org/sw@1")})
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,7 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monk
         (("--languages", " , "), ("has no name",)),
         (("--set", "temprature=1"), ("evaluate: temprature: unknown key",)),
         (("--set", "gen_kwargs={top_k: 20}"), ("have no effect without sampling",)),
+        (("--set", "limit=true"), ("limit: must be a whole number, not True",)),
         (("--set", "limit=1", "--limit", "2"), ("limit is set twice",)),
         (("--set", "options={batch_size: 4}", "--dtype", "auto"), ("options.dtype is set twice",)),
         (("--set", "tasks=[a]", "--tasks", "b"), ("tasks is set twice",)),

@@ -16,6 +16,7 @@ from layerswap_method.methods.read import (
 )
 from layerswap_method.recipe.references import find_model_files, syntax_problem
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
+from tests.standins.merging import linear_recipe, revert_recipe
 
 TASK, LANGUAGE = ({"model": role, "parameters": {"role": role}} for role in ("task", "language"))
 SWAP = {
@@ -24,17 +25,8 @@ SWAP = {
     "models": [TASK, LANGUAGE, {"model": "base"}],
     "parameters": {},
 }
-REVERT = {
-    "merge_method": "delta_revert",
-    "base_model": "base",
-    "models": [{"model": "task"}],
-    "parameters": {"bottom_layers": 3},
-}
-LINEAR = {
-    "merge_method": "linear",
-    "base_model": "a",
-    "models": [{"model": name, "parameters": {"weight": 1}} for name in "ab"],
-}
+REVERT = revert_recipe("task", "base", {"bottom_layers": 3})
+LINEAR = linear_recipe("ab")
 
 
 def test_a_recipe_is_read_as_it_stands():

@@ -25,6 +25,7 @@ from ablations.statistics.corpus import corpus_metric
 from ablations.study.cells import expand
 from ablations.study.checks import expert_names
 from ablations.study.schema import Study
+from tests.standins.studies import study_document
 
 NUM_LAYERS = 8
 BASELINES = ["base", "task_expert", "language_expert", "soup"]
@@ -125,21 +126,13 @@ def _translation(doc, ability, rng):
 
 def study_of(**changes):
     """Return a study on the pocket experts with `changes`; its tasks are in no folder."""
-    study = Study.model_validate(
-        {
-            "name": "made_up",
-            "question": "Does it matter? <b> & 100 % of $x_1$",
-            "source": "arXiv 2410.01335, section 4.2",
-            "recipe": {
-                "merge_method": "layer_swap",
-                "models": [{"model": "task"}, {"model": "language"}],
-                "base_model": "base",
-                "parameters": {"bottom_layers": 1, "top_layers": 1},
-            },
-            "experts": {"task": ["math"], "language": ["swahili"]},
-            "evaluate": {"tasks": ["pocket_math_sw", "pocket_math_en"]},
-            **changes,
-        }
-    )
+    document = {
+        "name": "made_up",
+        "question": "Does it matter? <b> & 100 % of $x_1$",
+        "source": "arXiv 2410.01335, section 4.2",
+        "evaluate": {"tasks": ["pocket_math_sw", "pocket_math_en"]},
+        **{"baseline": [], "vary": {}, **changes},
+    }
+    study = Study.model_validate(study_document(**document))
     evaluate = study.evaluate.model_copy(update={"include_path": "nowhere"})
     return study.model_copy(update={"evaluate": evaluate})

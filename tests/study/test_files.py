@@ -9,12 +9,7 @@ from ablations.machine.settings import parse_settings, with_settings
 from ablations.models.find import find_model
 from ablations.runner.run import default_out
 from ablations.study.checks import study_problems
-from ablations.study.files import (
-    STUDIES,
-    find_file,
-    read_experts_file,
-    read_study,
-)
+from ablations.study.files import STUDIES, find_file, read_experts_file, read_study
 from layerswap_method.errors import InputError
 from tests.standins.studies import study_document, write_yaml
 

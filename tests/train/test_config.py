@@ -190,8 +190,7 @@ SOME = ["math_1", "swahili_1", "regimes/swahili_disjoint", "regimes/fusion_swahi
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize(
-    "name",
-    [*SOME, *(pytest.param(n, marks=pytest.mark.slow) for n in PRESETS if n not in SOME)],
+    "name", [*SOME, *(pytest.param(n, marks=pytest.mark.slow) for n in PRESETS if n not in SOME)]
 )
 def test_a_preset_trains_a_stand_in(name, place, tmp_path, monkeypatch):
     monkeypatch.chdir(place)

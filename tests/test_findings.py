@@ -130,13 +130,13 @@ ROWS = {
         *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [
+        *real_model("real_model_lr_tenth", "task expert"),
         *real_model("real_model_lr_x3", "task expert"),
         *(
             compared(f"real_model_{far}:layer swap", USUAL, metric)
             for far in ("lr_x3", "far")
             for metric in ("operation", "both_right")
         ),
-        comparison("expert_divergence", MATH, "task expert .*", FAR),
         comparison("expert_divergence", MATH, "task expert .*", NEAR),
     ],
     "And LoRA experts?": lambda: [

@@ -20,7 +20,7 @@ BEGIN = "<!-- The tables below are made by: python -m tools.gallery_tables --wri
 
 _SECTIONS = {
     "": "The paper's recipes",
-    "community": "Community: public experts that share a base",
+    "community": "Public experts that share a base",
     "different_bases": "Experts of different bases",
     "modules": "Attention or MLP only",
     "placements": "Where the swapped layers sit",
@@ -48,7 +48,7 @@ def index_text(root: Path) -> str:
     for folder in [name for name in order if name in recipes]:
         head = "| recipe | what | settings |"
         rule = "|" + "---|" * 3
-        title = _SECTIONS.get(folder, folder)
+        title = _SECTIONS.get(folder, folder) + (f": `{folder}/`" if folder else "")
         tables.append("\n".join([f"## {title}", "", head, rule, *recipes[folder]]))
     return "\n\n".join(tables) + "\n"
 
@@ -68,8 +68,7 @@ def page_text(readme: Path) -> str:
 def _row(name: str, text: str) -> str:
     """Return a row; `what` without the layers, which are in the settings."""
     what = re.split(r"[:,] (?:middle )?layers \d|; ", read_header(text).get("What", ""))[0]
-    short = name.removesuffix(".yml")
-    cells = (f"[{short}]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
+    cells = (f"[{Path(name).stem}]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

@@ -229,8 +229,8 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
             )
         return
     _, document = read_text_and_yaml(model / RECIPE)
-    scored = {_place(name, run.path) for name in names}
-    merged = {_place(name, None) for name in named_models(document)}
+    scored = {_place(part, run.path) for name in names for part in name.split("+")}
+    merged = {_place(part, None) for name in named_models(document) for part in name.split("+")}
     # What is a folder on one side may be a hub id on the other.
     if merged - scored and len({type(place) for place in merged ^ scored}) == 1:
         raise InputError(
@@ -262,7 +262,7 @@ def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:
-    """Return the folder of a model on this machine; of what is none, a hub id, the name alone."""
+    """Return the folder of a model or adapter here; of what is none, a hub id, the name alone."""
     path = resolve_from(reference, folder)
     return path.resolve() if is_folder(path) else reference.partition("@")[0]
 

@@ -160,28 +160,31 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
 
     check("language", "task")
     given = [entry["model"] for entry in recipe["models"]]
-    base = {"base_model": str(tmp_path)}
     share = {"placement": "delta_share", "delta_unit": "module"}
     for changes, message in (
         ({"models": experts(tmp_path, tmp_path)}, "is a merge of other models than"),
         ({"models": experts(*given, weight=0.5)}, r"'weight': 0.5.*; the folder has .*: 1.0"),
         ({"parameters": {"non_layer": "task"}}, "has {'non_layer': 'task'}; the folder has"),
-        ({**base, "parameters": share}, "has {'delta_unit': 'module'}"),
+        ({"base_model": str(tmp_path), "parameters": share}, "has {'delta_unit': 'module'}"),
         ({"parameters": {"task_weight": 3.0}}, "has {'task_weight': 3.0}; the folder has"),
         ({"merge_method": "linear"}, "'merge_method': 'linear'"),
     ):
         with pytest.raises(InputError, match=message):
             check("language", "task", **changes)
     with pytest.raises(InputError, match="'placement': 'delta_share'"):
-        check(**base, parameters=share)
+        check(base_model=str(tmp_path), parameters=share)
     with pytest.raises(InputError, match=r"is another merge than .* 2 layers: language 0-1;"):
         check("language", "language")
-    of_the_hub = {"models": experts("org/math", "org/es@1"), "base_model": "org/math"}
+    of_the_hub = {"models": experts("org/math", "org/math@1+org/es"), "base_model": "org/math"}
     (model / "mergekit_config.yml").write_text(yaml.safe_dump({**recipe, **of_the_hub}))
     check("language", "task")  # here they are folders
     check("language", "task", **of_the_hub)
+    other = {**of_the_hub, "models": experts("org/math", "org/math@1+org/sw@2")}
     with pytest.raises(InputError, match=r"of other models than .*: org/math, org/sw;"):
-        check("language", "task", **{**of_the_hub, "models": experts("org/math", "org/sw@1")})
+        check("language", "task", **other)
+    adapted = {**recipe, "models": experts(given[0], "+".join(given))}
+    (model / "mergekit_config.yml").write_text(yaml.safe_dump(adapted))
+    check("language", "task", models=experts(given[0], "+".join(f"{path}/." for path in given)))
 
 
 @pytest.mark.parametrize(

@@ -197,12 +197,13 @@ def render_markdown(report: Report) -> str:
 
 
 def render_latex(report: Report) -> str:
-    r"""Return every table (booktabs, longtable) and figure as LaTeX.
+    r"""Return every table (booktabs, longtable) and figure as LaTeX, as wide as the page at most.
 
-    To use: ``\usepackage{amssymb,booktabs,graphicx,longtable}``, then ``\input{tables.tex}``.
+    To use: ``\usepackage{amssymb,array,booktabs,graphicx,longtable}`` and ``\input{tables.tex}``.
     """
     parts = [f"% Tables and figures of the study {_latex(report.name)}."]
-    parts.append("% Needs \\usepackage{amssymb,booktabs,graphicx,longtable}.")
+    parts.append("% Needs \\usepackage{amssymb,array,booktabs,graphicx,longtable}.")
+    parts.append("\\begingroup\\footnotesize\\setlength{\\tabcolsep}{2pt}")
     for frame in report.tables:
         title, key = frame.attrs["title"], frame.attrs["key"]
         shown = frame.map(_latex).rename(columns=lambda name: _latex(str(name)))
@@ -210,11 +211,12 @@ def render_latex(report: Report) -> str:
             shown.style.hide(axis="index").to_latex(
                 hrules=True,
                 environment="longtable",
-                column_format="l" + "r" * (len(frame.columns) - 1),
+                column_format=_column_format(frame),
                 caption=_latex(f"{title}. {' '.join(frame.attrs['notes'])}"),
                 label=f"tab:{report.name}-{key}",
             )
         )
+    parts.append("\\endgroup")
     for figure in report.figures:
         parts.append(
             "\\begin{figure}[htbp]\n  \\centering\n"
@@ -223,6 +225,21 @@ def render_latex(report: Report) -> str:
             f"  \\label{{fig:{report.name}-{figure.key}}}\n\\end{{figure}}\n"
         )
     return "\n".join(parts)
+
+
+def _column_format(frame: pd.DataFrame) -> str:
+    """Return columns of LaTeX that share a line of about 80 letters by what each needs."""
+    needs = []
+    for name in frame.columns:
+        texts = [str(name), *frame[name]]
+        word = max(len(word) for text in texts for word in [*text.split(), ""])
+        needs.append(max(word, min(16, max(map(len, texts)))) + 2)
+    shares = [(1 - 0.013 * len(needs)) * need / max(80, sum(needs)) for need in needs]
+    sides = ["right"] + ["left"] * (len(shares) - 1)
+    return "".join(
+        f">{{\\ragged{side}\\arraybackslash}}p{{{share:.3f}\\linewidth}}"
+        for side, share in zip(sides, shares, strict=True)
+    )
 
 
 _LATEX = {

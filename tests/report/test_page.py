@@ -1,6 +1,8 @@
-"""The page in a real browser: sorting, filtering, silence."""
+"""The page in a real browser: sorting, filtering, silence. The tables in real LaTeX."""
 
+import re
 import shutil
+import subprocess
 
 import pytest
 from playwright.sync_api import sync_playwright
@@ -84,3 +86,15 @@ def test_the_page_says_nothing_and_loads_nothing(browser, file):
         page.evaluate("document.body.append(Object.assign(new Image(), {src: 'x.png'}))")
     assert "Content Security Policy" in refused.value.text
     page.close()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
+def test_tables_and_figures_compile_and_are_as_wide_as_a_page(nine_pairs, tmp_path):
+    write_report(make_report(nine_pairs), ["latex"], tmp_path)
+    packages = re.findall(r"^% Needs (.*)\.$", (tmp_path / "tables.tex").read_text(), re.MULTILINE)
+    body = r"\begin{document}\input{tables.tex}\end{document}"
+    (tmp_path / "paper.tex").write_text(rf"\documentclass{{article}}{packages[0]}{body}")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    for _ in range(2):  # a longtable has its widths from the run before
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert not re.findall(r"Overfull .*in alignment.*", done.stdout)

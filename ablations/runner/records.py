@@ -113,11 +113,6 @@ class CellRecord(Cell):
         """The engine that really ran."""
         return self.tasks[0].evaluation.backend
 
-    def evaluation(self) -> Evaluation:
-        """Return the scores of all tasks as one evaluation, without samples."""
-        first = self.tasks[0].evaluation
-        return first.model_copy(update={"scores": self.scores, "notes": self.notes})
-
 
 class Failure(Frozen):
     """Why a task of a model failed the last time it was tried."""

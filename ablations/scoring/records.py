@@ -15,7 +15,6 @@ from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
 from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
-from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
 
 Backend = Literal["hf", "vllm"]
@@ -165,22 +164,10 @@ class Evaluation(Frozen):
     notes: tuple[str, ...] = ()
     """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""
 
-    def score(self, task: str, metric: str | None = None, filter: str | None = None) -> TaskScore:
-        """Return the first score of `task` (of `metric` and `filter`, if given).
-
-        Raises:
-            InputError: when there is none.
-        """
-        own = [score for score in self.scores if score.task == task]
-        for score in own:
-            if metric in (None, score.metric) and filter in (None, score.filter):
-                return score
-        problem = f"task {task!r} has no score {metric},{filter}; it has "
-        names = {f"{score.metric},{score.filter}" for score in own}
-        if not own:
-            names = {score.task for score in self.scores}
-            problem = f"task {task!r} was not evaluated{nearest(task, names)}; evaluated were "
-        raise InputError(f"{self.model}: {problem}{', '.join(sorted(names))}")
+    def score(self, task: str, metric: str | None = None) -> TaskScore:
+        """Return the first score of `task`, or of its `metric`, which must be there."""
+        own = (score for score in self.scores if score.task == task)
+        return next(score for score in own if metric in (None, score.metric))
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""

@@ -20,6 +20,7 @@ from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import format_layers, parse_layers, runs_of
+from layerswap_method.recipe.references import map_texts
 
 COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 """The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""
@@ -243,8 +244,4 @@ def unmerged(merge: Mapping[str, Any]) -> str | None:
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return a recipe, or a part of one, with texts that are keys of `references` replaced."""
-    if isinstance(value, Mapping):
-        return {key: with_references(inner, references) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [with_references(inner, references) for inner in value]
-    return references.get(value, value) if isinstance(value, str) else value
+    return map_texts(value, lambda text: references.get(text, text))

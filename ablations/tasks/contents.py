@@ -17,7 +17,7 @@ import yaml
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
 from layerswap_method.errors import InputError
-from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.references import is_there, map_texts
 
 _MOST_FILES = 10_000
 """Most files of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
@@ -144,7 +144,7 @@ def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """Return the content with every local file or folder of data as a hash of what is in it."""
     options = _with_local(config.get("dataset_kwargs") or {}, _hash_local)
-    source = _map_texts(config.get("dataset_path"), _hash_local)
+    source = map_texts(config.get("dataset_path"), _hash_local)
     return {**config, "dataset_kwargs": options, "dataset_path": source}
 
 
@@ -163,12 +163,4 @@ def _hash_local(text: str) -> str:
 
 def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
     named = {key: options[key] for key in ("data_files", "data_dir") if key in options}
-    return {**options, **_map_texts(named, change)}
-
-
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _map_texts(inner, change) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_map_texts(inner, change) for inner in value]
-    return change(value) if isinstance(value, str) else value
+    return {**options, **map_texts(named, change)}

@@ -35,7 +35,7 @@ from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
 from layerswap_method.recipe.document import Recipe
-from layerswap_method.recipe.references import Model, find_model_files
+from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import copy_files, donor_files, write_config
 from layerswap_method.write.files import write_json, write_text
@@ -183,7 +183,8 @@ def _configuration(
         parameters = {"plan": measured.plan.to_text(), **sides, **same}
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
-        tokenizer = type(tokenizer).model_validate(_placed(tokenizer.model_dump(), folders))
+        placed = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))
+        tokenizer = type(tokenizer).model_validate(placed)
     # Rounded once, when it is written: what is compared is then what was measured.
     written = recipe.written_dtype
     kinds = {t.torch_name for c in checkpoints for t in c.tensors.values()} | {written}
@@ -199,15 +200,6 @@ def _configuration(
         }
     )
     return config, record, lines
-
-
-def _placed(value: Any, folders: Mapping[str, Any]) -> Any:
-    """Return a block of a recipe with the folders of the models that it names."""
-    if isinstance(value, Mapping):
-        return {key: _placed(item, folders) for key, item in value.items()}
-    if isinstance(value, str) and value in folders:
-        return str(folders[value])
-    return value
 
 
 def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: Any) -> Iterator[str]:

@@ -172,3 +172,12 @@ def named_models(template: Mapping[str, Any]) -> Iterator[str]:
         for entry in value if isinstance(value, list) else [value]:
             if isinstance(entry, Mapping):
                 yield from named_models(entry)
+
+
+def map_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a part of a document with `change` of every text in it; keys stay."""
+    if isinstance(value, Mapping):
+        return {key: map_texts(inner, change) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [map_texts(inner, change) for inner in value]
+    return change(value) if isinstance(value, str) else value

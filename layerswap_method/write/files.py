@@ -12,7 +12,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -46,7 +46,7 @@ def write_files(
 
     They are on the disk when this returns. `threads` tensors are written at once, what is no copy
     is computed on `device`, and with `resume` finished files are left alone. Raises `InputError` if
-    an input is gone or was written anew; `LayerSwapError` if a file cannot be written.
+    an input is gone or was written anew; `LayerSwapError` where the disk is too small.
     """
     files = layout.files
     folder = files[0].path.parent
@@ -56,13 +56,11 @@ def write_files(
         left.unlink()
     _check_space(folder, sum(file.nbytes for file in waiting))
     for file in waiting:
-        with _in_one_message(file.path):
-            _write_file(file, threads, device, advance)
+        _write_file(file, threads, device, advance)
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
     if len(files) > 1:
-        with _in_one_message(folder / INDEX):
-            write_json(folder / INDEX, layout.index)
+        write_json(folder / INDEX, layout.index)
 
 
 def verify_files(
@@ -205,16 +203,6 @@ def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
     while left:
         done = os.pwrite(out, left, place)
         left, place = left[done:], place + done
-
-
-@contextmanager
-def _in_one_message(file: Path) -> Iterator[None]:
-    try:
-        yield
-    except InterruptedError:
-        raise
-    except OSError as error:
-        raise LayerSwapError(f"{file}: cannot be written: {error.strerror}") from error
 
 
 def _check_space(folder: Path, needed: int) -> None:

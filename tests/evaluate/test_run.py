@@ -315,15 +315,3 @@ def test_more_than_a_few_percent_cut_off_are_noted(truncated, is_noted):
     *noted, repeated = record_notes(SimpleNamespace(cells=[cell], study=study_of()))
     assert [text.startswith(note) for text in noted] == [True] * is_noted
     assert repeated.endswith("a standard deviation of up to 1.0.")  # of the metric that is shown
-
-
-@pytest.mark.parametrize(
-    ("task", "metric", "message"),
-    [
-        ("pocket_mat", None, "'pocket_mat' was not evaluated; did you mean 'pocket_math'"),
-        ("pocket_math", "acc", "no score acc,None; it has exact_match,none"),
-    ],
-)
-def test_a_score_that_is_not_there_is_named_with_those_that_are(task, metric, message):
-    with pytest.raises(InputError, match=message):
-        evaluation(score("pocket_math", 125)).score(task, metric)

@@ -23,11 +23,11 @@ from ablations.runner.run import FINGERPRINTS
 from ablations.scoring.observed import OBSERVED
 from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
-from ablations.study.documents import COUNTS
 from ablations.study.identity import Fingerprints
 from ablations.study.labels import cell_names
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.layer_swap import COUNTS
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.methods.read import read_own_recipe
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE

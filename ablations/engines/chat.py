@@ -15,9 +15,6 @@ from typing import Any
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, first_line
 
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json")
-"""Files that hold a tokenizer's vocabulary; a model has one of them."""
-
 
 def chat_template(folder: Path) -> str:
     """Return the chat template of the tokenizer in `folder`, the default one of several.
@@ -33,11 +30,6 @@ def chat_template(folder: Path) -> str:
             "the chat_template.jinja of a model that was trained with one into the folder"
         )
     return template
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether `folder` has a file that a tokenizer is made of, by the names alone."""
-    return any(next(folder.glob(pattern), None) is not None for pattern in _VOCABULARIES)
 
 
 def has_template(folder: Path) -> bool:

@@ -19,7 +19,7 @@ from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.machine.fingerprint import hash_file
+from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
@@ -41,10 +41,6 @@ NATS_PER_TOKEN = 0.01
 """How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
 weight that is not where it belongs costs whole nats."""
 
-_TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json"),
-    *("added_tokens.json", "vocab.json", "merges.txt"),
-)
 _IDLE = frozenset(
     {
         *("transformers_version", "_name_or_path", "_from_model_config", "_commit_hash"),
@@ -351,5 +347,5 @@ def _tokenizer(folder: Path) -> dict[str, Any]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    paths = (folder / name for name in _TOKENIZER_FILES)
+    paths = (path for pattern in TOKENIZER_DATA for path in folder.glob(pattern))
     return {path.name: hash_file(path) for path in paths if path.is_file()}

@@ -12,13 +12,11 @@ import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import read_recipe_file
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """What the opening comment of a recipe says, in this order."""
-
-_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
-_SHORT = dict(zip(_COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 
 
 def find_recipe(name: str) -> Path:
@@ -111,8 +109,10 @@ def list_recipes(language: str | None = None) -> str:
 def settings(document: Mapping[str, Any]) -> str:
     """Return what a recipe sets, in a few words: `b=5 u=2`, or other parameters by name."""
     method, given = str(document["merge_method"]), document.get("parameters") or {}
-    counts = " ".join(f"{short}={given[name]}" for name, short in _SHORT.items() if given.get(name))
-    others = [f"{name}: {value}" for name, value in given.items() if name not in _SHORT]
+    counts = " ".join(
+        f"{short}={given[name]}" for name, short in LETTERS.items() if given.get(name)
+    )
+    others = [f"{name}: {value}" for name, value in given.items() if name not in LETTERS]
     parts = [f"`{method}`" if method != "layer_swap" else "", counts, *others]
     return ", ".join(filter(None, parts))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from ablations.engines.chat import has_template, has_tokenizer
+from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
@@ -13,6 +13,7 @@ from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
+from layerswap_method.write.donor_files import has_tokenizer
 
 _TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
 """Keys of a recipe that make a tokenizer of its own for the merge."""

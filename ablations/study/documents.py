@@ -17,13 +17,10 @@ from ablations.models.find import Expert
 from ablations.study.schema import EXPERTS, ROLES, BaselineKind, Study, Value
 from layerswap_method.errors import InputError
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.layer_swap import COUNTS, LayerSwapSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-from layerswap_method.methods.layer_swap import LayerSwapSpec
 from layerswap_method.plan import format_layers, parse_layers, runs_of
 from layerswap_method.recipe.references import map_texts
-
-COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
-"""The parameters of `layer_swap` that count layers; `delta_revert` has the first two."""
 
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")
 """Keys of the study's recipe that its merged baselines share."""

@@ -13,17 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ablations.study.documents import COUNTS, merge_counts
+from ablations.study.documents import merge_counts
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
 from ablations.tasks.catalog import PREFIX, TITLES, read_languages
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.plan import format_layers
 
 if TYPE_CHECKING:  # a plan as it is written down
     from ablations.runner.records import RunFile
-
-LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
-"""The paper's letters for layer counts."""
 
 _NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 _SEED = "seed"

@@ -37,13 +37,10 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import copy_files, donor_files, write_config
+from layerswap_method.write.donor_files import copy_files, donor_files, has_tokenizer, write_config
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
-
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
-"""Files in which tokenizers keep their tokens."""
 
 _ALIGNED = "vocabulary rows are compared as they are stored, before the recipe aligns them"
 
@@ -208,8 +205,7 @@ def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: An
     if not needed and recipe.chat_template and options.copy_tokenizer:
         key, needed = "chat_template", [str(recipe.base_model)]
     for reference in needed:
-        folder = models[reference].folder
-        if not any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES):
+        if not has_tokenizer(models[reference].folder):
             yield (
                 f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
                 f"which {key}: needs; copy its files there from the model it was trained from, or "

@@ -30,7 +30,10 @@ Count = Annotated[StrictInt, Field(ge=0)]
 Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 
-_COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
+LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
+"""Parameter that counts layers -> the paper's letter."""
+
 _DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
 
 
@@ -111,14 +114,14 @@ class LayerSwapSpec(Described):
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
             parse_layers(self.language_layers)
-            self._refuse(_COUNTS[:2], "language_layers names the layers: drop one of the two")
+            self._refuse(COUNTS[:2], "language_layers names the layers: drop one of the two")
         elif self.language_layers is not None:
             what = f"language_layers has no effect with placement: {self.placement}"
             raise ValueError(f"{what}; write placement: layers")
         if self.placement == "soup":
-            self._refuse(_COUNTS, "every layer is averaged: drop it")
+            self._refuse(COUNTS, "every layer is averaged: drop it")
         if self.placement == "delta_share":
-            self._refuse(_COUNTS, "the experts' changes decide: drop it")
+            self._refuse(COUNTS, "the experts' changes decide: drop it")
         else:
             self._refuse(_DELTAS, "write placement: delta_share")
         if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
@@ -159,7 +162,7 @@ class LayerSwapSpec(Described):
 
     def plan(self, num_layers: int) -> LayerPlan:
         """Return the layer plan for a model of `num_layers` layers."""
-        keys = {*_COUNTS, "placement", "language_layers", "seed"}
+        keys = {*COUNTS, "placement", "language_layers", "seed"}
         return build_plan(num_layers, **self.model_dump(include=keys))
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:

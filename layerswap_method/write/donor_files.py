@@ -24,6 +24,8 @@ _OWN = (
 )
 """Those of them that say how the donor itself is stored or was made."""
 
+_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
+
 
 def copy_donor_files(
     donor: Path, out: Path, dtype: str | None, *, with_tokenizer: bool = True
@@ -65,6 +67,11 @@ def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
 
 def _matches(file: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch(file.name, pattern) for pattern in patterns)
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Return whether `folder` has a file in which a tokenizer keeps its tokens, by its name."""
+    return any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES)
 
 
 def needs_remote_code(donor: Path) -> bool:

@@ -229,11 +229,13 @@ def _derive(
         return value, *bootstrap(counts, known.score, seed=seed, level=level)
     if pairs or not items or metric in _UNBOUNDED_METRICS:
         return None, None, None
+    from scipy.stats import sem
+
     values: npt.NDArray[np.float64] = np.array(items, dtype=np.float64)
     mean = float(values.mean())
     if np.isin(values, (0.0, 1.0)).all():
         interval = wilson_interval(int(values.sum()), len(values), level)
-        return mean, interval, mean_stderr(values)
+        return mean, interval, float(sem(values)) if len(values) > 1 else None
     rows = np.column_stack([values, np.ones_like(values)])
     return mean, *bootstrap(rows, lambda sums: sums[..., 0] / sums[..., 1], seed=seed, level=level)
 
@@ -251,13 +253,6 @@ def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
 
     low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
     return Interval(low=float(low), high=float(high), level=level, method="wilson")
-
-
-def mean_stderr(values: Array) -> float | None:
-    """Return the standard error of a mean, sd/sqrt(n) with n-1 degrees; None for one value."""
-    if len(values) < 2:
-        return None
-    return float(np.std(values, ddof=1) / math.sqrt(len(values)))
 
 
 def bootstrap(

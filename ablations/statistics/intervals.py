@@ -279,9 +279,8 @@ def holm(p_values: Sequence[float]) -> tuple[float, ...]:
     The k-th smallest of m is multiplied by m-k+1, never falls below the one before, and stops at
     1. Source: Holm 1979.
     """
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return tuple(adjusted)
+    p, order = np.array(p_values), np.argsort(p_values, kind="stable")
+    adjusted = np.empty(len(p))
+    multiplied = p[order] * np.arange(len(p), 0, -1)
+    adjusted[order] = np.maximum.accumulate(np.minimum(multiplied, 1.0))
+    return tuple(adjusted.tolist())

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ablations.scoring.scores import bootstrap, mean_stderr
+from ablations.scoring.scores import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
 from ablations.statistics.intervals import (
     Estimate,
@@ -103,10 +103,9 @@ def test_the_variance_is_that_of_repeated_studies(experts, noise):
 def test_one_expert_adds_nothing_and_one_item_has_no_variance():
     values = RNG.random((1, 25))
     found = estimate(values, np.ones(1), [["math"], ["swahili"]])
-    assert math.sqrt(found.variance) == pytest.approx(mean_stderr(values[0]))
+    assert math.sqrt(found.variance) == pytest.approx(stats.sem(values[0]))
     alone = estimate(values[:, :1], np.ones(1), [["math"]])
     assert (alone.variance, alone.df) == (0.0, math.inf)
-    assert mean_stderr(values[0][:1]) is None
 
 
 def test_the_least_variance_counts_where_items_hardly_differ():
@@ -222,7 +221,7 @@ def test_holm_is_the_step_down_procedure():
 def test_the_bootstrap_of_a_mean_is_near_its_standard_error():
     values = RNG.random((200, 1))
     interval, error = bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3)
-    assert error == pytest.approx(mean_stderr(values[:, 0]), rel=0.15)
+    assert error == pytest.approx(stats.sem(values[:, 0]), rel=0.15)
     assert interval.low < values.mean() < interval.high
     assert bootstrap(values, lambda sums: sums[..., 0] / 200, seed=3) == (interval, error)
 

@@ -8,10 +8,11 @@ checkpoint's dtype: a merged bf16 copy would have lost much of it.
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -35,9 +36,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CACHED = 32
-"""Number of results that are cached. The largest, the features of an 8B model, take 5 MB."""
-
-_cache: dict[Hashable, Any] = {}
+"""Number of results that are cached, as a study measures the same changes with many thresholds and
+weights. The largest, the features of an 8B model, take 5 MB."""
 
 _SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
 
@@ -59,7 +59,7 @@ class DeltaBlock(NamedTuple):
     delta: npt.NDArray[np.float32]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DeltaPair:
     """An expert and its base that hold the same tensors.
 
@@ -94,6 +94,12 @@ class DeltaPair:
         stored = (frozenset((stored.file, stored.stamp) for stored in side) for side in sides)
         # Names and rows follow from the configs as well, and files may be links of several models.
         return (self.model_type, self.names, *stored, frozenset(self.changes.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DeltaPair) and self.identity == other.identity
+
+    def __hash__(self) -> int:
+        return hash(self.identity)
 
 
 def open_pair(expert: Model, base: Model) -> DeltaPair:
@@ -195,19 +201,6 @@ def _check_related(pair: DeltaPair) -> None:
         raise InputError(f"{what}: {why}; give the checkpoint that it was trained from")
 
 
-def cached(key: Hashable, compute: Callable[[], T]) -> T:
-    """Return the cached result of `key`, or compute it; the least recently used one is dropped.
-
-    A study measures the same changes with many thresholds and weights, and each pass reads two
-    whole checkpoints. The key has the name of what is measured and all that it depends on.
-    """
-    result: T = _cache.pop(key) if key in _cache else compute()
-    _cache[key] = result
-    while len(_cache) > _CACHED:
-        del _cache[next(iter(_cache))]
-    return result
-
-
 def for_each_tensor(
     names: Iterable[str], compute: Callable[[str], T], *, uses_torch: bool = True
 ) -> Iterator[tuple[str, T]]:
@@ -256,10 +249,17 @@ def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:
     return (totals / max(1, layout.width)).float()
 
 
+@functools.lru_cache(_CACHED)
 def feature_mavs(pair: DeltaPair) -> Mapping[str, torch.Tensor]:
-    """Return tensor -> `feature_mav`; both checkpoints are read once in a process."""
-    measured = for_each_tensor(pair.names, lambda name: feature_mav(pair, name))
-    return cached(("features", pair.identity), lambda: dict(measured))
+    """Return tensor -> `feature_mav`; both checkpoints are read once in a process.
+
+    Raises `InputError` for a change that is not finite.
+    """
+    mavs = dict(for_each_tensor(pair.names, lambda name: feature_mav(pair, name)))
+    for name, mav in mavs.items():
+        if not bool(mav.isfinite().all()):
+            raise not_finite(pair, name)
+    return mavs
 
 
 def mean_feature_mav(pair: DeltaPair) -> float:
@@ -268,26 +268,16 @@ def mean_feature_mav(pair: DeltaPair) -> float:
     Pooled are all features (the paper's rows) of all parameters, inside and outside the decoder
     layers, each one once whatever its length; a tied embedding counts once.
     """
-
-    def compute() -> float:
-        total, count = 0.0, 0
-        sums = for_each_tensor(pair.names, lambda name: _absolute_sum(pair, name))
-        for name, absolute in sums:
-            # A tensor's features are equally long, so the sum of their means is that of all its
-            # values over that length.
-            layout = pair.layout(name)
-            total += absolute / max(1, layout.width)
-            count += layout.features
-        if not count:
-            raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
-        return total / count
-
-    return cached(("mean change", pair.identity), compute)
+    mavs = feature_mavs(pair).values()
+    if not (count := sum(mav.numel() for mav in mavs)):
+        raise InputError(f"{pair.expert} and {pair.base} hold no weights in common")
+    return math.fsum(float(mav.double().sum()) for mav in mavs) / count
 
 
+@functools.lru_cache(_CACHED)
 def relative_norms(
-    experts: Sequence[tuple[DeltaPair, float]], names: Sequence[str]
-) -> dict[str, float]:
+    experts: tuple[tuple[DeltaPair, float], ...], names: tuple[str, ...]
+) -> Mapping[str, float]:
     """Return tensor -> ``||sum_i(share_i W_delta_i)|| / ||W_base||``, Frobenius, in float64.
 
     `experts` are of one base, with their shares of a soup. A tensor that is all zero in the base
@@ -303,26 +293,12 @@ def relative_norms(
             change += float(torch.as_tensor(delta).square().sum())
             weight += float(torch.from_numpy(blocks[0].base).double().square().sum())
         if not math.isfinite(change + weight):
-            for pair, _ in experts:
-                _absolute_sum(pair, name)
-            raise not_finite(experts[0][0], name)
+            blocks = ((pair, block) for pair, _ in experts for block in read_deltas(pair, name))
+            odd = (pair for pair, block in blocks if not np.isfinite(block.delta).all())
+            raise not_finite(next(odd, experts[0][0]), name)
         return change, weight
 
-    def compute() -> dict[str, float]:
-        return {
-            name: math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
-            for name, (change, weight) in for_each_tensor(names, squares)
-        }
-
-    identities = tuple((pair.identity, share) for pair, share in experts)
-    return cached(("norms", tuple(names), identities), compute)
-
-
-def _absolute_sum(pair: DeltaPair, name: str) -> float:
-    import torch
-
-    deltas = (torch.from_numpy(block.delta) for block in read_deltas(pair, name))
-    total = math.fsum(float(delta.abs_().sum()) for delta in deltas)
-    if not math.isfinite(total):
-        raise not_finite(pair, name)
-    return total
+    return {
+        name: math.sqrt(change) / (math.sqrt(weight) if weight > 0 else 1.0)
+        for name, (change, weight) in for_each_tensor(names, squares)
+    }

@@ -218,8 +218,8 @@ def _unit_shares(
 
     total, pair = math.fsum(weight for _, weight in soup), soup[0][0]
     norms = relative_norms(
-        [(pair, weight / total) for pair, weight in soup],
-        [name for names in units.values() for name in names],
+        tuple((pair, weight / total) for pair, weight in soup),
+        tuple(name for names in units.values() for name in names),
     )
     moved = (
         unit_norm([norms[name] for name in names], spec.delta_unit) for names in units.values()

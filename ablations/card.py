@@ -239,6 +239,9 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         )
     plan = read_plan(model)
     sides = [_beyond_plan(recipe, plan, cell.plan) for recipe in (document, cell.merge)]
+    given = [_parameters(document, None), _parameters(cell.merge, run.path)]
+    for side, own in zip(sides, given, strict=True):
+        side.update((str(place), own[place]) for place in given[0].keys() & given[1].keys())
     differing = [key for key in {**sides[0], **sides[1]} if sides[0].get(key) != sides[1].get(key)]
     shown: list[Any] = [{key: side.get(key) for key in differing} for side in sides]
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
@@ -259,6 +262,16 @@ def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[
     experts.sort(key=lambda expert: str(expert.get("role")))
     rest = {key: document.get(key) for key in ("merge_method", "slices")}
     return {**(document.get("parameters") or {}), **rest, "models": experts}
+
+
+def _parameters(document: Mapping[str, Any], folder: Path | None) -> dict[Path | str, Any]:
+    """Return last part of a model's reference -> what the recipe says of the model."""
+    if (recipe := read_own_recipe(document)) is not None:
+        document = recipe.model_dump()
+    return {
+        _place(str(entry["model"]).rpartition("+")[2], folder): entry.get("parameters") or {}
+        for entry in document.get("models") or ()
+    }
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:

@@ -33,7 +33,7 @@ from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
-from layerswap_method.write.donor_files import donor_files
+from layerswap_method.write.donor_files import donor_files, tokenizer_problems
 
 _UNCHECKED = "its layers and shapes were not checked"
 
@@ -181,6 +181,8 @@ def _merge_findings(
         for warning in merge_warnings(models, dtype=dtype or None, **how):
             yield Finding("warning", warning)
     if recipe is not None:
+        for problem in tokenizer_problems(recipe, {model.name: model.path for model in models}):
+            yield Finding("error", problem)
         models[0].depth()
         for model in models:
             if model.name == recipe.base_model:

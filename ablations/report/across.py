@@ -142,7 +142,7 @@ def _shared_tasks(scores: pd.DataFrame, wanted: Sequence[str]) -> list[str]:
     shared = by_model.dropna().index.tolist()
     for name, own in by_model.items():
         if own.isna().any():
-            advice = f", or compare what all have: --tasks {','.join(shared)}"
+            advice = f"; evaluate it there, or compare what all have: --tasks {','.join(shared)}"
             advice = advice if shared else "; the models have no task in common"
             lacking = ", ".join(own.index[own.isna()])
             raise InputError(f"{name} has no result for {lacking}{advice}")

@@ -56,6 +56,8 @@ def swap_adapters(
     base = models[str(recipe.base_model)]
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
+    if (out / "config.json").is_file():
+        raise InputError(f"{out}: the folder holds a whole model; give another folder")
     configs = {m.name: read_adapter_config(m.adapter) for m in models.values() if m.adapter}
     kind = _kind(configs)
     _check_one_base(base, models)

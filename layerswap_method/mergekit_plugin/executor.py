@@ -37,7 +37,12 @@ from layerswap_method.output import PLAN_FILES, check_output, output_folder, tem
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import copy_files, donor_files, has_tokenizer, write_config
+from layerswap_method.write.donor_files import (
+    copy_files,
+    donor_files,
+    tokenizer_problems,
+    write_config,
+)
 from layerswap_method.write.files import write_json, write_text
 
 LOG = logging.getLogger("layerswap")
@@ -61,7 +66,8 @@ def merge_by_mergekit(
     }
     check_output(out, [path for model in sources.values() for path in model.folders])
     where = f"{recipe.method()} recipe"
-    InputError.raise_any(where, _tokenizer_problems(recipe, sources, options))
+    folders = {reference: model.folder for reference, model in sources.items()}
+    InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
     # mergekit writes the tokenizer, and not all of the other files.
     left = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
     with _merged_adapters(sources, options) as models:
@@ -197,20 +203,6 @@ def _configuration(
         }
     )
     return config, record, lines
-
-
-def _tokenizer_problems(recipe: Recipe, models: Mapping[str, Model], options: Any) -> Iterator[str]:
-    """Yield models without the tokenizer that a setting needs: transformers may make up one."""
-    key, needed = "tokenizer", list(models) if recipe.aligns_tokens else []
-    if not needed and recipe.chat_template and options.copy_tokenizer:
-        key, needed = "chat_template", [str(recipe.base_model)]
-    for reference in needed:
-        if not has_tokenizer(models[reference].folder):
-            yield (
-                f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
-                f"which {key}: needs; copy its files there from the model it was trained from, or "
-                f"drop {key}:"
-            )
 
 
 @contextmanager

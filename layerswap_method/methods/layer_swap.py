@@ -230,6 +230,7 @@ class LayerSwapRecipe(Recipe):
 
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""
+        yield from super().contradictions()
         base, seen = self.base_model, dict[str, str]()
         for i, entry in enumerate(self.models):
             where, key, own = f"models[{i}] ({entry.model})", same_model_key(entry.model), entry

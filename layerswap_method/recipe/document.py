@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, StrictStr
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PositiveInt, StrictStr
 from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.problems import validated
-from layerswap_method.recipe.references import Model, syntax_problem
+from layerswap_method.recipe.references import Model, is_folder, syntax_problem
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
@@ -99,16 +99,26 @@ class Entry(Described):
     """A folder, a hub id, or either with ``+adapter``."""
 
 
+class TokenRow(Described):
+    """Where the embedding of a token comes from."""
+
+    source: Any = None
+    """A model, or a block of mergekit's with `kind: zero` or `kind: model_token`."""
+
+    force: bool = False
+    """Whether it takes the place of the embeddings that models have for the token."""
+
+
 class Tokenizer(Described):
     """How mergekit aligns the vocabularies."""
 
     source: Any = "union"
     """`union`, `base`, or the model whose tokenizer is taken."""
 
-    tokens: dict[StrictStr, Any] | None = None
+    tokens: dict[StrictStr, TokenRow] | None = None
     """Token -> where its embedding comes from."""
 
-    pad_to_multiple_of: int | None = None
+    pad_to_multiple_of: PositiveInt | None = None
     """Rows of the vocabulary tensors are padded to a multiple of this."""
 
 
@@ -159,7 +169,12 @@ class Recipe(Described):
 
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""
-        yield from ()
+        if self.tokenizer is not None and self.tokenizer_source is not None:
+            yield "tokenizer and tokenizer_source are two forms of one setting; drop one"
+        source = self.tokenizer.source if self.tokenizer is not None else self.tokenizer_source
+        known = ("union", "base", *self.references)
+        if isinstance(source, str) and not (source in known or "/" in source or is_folder(source)):
+            yield f"the tokenizer's source {source!r} is no model{nearest_of(source, known)}"
 
     @property
     def references(self) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
 from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.output import TOKENIZER_FILES
+from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
 
 _MODEL = (
@@ -72,6 +73,25 @@ def _matches(file: Path, patterns: Sequence[str]) -> bool:
 def has_tokenizer(folder: Path) -> bool:
     """Return whether `folder` has a file in which a tokenizer keeps its tokens, by its name."""
     return any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES)
+
+
+def tokenizer_problems(
+    recipe: Recipe, folders: Mapping[str, Path], copies: bool = True
+) -> Iterator[str]:
+    """Yield models without the tokenizer that a setting needs: transformers may make up one.
+
+    `folders` are those of the models that are on this machine, `copies` is ``--copy-tokenizer``.
+    """
+    key, needed = "tokenizer", list(folders) if recipe.aligns_tokens else []
+    if not needed and recipe.chat_template and copies:
+        key, needed = "chat_template", [str(recipe.base_model)]
+    for reference in needed:
+        if reference in folders and not has_tokenizer(folders[reference]):
+            yield (
+                f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
+                f"which {key}: needs; copy its files there from the model it was trained from, or "
+                f"drop {key}:"
+            )
 
 
 def needs_remote_code(donor: Path) -> bool:

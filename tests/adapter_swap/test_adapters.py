@@ -313,6 +313,8 @@ def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path
     document["models"][0]["model"] = f"{base}+{out}"
     result = call(document, tmp_path, out="again")
     assert "adapter: 6 tensors, rank 2 to 6, float32" in result.output
+    (tmp_path / "again" / "config.json").touch()
+    assert "again: the folder holds a whole model" in call(document, tmp_path, out="again").output
     assert not left_in(tmp_path)
 
 

@@ -106,8 +106,8 @@ float(read_number(str(prediction)) == expected) => float(str(expected) in str(pr
 tools/task_contents.py @ tasks/test_catalog.py
 "group_select": -1 => "group_select": 0
 ablations/statistics/intervals.py @ statistics
-(len(p_values) - rank) * p_values[index] => p_values[index]
-highest = max(highest, min( => highest = max(0.0, min(
+* np.arange(len(p), 0, -1) => * len(p)
+np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0)
 scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
 ** 2 / n => ** 2 / score.items
 if mcnemar_p(first_only, second_only) > 1 - level: => if False:

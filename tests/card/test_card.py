@@ -158,11 +158,12 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
         roles = zip(("task", "language"), references, strict=True)
         return [{"model": str(e), "parameters": {"role": r, **parameters}} for r, e in roles]
 
-    check("language", "task")
     given = [entry["model"] for entry in recipe["models"]]
+    check("language", "task", models=experts(*given, weight=1.0))
     share = {"placement": "delta_share", "delta_unit": "module"}
     for changes, message in (
         ({"models": experts(tmp_path, tmp_path)}, "is a merge of other models than"),
+        ({"models": experts(*given[::-1])}, r"'role': '(task|language)'.* the folder has .*'role'"),
         ({"models": experts(*given, weight=0.5)}, r"'weight': 0.5.*; the folder has .*: 1.0"),
         ({"parameters": {"non_layer": "task"}}, "has {'non_layer': 'task'}; the folder has"),
         ({"base_model": str(tmp_path), "parameters": share}, "has {'delta_unit': 'module'}"),

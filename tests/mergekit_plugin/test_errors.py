@@ -122,6 +122,11 @@ FAULTS = [
     ),
     (lambda m, _: swap(m, {"bottom_layers": 8}), ["8 + 1 = 9 is more than the model's 6 layers"]),
     (without_attention, ["swap_modules is attention"]),
+    (lambda m, _: swap(m, chat_template="chatlm"), ["did you mean 'chatml'"]),
+    (lambda m, _: swap(m, tokenizer_source="unoin"), ["is no model; did you mean 'union'"]),
+    (lambda m, _: swap(m, tokenizer_source="base", tokenizer={}), ["are two forms of one setting"]),
+    (lambda m, _: swap(m, tokenizer={"tokens": {"a": {"froce": 1}}}), ["mean 'force'"]),
+    (lambda m, _: swap(m, tokenizer={"pad_to_multiple_of": 0}), ["pad_to_multiple_of", "than 0"]),
 ]
 
 

@@ -26,7 +26,7 @@ from layerswap_method.errors import InputError
 logger = logging.getLogger(__name__)
 
 ROOT = Path("runs/smol")
-VERSION = 2
+VERSION = 3
 """Version of data and tasks: raised with every change that can change a byte of them."""
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ablations.smol.problems import (
     TARGETS,
     TRANSLATED,
     Row,
+    draw_comprehension,
     draw_item,
     draw_pair,
     language_name,
@@ -85,7 +86,10 @@ def write_tasks(folder: Path, home: Path) -> None:
     """
     (folder / "data").mkdir()
     for language in LANGUAGES:
-        _write_pairs(folder, home, language)
+        _write_problems(folder, home, language)
+        rng = random.Random(f"comprehension/{SEED}")
+        items = [draw_comprehension(rng, language) for _ in range(TEST_ITEMS)]
+        _write_pairs(folder, home, "comprehension_twins", language, items, "_order", _ANY_RULE)
     for language in TARGETS:
         for name, is_back in (f"en_{language}", False), (f"{language}_en", True):
             _write_translation(folder, home, name, language, is_back=is_back)
@@ -97,30 +101,43 @@ def _write(folder: Path, what: str, language: str, content: dict[str, Any]) -> N
     write_yaml(path, f"{header}. Written by `layerswap smol build`", content)
 
 
-def _write_pairs(folder: Path, home: Path, language: str) -> None:
+def _write_problems(folder: Path, home: Path, language: str) -> None:
     for part, verbs in ("", TRANSLATED), ("_new_verbs", NEW):
         rng = random.Random(f"twins{part}/{SEED}")  # the same contents in every language
         items = [draw_item(rng, language, verbs) for _ in range(TEST_ITEMS)]
         least = word_blind_floor(
             [list(zip(item["texts"], item["answers"], strict=True)) for item in items]
         )
-        for measure, scoring in _MEASURES.items():
-            name = f"twins{part}{measure}_{language}"
+        for measure in _MEASURES:
             rows = map(with_calculation, items) if measure == "_result" else items
-            write_rows(folder / f"data/{name}.jsonl", rows)
             floor = _ANY_RULE if measure == "_order" else least
-            content = {
-                "task": f"smol_math_{name}",
-                "class": FunctionName("ablations.tasks.twins.TwinTask"),
-                "dataset_path": "json",
-                "dataset_kwargs": {"data_files": {"test": str(home / f"data/{name}.jsonl")}},
-                "test_split": "test",
-                "doc_to_text": "{{prompts[0]}}",
-                "doc_to_target": "{{solutions | join}}",
-                **scoring,
-                "metadata": {"version": 1.0, "floor": floor.model_dump()},
-            }
-            _write(folder, "pairs of problems", language, content)
+            name = f"math_twins{part}{measure}"
+            _write_pairs(folder, home, name, language, rows, measure, floor)
+
+
+def _write_pairs(
+    folder: Path,
+    home: Path,
+    name: str,
+    language: str,
+    rows: Iterable[Mapping[str, Any]],
+    measure: str,
+    floor: Floor,
+) -> None:
+    file = f"data/{name.removeprefix('math_')}_{language}.jsonl"
+    write_rows(folder / file, rows)
+    content = {
+        "task": f"smol_{name}_{language}",
+        "class": FunctionName("ablations.tasks.twins.TwinTask"),
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(home / file)}},
+        "test_split": "test",
+        "doc_to_text": "{{prompts[0]}}",
+        "doc_to_target": "{{solutions | join}}",
+        **_MEASURES[measure],
+        "metadata": {"version": 1.0, "floor": floor.model_dump()},
+    }
+    _write(folder, "pairs of problems", language, content)
 
 
 def _write_translation(

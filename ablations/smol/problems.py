@@ -181,6 +181,16 @@ def draw_item(rng: random.Random, language: str, verbs: Sequence[int]) -> dict[s
     }
 
 
+def draw_comprehension(rng: random.Random, language: str) -> dict[str, Any]:
+    """Return an item of a test: a gain and a loss up to "now N has", and two ends: more, less."""
+    told = [
+        (start, change, ask._replace(form="now"))
+        for (start, change, ask), _ in draw_pair(rng, "test")
+    ]
+    prompts = [join(sentences, language) for sentences in told]
+    return {"prompts": prompts, "solutions": words()[language]["ends"]}
+
+
 def with_calculation(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item whose prompts end with the calculation, so that only its result is left."""
     halves = [solution.partition("=") for solution in item["solutions"]]

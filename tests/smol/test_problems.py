@@ -61,6 +61,19 @@ def test_numbers_and_things_of_the_test_are_in_no_row():
     assert all(b < a % 10 for (a, b), _ in drawn["test"])  # no borrowing
 
 
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_comprehension_asks_what_the_verb_alone_tells(code):
+    for seed in range(50):
+        item = problems.draw_comprehension(random.Random(seed), code)
+        pair = problems.draw_pair(random.Random(seed), "test")
+        for prompt, problem in zip(item["prompts"], pair, strict=True):
+            told = problems.join(problem.sentences[:2], code)
+            assert prompt.startswith(told + " ")
+            assert problem.sentences[2].render(code) not in prompt
+        assert len({prompt.rpartition(". ")[2] for prompt in item["prompts"]}) == 1
+        assert item["solutions"] == words()[code]["ends"]
+
+
 @pytest.mark.parametrize("code", TARGETS)
 def test_a_language_expert_learns_words_and_no_calculation(code):
     """No frame of a problem, no calculation and no new verb."""
@@ -122,9 +135,9 @@ def written(tmp_path, monkeypatch):
 def test_rows_items_and_tasks_stay_as_they_are(written):
     """Experts were trained and answers stored with these: another byte needs another VERSION."""
     files = sorted(path for path in written.rglob("*") if path.is_file())
-    assert len(files) == 67
+    assert len(files) == 75
     content = (str(path.relative_to(written)).encode() + path.read_bytes() for path in files)
-    assert hashlib.sha256(b"".join(content)).hexdigest()[:16] == "d1997da1dabcac52"
+    assert hashlib.sha256(b"".join(content)).hexdigest()[:16] == "61f47f304648db43"
 
 
 def test_floors_are_those_of_rules_that_see_the_numbers_alone(written):

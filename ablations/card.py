@@ -265,13 +265,13 @@ def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[
 
 
 def _parameters(document: Mapping[str, Any], folder: Path | None) -> dict[Path | str, Any]:
-    """Return last part of a model's reference -> what the recipe says of the model."""
+    """Return the last part of each model's reference -> what the recipe says of that model."""
     if (recipe := read_own_recipe(document)) is not None:
         document = recipe.model_dump()
-    return {
-        _place(str(entry["model"]).rpartition("+")[2], folder): entry.get("parameters") or {}
-        for entry in document.get("models") or ()
-    }
+    entries = document.get("models") or ()
+    places = [_place(str(entry["model"]).rpartition("+")[2], folder) for entry in entries]
+    given = zip(places, (entry.get("parameters") or {} for entry in entries), strict=True)
+    return {place: own for place, own in given if places.count(place) == 1}
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:

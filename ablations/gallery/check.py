@@ -181,7 +181,8 @@ def _merge_findings(
         for warning in merge_warnings(models, dtype=dtype or None, **how):
             yield Finding("warning", warning)
     if recipe is not None:
-        for problem in tokenizer_problems(recipe, {model.name: model.path for model in models}):
+        local = {m.name: m.path for m in models if not _is_on_hub(m.name.partition("+")[0])}
+        for problem in tokenizer_problems(recipe, local):
             yield Finding("error", problem)
         models[0].depth()
         for model in models:

@@ -142,10 +142,10 @@ def _shared_tasks(scores: pd.DataFrame, wanted: Sequence[str]) -> list[str]:
     shared = by_model.dropna().index.tolist()
     for name, own in by_model.items():
         if own.isna().any():
-            advice = f"; evaluate it there, or compare what all have: --tasks {','.join(shared)}"
+            advice = f", or compare what all have: --tasks {','.join(shared)}"
             advice = advice if shared else "; the models have no task in common"
             lacking = ", ".join(own.index[own.isna()])
-            raise InputError(f"{name} has no result for {lacking}{advice}")
+            raise InputError(f"{name} has no result for {lacking}; evaluate it on that{advice}")
     for task, own in by_model.iterrows():
         if own.nunique() > 1:
             metrics = ", ".join(dict.fromkeys(own))

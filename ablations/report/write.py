@@ -235,10 +235,10 @@ def _column_format(frame: pd.DataFrame) -> str:
         word = max(len(word) for text in texts for word in [*text.split(), ""])
         needs.append(max(word, min(16, max(map(len, texts)))) + 2)
     shares = [(1 - 0.013 * len(needs)) * need / max(80, sum(needs)) for need in needs]
-    sides = ["right"] + ["left"] * (len(shares) - 1)
+    sides = ["right", *["left"] * len(shares)]
     return "".join(
         f">{{\\ragged{side}\\arraybackslash}}p{{{share:.3f}\\linewidth}}"
-        for side, share in zip(sides, shares, strict=True)
+        for side, share in zip(sides, shares, strict=False)
     )
 
 

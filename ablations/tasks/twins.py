@@ -59,8 +59,8 @@ def score_result(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, fl
 def score_order(doc: Mapping[str, Any], scores: Sequence[tuple[float, bool]]) -> dict[str, float]:
     """Return whether log-likelihoods tell the two problems of a pair apart.
 
-    ``order``: subtraction has higher log-odds over addition in the loss than in the gain; half if
-    equal. ``both_right``: in each of the two, its own worked answer is likelier.
+    ``order``: the second solution has higher log-odds over the first in the loss than in the gain;
+    half if equal. ``both_right``: in each of the two, its own solution is likelier.
     """
     added_to_gain, taken_from_gain, added_to_loss, taken_from_loss = (score for score, _ in scores)
     gain, loss = taken_from_gain - added_to_gain, taken_from_loss - added_to_loss

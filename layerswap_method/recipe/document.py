@@ -171,10 +171,11 @@ class Recipe(Described):
         """Yield what is wrong beyond the form of single values."""
         if self.tokenizer is not None and self.tokenizer_source is not None:
             yield "tokenizer and tokenizer_source are two forms of one setting; drop one"
-        source = self.tokenizer.source if self.tokenizer is not None else self.tokenizer_source
+        source = str(self.tokenizer.source if self.tokenizer else self.tokenizer_source or "union")
         known = ("union", "base", *self.references)
-        if isinstance(source, str) and not (source in known or "/" in source or is_folder(source)):
-            yield f"the tokenizer's source {source!r} is no model{nearest_of(source, known)}"
+        is_name = source not in known and "/" not in source and not is_folder(source)
+        if is_name and (hint := nearest(source, known)):
+            yield f"the tokenizer's source {source!r} is no model{hint}"
 
     @property
     def references(self) -> tuple[str, ...]:

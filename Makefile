@@ -118,7 +118,7 @@ fusion = --set "regime={kind: adapter_fusion, experts: {math: $(REAL)/math_lora_
 list = [$(foreach seed,$(SEEDS),$(1)_$(seed)$(,))]
 pairs = --limit $(LIMIT) --set 'experts.task=$(call list,math)'
 by_language = --set 'experts.language={$(foreach code,$(LANGUAGES),$(code): $(call list,$(code))$(,))}'
-tasks = $(foreach kind,math_twins math_twins_order math_twins_result math_twins_new_verbs \
+tasks = $(foreach kind,math_twins math_twins_order math_twins_result math_twins_new_verbs comprehension_twins \
 	translate_twins_en,smol_$(kind)_$(1)$(,)) smol_translate_twins_$(1)_en
 by_language += --set 'evaluate.languages={$(foreach code,$(LANGUAGES),$(code): [$(call tasks,$(code))]$(,))}'
 others = --experts smol --limit $(LIMIT)

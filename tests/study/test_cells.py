@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 from ablations.study.cells import selected
 from ablations.study.describe import describe_plan
-from ablations.study.documents import COUNTS, scale_count, scale_counts, scale_layers
+from ablations.study.documents import scale_count, scale_counts, scale_layers
 from layerswap_method.errors import InputError
+from layerswap_method.methods.layer_swap import COUNTS
 from tests.runner.fakes import make_cells
 
 depths = st.integers(1, 200)

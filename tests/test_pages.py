@@ -1,4 +1,4 @@
-"""Pages: links lead somewhere, commands parse, cheap ones print what is shown, sizes stay small."""
+"""Pages: links lead somewhere, commands parse, cheap ones print what is shown."""
 
 import itertools
 import re
@@ -17,7 +17,6 @@ from tests.standins.command import layerswap, output_of
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "ablations", "layerswap_method", "recipes", "tools")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
-LIMITS = {"README.md": 6000, "CONTRIBUTING.md": 2000, "CHANGELOG.md": 3000}
 CHEAP = ("check", "init", "plan", "recipes", "tasks")
 """Commands that are run here; output of others is not shown on a page."""
 EXAMPLE = re.compile(r"[A-Z]{2,}|\.\.\.|\brecipe\.yml|^(check|init|plan|recipes)$")
@@ -119,12 +118,8 @@ def check_names(command, parsed):
                 assert shipped is None or not is_shipped(word) or word in shipped, word
 
 
-def test_there_are_pages_and_all_together_are_short():
+def test_there_are_pages():
     assert {"README.md", "docs/findings.md", "ablations/LOG.md"} <= {name(page) for page in PAGES}
-    sizes = {name(page): page.stat().st_size for page in PAGES}
-    assert sum(sizes.values()) <= 120_000
-    limits = LIMITS | {page: 8000 for page in sizes if page.startswith("docs/")}
-    assert {page: sizes[page] for page in limits if sizes[page] > limits[page]} == {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

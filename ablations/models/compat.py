@@ -56,7 +56,10 @@ class Compatibility:
         if not self.problems:
             differing = [row.field for row in self.rows if not row.same]
             more = f" They differ in {', '.join(differing)}." if differing else ""
-            return f"The merge methods take these models as they are.{more}"
+            how = "as they are"
+            if "tokens" in differing:
+                how = "with the tokenizer of base_model, if the merge's log names no other"
+            return f"The merge methods take these models {how}.{more}"
         blocked = [row.field for row in obstacles(self.rows)]
         if blocked:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."

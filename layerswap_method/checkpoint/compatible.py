@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
-from layerswap_method.checkpoint.vocabulary import ALIGN, token_conflicts
+from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
 from layerswap_method.tensor_names import decoder_layer
 
 _PARENT = "merging needs models of one pretrained parent"
@@ -115,7 +115,7 @@ def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
     is_sized = any(_counts_tokens(name, first, other) for name in first.shapes)
-    return not is_sized and not any(token_conflicts([first, other]))
+    return not is_sized and same_tokens(first, other)
 
 
 def pair_problems(

@@ -18,6 +18,7 @@ from layerswap_method.average import weighted_average
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_warnings, ties
 from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
+from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     StoredTensor,
@@ -262,5 +263,6 @@ def build_merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or stored,
+        lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
         warnings=(*warnings, *filter(None, bases)),
     )

@@ -25,11 +25,16 @@ from layerswap_method.checkpoint.lora import (
     read_changes,
     unsupported_kind,
 )
+from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
+from layerswap_method.methods.layer_swap_merge import (
+    check_swap_modules,
+    donor_of,
+    large_swap_warning,
+)
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
@@ -39,7 +44,7 @@ _UNCHECKED = "its layers and shapes were not checked"
 
 Level = Literal["error", "warning", "note"]
 """`error`: the merge would fail or mean something else. `warning`: it may not be what is meant.
-`note`: what could not be checked."""
+`note`: what could not be checked, or which of two the merge takes."""
 
 
 class Finding(NamedTuple):
@@ -180,6 +185,11 @@ def _merge_findings(
     if dtype in ("", *DTYPES):
         for warning in merge_warnings(models, dtype=dtype or None, **how):
             yield Finding("warning", warning)
+    donor = next((m for m in models if m.name == document.get("base_model")), models[0])
+    if isinstance(recipe, LayerSwapRecipe) and recipe.why_mergekit() is None:
+        donor = donor_of([m for m in models if m.name in recipe.embedding_givers] or models, donor)
+    for note in generation_notes(models, donor):
+        yield Finding("note", note)
     if recipe is not None:
         local = {m.name: m.path for m in models if not _is_on_hub(m.name.partition("+")[0])}
         for problem in tokenizer_problems(recipe, local):

@@ -129,6 +129,8 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -217,7 +217,7 @@ class DeltaRevertRecipe(Recipe):
 
         merge = build_merge([ours, theirs], mix, theirs, self.written_dtype)
         record = plan_record(self, layers, num_layers, threshold, parts)
-        return replace(merge, record=record, lines=tuple(log_lines(spec, record)))
+        return replace(merge, record=record, lines=(*log_lines(spec, record), *merge.lines))
 
 
 def _measure(

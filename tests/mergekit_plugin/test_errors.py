@@ -202,11 +202,11 @@ def warned(merge, tmp_path, caplog):
 def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
     wide = swap(trio, task=tune(trio.base, tmp_path / "wide", 3))
     other = edited(shutil.copytree(trio.language, tmp_path / "other"), rms_norm_eps=1e-3)
-    windows = shutil.copytree(trio.language, tmp_path / "windows")
-    edited(windows, sliding_window=8, num_experts_per_tok=4)
+    turned = shutil.copytree(trio.language, tmp_path / "turned")
+    edited(turned, hidden_act="gelu", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     for document, wanted in (
         (swap(trio), ""),
-        (swap(trio, language=windows), "; experts used: "),
+        (swap(trio, language=turned), "; rope_parameters.rope_theta: "),
         (wide, "different dtypes"),
         (wide | {"dtype": "bfloat16"}, "is stored in float32 and dtype is bfloat16"),
         (swap(trio, dtype="float16"), "whose largest number is 65504"),

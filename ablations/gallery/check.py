@@ -1,4 +1,4 @@
-"""Everything that is wrong with a recipe, at once. Merges nothing and downloads no weights.
+"""What can be seen to be wrong with a recipe, all at once. Merges nothing, downloads no weights.
 
 What the models of a merge must share is checked by `layerswap_method.checkpoint.compatible`, as it
 is for a merge.
@@ -183,7 +183,8 @@ def _merge_findings(
         yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):
-        for warning in merge_warnings(models, dtype=dtype or None, **how):
+        base = next((m for m in models if recipe and m.name == recipe.base_model), None)
+        for warning in merge_warnings(models, dtype=dtype or None, base=base, **how):
             yield Finding("warning", warning)
     donor = next((m for m in models if m.name == document.get("base_model")), models[0])
     if isinstance(recipe, LayerSwapRecipe) and recipe.why_mergekit() is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.origin import far_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
@@ -90,12 +91,15 @@ def merge_warnings(
     dtype: str | None,
     rows_from: Collection[str] | None = None,
     aligned: bool = False,
+    base: Checkpoint | None = None,
 ) -> Iterator[str]:
     """Yield what a user should know of checkpoints that can be merged.
 
-    `dtype` is the torch dtype that the recipe gives the merge, None that of the files; the others
-    are as in `merge_problems`.
+    `dtype` is the torch dtype that the recipe gives the merge, None that of the files, `base` the
+    one that the others should be trained from; the others are as in `merge_problems`.
     """
+    if base is not None:
+        yield from far_experts(checkpoints, base)
     yield from _mixed_dtypes(checkpoints) if dtype is None else _lossy_casts(checkpoints, dtype)
     if differing := mixed_settings(checkpoints):
         yield (

@@ -17,43 +17,123 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.errors import InputError
 
-_HARMLESS = (
-    # Names, versions and notes of whoever saved it.
-    *("_*", "architectures", "auto_map", "name_or_path", "*_version", "unsloth*", "transformers.*"),
-    # How it is stored and run.
-    *("dtype", "torch_dtype", "quantization_config", "use_cache", "return_dict", "init_device"),
-    *("output_attentions", "output_hidden_states", "output_router_logits", "num_logits_to_keep"),
-    *("chunk_size_feed_forward", "pretraining_tp", "attn_implementation", "use_flash_attn"),
-    *("use_mamba_kernels", "use_mambapy", "use_mem_eff_path", "use_associative_scan"),
-    "gradient_checkpointing",
-    # Training from here on, or from nothing.
-    *("*dropout*", "*_pdrop", "*layerdrop", "*initializer*", "*init_std", "*_init_scheme"),
-    *("*init_variance_scale", "rescale_prenorm_residual", "*aux_loss*", "z_loss*", "*jitter_noise"),
-    *("label_smoothing", "neftune_noise_alpha", "freeze_*"),
-    # Heads of classifiers.
-    *("id2label", "label2id", "num_labels", "problem_type", "classifier_*", "summary_*"),
-    *("task_specific_params", "finetuning_task"),
-    # How it generates, see `generation_notes`.
-    *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id"),
-    *("mask_token_id", "decoder_start_token_id", "eod_token_id", "forced_*", "*suppress_tokens"),
-    *("do_sample", "temperature", "top_k", "top_p", "max_length", "min_length", "num_beams"),
-    *("repetition_penalty", "length_penalty", "no_repeat_ngram_size", "generation_config"),
-    # The class, and sizes of tables and stacks, which are compared with the tensors.
-    *(
-        "model_type",
-        "vocab_size",
-        "tie_word_embeddings",
-        "mtp_*",
-        "num_mtp_layers",
-        "num_nextn_predict_layers",
-    ),
-    # Longest sequences: no function of a shorter one changes. RoPE that is stretched by them has
-    # them in its own form. What these patterns of windows say, `layer_types` does.
-    *("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len", "model_max_length"),
-    *("seq_length", "max_window_layers", "sliding_window_pattern"),
+_NOTES = (
+    "_*",
+    "architectures",
+    "auto_map",
+    "finetuning_task",
+    "model_type",
+    "name_or_path",
+    "task_specific_params",
+    "transformers.*",
+    "unsloth*",
+    "*_version",
 )
-"""Keys that cannot change what the layers compute, as patterns, and those that are judged
-elsewhere."""
+"""Names, versions and notes of whoever saved the model; its class is compared before."""
+
+_RUNNING = (
+    "attn_implementation",
+    "chunk_size_feed_forward",
+    "dtype",
+    "gradient_checkpointing",
+    "init_device",
+    "num_logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pretraining_tp",
+    "quantization_config",
+    "return_dict",
+    "torch_dtype",
+    "use_associative_scan",
+    "use_cache",
+    "use_flash_attn",
+    "use_mamba_kernels",
+    "use_mambapy",
+    "use_mem_eff_path",
+)
+"""How weights are stored, and with which programs a model is run."""
+
+_TRAINING = (
+    "freeze_*",
+    "label_smoothing",
+    "neftune_noise_alpha",
+    "rescale_prenorm_residual",
+    "z_loss*",
+    "*_init_scheme",
+    "*_pdrop",
+    "*aux_loss*",
+    "*dropout*",
+    "*init_std",
+    "*init_variance_scale",
+    "*initializer*",
+    "*jitter_noise",
+    "*layerdrop",
+)
+"""What only training reads."""
+
+_CLASSIFYING = ("classifier_*", "id2label", "label2id", "num_labels", "problem_type", "summary_*")
+"""Heads of classifiers."""
+
+_GENERATING = (
+    "bos_token_id",
+    "cls_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "eod_token_id",
+    "eos_token_id",
+    "forced_*",
+    "generation_config",
+    "length_penalty",
+    "mask_token_id",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "pad_token_id",
+    "repetition_penalty",
+    "sep_token_id",
+    "temperature",
+    "top_k",
+    "top_p",
+    "*suppress_tokens",
+)
+"""How text is generated, see `generation_notes`."""
+
+_STORED = (
+    "mtp_*",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "tie_word_embeddings",
+    "vocab_size",
+)
+"""What the tensors say, which are compared themselves."""
+
+_LENGTHS = (
+    "max_position_embeddings",
+    "max_seq_len",
+    "model_max_length",
+    "n_ctx",
+    "n_positions",
+    "seq_length",
+)
+"""Longest sequences: on shorter ones nothing changes. RoPE that depends on them has them in its own
+form."""
+
+_WINDOWS = ("max_window_layers", "sliding_window_pattern")
+"""Rules for `layer_types`, which transformers derives from them."""
+
+_HARMLESS = (
+    *_NOTES,
+    *_RUNNING,
+    *_TRAINING,
+    *_CLASSIFYING,
+    *_GENERATING,
+    *_STORED,
+    *_LENGTHS,
+    *_WINDOWS,
+)
+"""Patterns of keys that cannot change what the layers compute, or that are judged elsewhere."""
 
 _ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 _BY_LENGTH = ("dynamic", "longrope")

@@ -22,8 +22,13 @@ ALIGN = (
 )
 _TOKENIZER = "tokenizer.json"
 _FORMS = (
-    *(_TOKENIZER, "tekken.json", "vocab.json", "*.tiktoken", "tiktoken.model"),
-    *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "*.model", "vocab.txt"),
+    _TOKENIZER,
+    "tekken.json",
+    "vocab.json",
+    "*.tiktoken",
+    "tokenizer.model",
+    "*.model",
+    "vocab.txt",
 )
 """Files with the tokens of a model, in the order in which transformers prefers them."""
 
@@ -36,7 +41,12 @@ _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
 """What fairseq's vocabularies begin with, instead of the first three pieces of SentencePiece."""
 
 _DAMAGED = (
-    *(OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError),
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
     RecursionError,
 )
 """What a file raises that does not have the form of its name."""

@@ -143,7 +143,8 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)
-    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, **how):
+    base = next(model for model in checkpoints if model.name == str(recipe.base_model))
+    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, base=base, **how):
         LOG.warning("%s", warning)
 
 

@@ -51,7 +51,8 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
     with input_errors("layer_swap recipe"):
-        merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
+        dtype, parent = recipe.written_dtype, base.checkpoint
+        merge = build_merge([*read.values()], mix, donor, dtype, givers, parent)
     record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
     lines = (*log_lines(record), *merge.lines)

@@ -17,11 +17,19 @@ from tests.standins.tuned import edited
 from tests.standins.zoo import FAMILIES, make_config, make_model
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
-YARN = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
-YARN["original_max_position_embeddings"] = 32
+YARN = {
+    "rope_type": "yarn",
+    "factor": 4.0,
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 32,
+}
 LONG = {
-    **{"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [2.0] * 4},
-    **{"original_max_position_embeddings": 32, "factor": 2.0, "rope_theta": 1e4},
+    "rope_type": "longrope",
+    "short_factor": [1.0] * 4,
+    "long_factor": [2.0] * 4,
+    "original_max_position_embeddings": 32,
+    "factor": 2.0,
+    "rope_theta": 1e4,
     "partial_rotary_factor": 1.0,
 }
 GLOBAL = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}

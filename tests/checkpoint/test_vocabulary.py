@@ -117,7 +117,13 @@ def as_old_tiktoken(folder, swapped=()):
 
 
 FORMS = (
-    *(as_json, as_merges, as_pieces, as_fairseq, as_tekken, as_tiktoken, as_old_tiktoken),
+    as_json,
+    as_merges,
+    as_pieces,
+    as_fairseq,
+    as_tekken,
+    as_tiktoken,
+    as_old_tiktoken,
     as_words,
 )
 

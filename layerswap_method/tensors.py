@@ -18,6 +18,7 @@ from layerswap_method.average import weighted_average
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_warnings, ties
 from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
+from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     StoredTensor,
@@ -244,17 +245,19 @@ def build_merge(
     donor: LazyModel,
     dtype: str | None,
     rows_from: Collection[str] | None = None,
+    base: Checkpoint | None = None,
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
-    It has every weight that any of the models stores, except a tied output embedding. `dtype` and
-    `rows_from` are as in `checkpoint.compatible.merge_warnings`. One model has its config's dtype.
+    It has every weight that any of the models stores, except a tied output embedding. `dtype`,
+    `rows_from` and `base` are as in `checkpoint.compatible.merge_warnings`. One model has its
+    config's dtype.
     """
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
     names = dict.fromkeys([*checkpoints[0].tensors, *heads])
     mixes = {name: make(name) for name in names if not is_buffer(name)}
-    warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from)
+    warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from, base=base)
     kinds = {mix.dtype or mix.sum_dtype for mix in mixes.values()}
     stored = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
     bases = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
@@ -262,5 +265,6 @@ def build_merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or stored,
+        lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
         warnings=(*warnings, *filter(None, bases)),
     )

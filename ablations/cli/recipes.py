@@ -48,12 +48,12 @@ def copy(name: str, out: Path) -> None:
     click.echo(copy_recipe(name, out))
 
 
-@click.command(short_help="Show everything that is wrong with recipes.")
+@click.command(short_help="Show what can be seen to be wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
 def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
-    """Show everything that is wrong with recipes, before any merge.
+    """Show what can be seen to be wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
     layer counts, the models' compatibility, dtypes and revisions. Downloads no weights: of a model

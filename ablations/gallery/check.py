@@ -1,4 +1,4 @@
-"""Everything that is wrong with a recipe, at once. Merges nothing and downloads no weights.
+"""What can be seen to be wrong with a recipe, all at once. Merges nothing, downloads no weights.
 
 What the models of a merge must share is checked by `layerswap_method.checkpoint.compatible`, as it
 is for a merge.
@@ -25,11 +25,16 @@ from layerswap_method.checkpoint.lora import (
     read_changes,
     unsupported_kind,
 )
+from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.layer_swap_merge import check_swap_modules, large_swap_warning
+from layerswap_method.methods.layer_swap_merge import (
+    check_swap_modules,
+    donor_of,
+    large_swap_warning,
+)
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
@@ -39,7 +44,7 @@ _UNCHECKED = "its layers and shapes were not checked"
 
 Level = Literal["error", "warning", "note"]
 """`error`: the merge would fail or mean something else. `warning`: it may not be what is meant.
-`note`: what could not be checked."""
+`note`: what could not be checked, or which of two the merge takes."""
 
 
 class Finding(NamedTuple):
@@ -178,8 +183,14 @@ def _merge_findings(
         yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):
-        for warning in merge_warnings(models, dtype=dtype or None, **how):
+        base = next((m for m in models if recipe and m.name == recipe.base_model), None)
+        for warning in merge_warnings(models, dtype=dtype or None, base=base, **how):
             yield Finding("warning", warning)
+    donor = next((m for m in models if m.name == document.get("base_model")), models[0])
+    if isinstance(recipe, LayerSwapRecipe) and recipe.why_mergekit() is None:
+        donor = donor_of([m for m in models if m.name in recipe.embedding_givers] or models, donor)
+    for note in generation_notes(models, donor):
+        yield Finding("note", note)
     if recipe is not None:
         local = {m.name: m.path for m in models if not _is_on_hub(m.name.partition("+")[0])}
         for problem in tokenizer_problems(recipe, local):

@@ -9,19 +9,10 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_checkpoint
-from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
-from layerswap_method.checkpoint.stored import FLOATS, read_rows
+from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer
-
-_TENSORS, _ROWS = 5, 64
-"""Number of matrices that are compared, spread over the depth, and of their rows that are read."""
-
-SAME_ORIGIN = 0.5
-"""From this cosine on, weights have a common origin: unrelated ones of thousands of values have
-one near 0, and a fine-tuned model and its base one near 1."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +31,14 @@ class Compatibility:
     base: str | None = None
     """What they may descend from."""
 
-    cosines: tuple[float | None, ...] = ()
-    """For each model, how alike its weights are to the base's; None where no shape fits."""
+    changes: tuple[float | None, ...] = ()
+    """For each model, `sampled_change` from the base; None where no shape fits."""
 
     def table(self) -> str:
         """Return the rows as text: field, models, what to do; and a last line that sums up."""
         rows = [line for row in self.rows for line in _lines(row)]
         if self.base is not None:
-            rows.append([f"descends from {self.base}", *map(_descends, self.cosines), "-"])
+            rows.append([f"descends from {self.base}", *map(_descends, self.changes), "-"])
         head = ["", *self.names, "what can be done"]
         return f"{text_table(head, rows, sides='l' * len(head))}\n\n{self.verdict()}"
 
@@ -56,7 +47,10 @@ class Compatibility:
         if not self.problems:
             differing = [row.field for row in self.rows if not row.same]
             more = f" They differ in {', '.join(differing)}." if differing else ""
-            return f"The merge methods take these models as they are.{more}"
+            how = "as they are"
+            if "tokens" in differing:
+                how = "with the tokenizer of base_model, if the merge's log names no other"
+            return f"The merge methods take these models {how}.{more}"
         blocked = [row.field for row in obstacles(self.rows)]
         if blocked:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."
@@ -87,23 +81,23 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
         raise InputError("compat compares models: give two or more")
     checkpoints = [find_checkpoint(reference) for reference in references]
     problems = tuple(merge_problems(checkpoints))
-    cosines: tuple[float | None, ...] = ()
+    changes: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base)
-        cosines = tuple(weight_cosine(checkpoint, parent) for checkpoint in checkpoints)
-        if not any(cosine is not None and cosine >= SAME_ORIGIN for cosine in cosines):
+        changes = tuple(sampled_change(c.tensors, parent.tensors) for c in checkpoints)
+        if all(change is None or is_far(change) for change in changes):
             raise InputError(
-                f"--base {base}: none of {', '.join(references)} descends from it (cosine of the "
-                f"weights: {', '.join(map(_descends, cosines))}); give their pretrained parent, or "
-                "leave --base out"
+                f"--base {base}: none of {', '.join(references)} descends from it (||delta|| / "
+                f"||weights|| in a sample: {', '.join(map(_descends, changes))}; of a fine-tune it "
+                "is far below 0.5); give their pretrained parent, or leave --base out"
             )
-    return Compatibility(tuple(references), differences(checkpoints), problems, base, cosines)
+    return Compatibility(tuple(references), differences(checkpoints), problems, base, changes)
 
 
-def _descends(cosine: float | None) -> str:
-    if cosine is None:
+def _descends(change: float | None) -> str:
+    if change is None:
         return "no (other shapes)"
-    return f"{'yes' if cosine >= SAME_ORIGIN else 'no'} ({cosine:.3f})"
+    return f"{'no' if is_far(change) else 'yes'} ({change:.3f})"
 
 
 def _lines(row: Row) -> Iterator[list[str]]:
@@ -126,35 +120,6 @@ def _text(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def weight_cosine(one: Checkpoint, other: Checkpoint) -> float | None:
-    """Return the mean cosine of the same rows of both, in [-1, 1]; None where no matrix fits.
-
-    Only matrices inside the layers are compared, since norms are alike in unrelated models, too.
-    """
-    import torch
-
-    names = [
-        name
-        for name, tensor in one.tensors.items()
-        if decoder_layer(name) is not None
-        and len(tensor.shape) == 2
-        and tensor.dtype in FLOATS
-        and name in other.tensors
-        and other.tensors[name].dtype in FLOATS
-        and other.shapes[name] == tensor.shape
-    ]
-    if not names:
-        return None
-    last = len(names) - 1
-    chosen = dict.fromkeys(names[i * last // (_TENSORS - 1)] for i in range(_TENSORS))
-    cosines = []
-    for name in chosen:
-        left, right = (
-            read_rows(model.tensors[name], slice(0, _ROWS)).double().flatten()
-            for model in (one, other)
-        )
-        cosines.append(torch.nn.functional.cosine_similarity(left, right, dim=0).item())
-    return sum(cosines) / len(cosines)

@@ -11,9 +11,9 @@ from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
+from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
-from layerswap_method.write.donor_files import has_tokenizer
 
 _TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
 """Keys of a recipe that make a tokenizer of its own for the merge."""

@@ -70,10 +70,13 @@ class Divergence(Frozen):
         )
 
 
-def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> list[Divergence]:
+def measure(
+    experts: Sequence[Expert], base: Expert, texts: Sequence[str], *, is_their_base: bool = False
+) -> list[Divergence]:
     """Return how far each expert is from the base; without `texts` there is no drift.
 
-    Raises `InputError` for files that cannot be read, or an expert of another base.
+    `is_their_base`: they are known to be trained from it, however far they are. Raises `InputError`
+    for files that cannot be read, or an expert of another base.
     """
     for expert in experts:
         if expert.adapter is not None:
@@ -92,7 +95,7 @@ def measure(experts: Sequence[Expert], base: Expert, texts: Sequence[str]) -> li
         by_layer: tuple[float | None, ...] = ()
         config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
         if not config or unsupported_kind(config) is None:
-            pair = open_pair(expert, base)
+            pair = open_pair(expert, base, is_its_base=is_their_base)
             changes = read_changes(pair)
             norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
         norms = {"relative_norm": norm, "layer_relative_norm": by_layer, "layer_drift": moved}

@@ -36,6 +36,7 @@ from ablations.train.folder import (
 from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
 from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
+from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError
 from layerswap_method.output import give_folder_mode
 from layerswap_method.recipe.references import is_folder
@@ -188,11 +189,20 @@ def _finish(
         entry: dict[str, Any] = {"path": expert.source}
         if config.measure:
             try:
-                (divergence,) = measure([expert], base, texts)
-            except InputError as error:  # such as weights that moved as far as another model's
+                (divergence,) = measure([expert], base, texts, is_their_base=True)
+            except InputError as error:  # such as weights that are not finite
                 logger.warning("the divergence cannot be measured: %s", error.message)
             else:
                 logger.info("%s", divergence.describe())
+                if is_far(divergence.relative_norm):
+                    logger.warning(
+                        "%s was trained so far from %s that check, compat and delta will take "
+                        "that for the base of another model: ||delta|| / ||weights|| is %.2f, of "
+                        "a fine-tune far below 0.5",
+                        expert.name,
+                        base.name,
+                        divergence.relative_norm,
+                    )
                 write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
                 record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}

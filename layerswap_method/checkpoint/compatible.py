@@ -5,28 +5,21 @@ Every command that merges uses these checks, so all of them accept the same mode
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Sequence
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
-from layerswap_method.checkpoint.config import FIELDS, read_document, stated_fields, text_part
+from layerswap_method.checkpoint.origin import far_experts
+from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
-from layerswap_method.errors import InputError, describe_error
+from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
 from layerswap_method.tensor_names import decoder_layer
 
 _PARENT = "merging needs models of one pretrained parent"
-_ALIGN = (
-    "add tokenizer: {source: union} or tokenizer: {source: base} so that mergekit aligns the "
-    "tokens, or in layer_swap take the rows of one model (non_layer: task, language or base)"
-)
 _ONE_VOCABULARY = (
     "expert and base must share a vocabulary: give the base that the expert was trained from, with "
     "its tokens (load the base, resize_token_embeddings, save it)"
 )
 _COMPAT = "layerswap compat lists every difference, and what can be done"
-_TOKENIZER = "tokenizer.json"
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 
@@ -89,7 +82,7 @@ def merge_problems(
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
             yield from vocabulary_problems(givers)
-        yield from token_conflicts(givers, _ONE_VOCABULARY if is_revert else _ALIGN)[0]
+        yield from token_conflicts(givers, _ONE_VOCABULARY if is_revert else ALIGN)[0]
 
 
 def merge_warnings(
@@ -98,14 +91,21 @@ def merge_warnings(
     dtype: str | None,
     rows_from: Collection[str] | None = None,
     aligned: bool = False,
+    base: Checkpoint | None = None,
 ) -> Iterator[str]:
     """Yield what a user should know of checkpoints that can be merged.
 
-    `dtype` is the torch dtype that the recipe gives the merge, None that of the files; the others
-    are as in `merge_problems`.
+    `dtype` is the torch dtype that the recipe gives the merge, None that of the files, `base` the
+    one that the others should be trained from; the others are as in `merge_problems`.
     """
+    if base is not None:
+        yield from far_experts(checkpoints, base)
     yield from _mixed_dtypes(checkpoints) if dtype is None else _lossy_casts(checkpoints, dtype)
-    yield from _mixed_settings(checkpoints)
+    if differing := mixed_settings(checkpoints):
+        yield (
+            f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
+            f"those of its base_model, if its log names no other; {_COMPAT}"
+        )
     if not aligned:
         yield from token_conflicts(_givers(checkpoints, rows_from))[1]
 
@@ -113,13 +113,13 @@ def merge_warnings(
 def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
     """Yield which of the models that give vocabulary rows do not have as many as the first."""
     for other in givers[1:]:
-        yield from _row_problems(givers[0], other, _ALIGN)
+        yield from _row_problems(givers[0], other, ALIGN)
 
 
 def same_vocabulary(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two models have vocabulary tensors of the same shapes, for the same tokens."""
     is_sized = any(_counts_tokens(name, first, other) for name in first.shapes)
-    return not is_sized and not any(token_conflicts([first, other]))
+    return not is_sized and same_tokens(first, other)
 
 
 def pair_problems(
@@ -145,7 +145,7 @@ def pair_problems(
         )
         return
     if not aligned:
-        yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else _ALIGN)
+        yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else ALIGN)
     shapes = [
         name
         for name, shape in first.shapes.items()
@@ -221,89 +221,3 @@ def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]
                 f"{checkpoint.name} is stored in bfloat16 and dtype is float16, whose largest "
                 "number is 65504; write dtype: bfloat16"
             )
-
-
-def _mixed_settings(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    stated = [stated_fields(text_part(read_document(c.name, c.path))) for c in checkpoints]
-    differing = []
-    for name, field in FIELDS.items():
-        values = [settings[name] for settings in stated]
-        if field.needs_same and any(value != values[0] for value in values):
-            named = (f"{c.name} {v}" for c, v in zip(checkpoints, values, strict=True))
-            differing.append(f"{field.label}: {', '.join(named)}")
-    if differing:
-        yield (
-            f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model, if its log names no other; {_COMPAT}"
-        )
-
-
-class Vocabulary(NamedTuple):
-    """The tokens of one checkpoint with their ids, and which are added or special tokens."""
-
-    tokens: Mapping[str, int]
-    added: frozenset[str]
-
-
-def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
-    """Return the vocabulary in `folder`; None where no ``tokenizer.json`` is there.
-
-    Raises `InputError`, which begins with `name`, for a file that is damaged.
-    """
-    file = folder / _TOKENIZER
-    if not file.is_file():
-        return None
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-        vocab = document["model"]["vocab"]
-        if not isinstance(vocab, dict):  # Unigram models list [token, score]
-            vocab = {entry[0]: number for number, entry in enumerate(vocab)}
-        tokens = {str(token): int(number) for token, number in vocab.items()}
-        listed = document.get("added_tokens") or []
-        added = {str(entry["content"]): int(entry["id"]) for entry in listed}
-    except (OSError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
-        what = f"{file} cannot be read as a tokenizer ({describe_error(error)})"
-        raise InputError(f"{name}: {what}; download it again") from error
-    return Vocabulary(tokens | added, frozenset(added))
-
-
-def match_tokens(tokens: Mapping[str, int], other: Mapping[str, int]) -> tuple[int, int, int]:
-    """Return how many of the `tokens` have the same id in `other`, another id, or none."""
-    shared = tokens.keys() & other.keys()
-    same = sum(tokens[token] == other[token] for token in shared)
-    return same, len(shared) - same, len(tokens) - len(shared)
-
-
-def token_conflicts(
-    givers: Sequence[Checkpoint], remedy: str = _ALIGN
-) -> tuple[list[str], list[str]]:
-    """Return (errors, warnings) about rows of the vocabularies that stand for different tokens.
-
-    An average of such rows mixes unrelated words. Where only added or special tokens differ, as
-    in published experts that renamed reserved tokens, it is a warning. `givers` are the checkpoints
-    that give the rows, or the tokenizer.
-    """
-    errors, warnings = [], []
-    for other in givers[1:]:
-        pair = (givers[0], other)
-        files = [model.path / _TOKENIZER for model in pair]
-        if not all(f.is_file() for f in files) or files[0].read_bytes() == files[1].read_bytes():
-            continue
-        ours, theirs = filter(None, (read_vocabulary(model.name, model.path) for model in pair))
-        by_id = {number: token for token, number in theirs.tokens.items()}
-        pairs = ((number, a, by_id.get(number, a)) for a, number in ours.tokens.items())
-        differing = [(number, a, b) for number, a, b in pairs if a != b]
-        if not differing:
-            continue
-        added = ours.added | theirs.added
-        plain = [row for row in differing if not added.intersection(row[1:])]
-        shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
-        what = f"{givers[0].name} and {other.name} have different tokens at {len(differing)} ids"
-        if plain:
-            errors.append(f"{what} ({shown}), so the merge would mix unrelated words; {remedy}")
-        else:
-            warnings.append(
-                f"{what}, all added or special tokens ({shown}); the merge has the tokenizer of "
-                "its base_model, if its log names no other"
-            )
-    return errors, warnings

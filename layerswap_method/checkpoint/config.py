@@ -39,8 +39,7 @@ class Field(NamedTuple):
     """One field that configs of different families state under different names.
 
     Of its `keys` in ``config.json`` the first one that is stated counts, and where none is, the
-    `default` of the classes in `DECODERS`. `how` is what the remedy does. `needs_same`: two models
-    that differ in it compute differently with tensors of the same shapes.
+    `default` of the classes in `DECODERS`. `how` is what the remedy does.
     """
 
     label: str
@@ -48,7 +47,6 @@ class Field(NamedTuple):
     remedy: Remedy = "impossible"
     how: str = NOTHING
     default: Any = None
-    needs_same: bool = False
 
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -56,24 +54,24 @@ _POSITIONS = ("max_position_embeddings",)
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
 _SCALED = "the residual stream is scaled"
-_CHANGES, _BASES = "changes the function", "the merge has that of its base_model"
+_CHANGES, FROM_BASE = "changes the function", "the merge has that of its base_model"
 
 FIELDS: Mapping[str, Field] = {
     "hidden": Field("hidden size", ("hidden_size",), "harmonize", "copies, or zeros"),
     "layers": Field("layers", _LAYERS, "harmonize", "layers that add nothing"),
     "heads": Field("query heads", ("num_attention_heads",), "harmonize", "copies, or zero heads"),
     "kv_heads": Field("key-value heads", ("num_key_value_heads",), "harmonize", "repeats heads"),
-    "head_dim": Field("head size", ("head_dim",), needs_same=True),
+    "head_dim": Field("head size", ("head_dim",)),
     "intermediate": Field("MLP neurons", ("intermediate_size",), "harmonize", "zero neurons"),
-    "rope_base": Field("RoPE base", ("rope_theta",), "force", _CHANGES, 10000.0, True),
-    "rope_scaling": Field("RoPE scaling", ("rope_scaling",), "force", _CHANGES, None, True),
+    "rope_base": Field("RoPE base", ("rope_theta",), "force", _CHANGES, 10000.0),
+    "rope_scaling": Field("RoPE scaling", ("rope_scaling",), "force", _CHANGES),
     "sliding_window": Field(
-        "sliding window", ("sliding_window",), "harmonize", "Llama, within the window", None, True
+        "sliding window", ("sliding_window",), "harmonize", "Llama, within the window"
     ),
-    "active_experts": Field("experts used", ("num_experts_per_tok",), "recipe", _BASES, None, True),
-    "positions": Field("longest sequence", _POSITIONS, "recipe", _BASES),
-    "eps": Field("norm eps", _EPS, "harmonize", _SCALED, 1e-6, True),
-    "activation": Field("activation", _ACTIVATION, default="silu", needs_same=True),
+    "active_experts": Field("experts used", ("num_experts_per_tok",), "recipe", FROM_BASE),
+    "positions": Field("longest sequence", _POSITIONS, "recipe", FROM_BASE),
+    "eps": Field("norm eps", _EPS, "harmonize", _SCALED, 1e-6),
+    "activation": Field("activation", _ACTIVATION, default="silu"),
 }
 """Name in a `ModelShape` -> the field. One table to read, compare and write configs by."""
 

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import match_tokens, odd_dtypes, read_vocabulary, ties
+from layerswap_method.checkpoint.compatible import odd_dtypes, ties
 from layerswap_method.checkpoint.config import (
     COMMANDS,
     DECODERS,
     FIELDS,
+    FROM_BASE,
     NOTHING,
     Remedy,
-    read_document,
     stated_fields,
-    text_part,
 )
+from layerswap_method.checkpoint.settings import differing_settings, text_configs
+from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
 from layerswap_method.frozen import Frozen
 
 _HARMONIZE = COMMANDS["harmonize"]
@@ -49,7 +50,7 @@ def obstacles(rows: Sequence[Row]) -> list[Row]:
 
 
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
-    documents = [text_part(read_document(model.name, model.path)) for model in checkpoints]
+    documents = text_configs(checkpoints)
     classes = [model.config.architecture for model in checkpoints]
     known = all(name in DECODERS for name in classes)
     *others, last = DECODERS
@@ -85,6 +86,13 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
     for name, field in FIELDS.items():
         advice = COMMANDS.get(field.remedy, "") + field.how
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
+    shown = {key for field in FIELDS.values() for key in field.keys}
+    ropes = [(shape["rope_base"], shape["rope_scaling"]) for shape in shapes]
+    alike = all(name == classes[0] for name in classes)  # others have other keys
+    for key, values in (differing_settings(documents) if alike else {}).items():
+        is_rope = key.startswith("rope_parameters.") and any(rope != ropes[0] for rope in ropes)
+        if key not in shown and not is_rope:
+            yield row(key, values, "recipe", FROM_BASE, same=False)
     normed = [any(n.endswith("self_attn.q_norm.weight") for n in m.tensors) for m in checkpoints]
     yield row("norms of queries and keys", ["of each head" if has else "none" for has in normed])
     yield row("biases", [_biases(model) for model in checkpoints])

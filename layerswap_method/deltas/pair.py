@@ -25,6 +25,7 @@ import numpy.typing as npt
 from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems, ties
 from layerswap_method.checkpoint.lora import LowRankChange, read_changes
+from layerswap_method.checkpoint.origin import is_far, sampled_change, wrong_base
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats, row_blocks
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
@@ -38,12 +39,6 @@ T = TypeVar("T")
 _CACHED = 32
 """Number of results that are cached, as a study measures the same changes with many thresholds and
 weights. The largest, the features of an 8B model, take 5 MB."""
-
-_SAMPLED_TENSORS, _SAMPLED_VALUES = 16, 1 << 16
-
-UNRELATED = 0.7
-"""||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about
-1.4, of fine-tunes far below 0.5."""
 
 
 class DeltaBlock(NamedTuple):
@@ -102,10 +97,11 @@ class DeltaPair:
         return hash(self.identity)
 
 
-def open_pair(expert: Model, base: Model) -> DeltaPair:
+def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> DeltaPair:
     """Return an expert (a checkpoint, or an adapter on one) and its base, a checkpoint.
 
-    Raises `InputError` with every problem of the first kind found, and for another model's base.
+    `is_its_base`: the expert is known to be trained from it, however far it is. Raises `InputError`
+    with every problem of the first kind found, and for another model's base.
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
@@ -135,7 +131,9 @@ def open_pair(expert: Model, base: Model) -> DeltaPair:
         base_tensors=theirs.tensors,
         changes=changes,
     )
-    _check_related(pair)
+    change = sampled_change(ours.tensors, theirs.tensors, changes)
+    if change is not None and is_far(change) and not is_its_base:
+        raise InputError(wrong_base(pair.expert, pair.base, change))
     return pair
 
 
@@ -183,22 +181,6 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
             )
     what = f"the change of {name} leaves float32's range"
     return InputError(f"{pair.expert}: {what}; it is damaged or its training diverged")
-
-
-def _check_related(pair: DeltaPair) -> None:
-    """Raise where a sample of the matrices has a delta as large as the weights."""
-    matrices = [name for name in pair.names if len(pair.base_tensors[name].shape) >= 2]
-    change = weight = 0.0
-    for name in matrices[:: max(1, len(matrices) // _SAMPLED_TENSORS)]:
-        for block in read_deltas(pair, name, _SAMPLED_VALUES):
-            change += sum_squares(block.delta)
-            weight += sum_squares(block.base)
-    # What is not finite is another fault, which whoever reads all of it names.
-    if math.isfinite(change) and weight > 0 and change >= UNRELATED**2 * weight:
-        ratio = (change / weight) ** 0.5
-        why = f"||delta|| / ||weights|| is {ratio:.2f} in a sample; a fine-tune has far below 0.5"
-        what = f"{pair.base} is not the base of {pair.expert}"
-        raise InputError(f"{what}: {why}; give the checkpoint that it was trained from")
 
 
 def for_each_tensor(

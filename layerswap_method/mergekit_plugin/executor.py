@@ -28,6 +28,7 @@ from layerswap_method.checkpoint.compatible import (
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
+from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
 from layerswap_method.methods import layer_swap_merge
@@ -142,7 +143,8 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)
-    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, **how):
+    base = next(model for model in checkpoints if model.name == str(recipe.base_model))
+    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, base=base, **how):
         LOG.warning("%s", warning)
 
 
@@ -169,6 +171,8 @@ def _configuration(
         measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models)
         record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
         lines = list(layer_swap_merge.log_lines(record))
+        base = next(model for model in checkpoints if model.name == str(recipe.base_model))
+        lines += generation_notes(checkpoints, base)
         if recipe.aligns_tokens and "deltas" in record:
             lines.append(_ALIGNED)
             record["deltas"]["note"] = _ALIGNED

@@ -215,9 +215,10 @@ class DeltaRevertRecipe(Recipe):
                 dtype=self.written_dtype,
             )
 
-        merge = build_merge([ours, theirs], mix, theirs, self.written_dtype)
+        dtype, base = self.written_dtype, theirs.checkpoint
+        merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
         record = plan_record(self, layers, num_layers, threshold, parts)
-        return replace(merge, record=record, lines=tuple(log_lines(spec, record)))
+        return replace(merge, record=record, lines=(*log_lines(spec, record), *merge.lines))
 
 
 def _measure(

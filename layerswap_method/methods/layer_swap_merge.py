@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,10 +33,9 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     givers = set(recipe.embedding_givers)
     InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
     of_rows = [model for reference, model in read.items() if reference in givers]
-    alike = (model for model in of_rows if same_vocabulary(model.checkpoint, base.checkpoint))
-    giver = next(alike, of_rows[0])
-    others = [c for c in checkpoints if not same_vocabulary(giver.checkpoint, c)]
-    donor = giver if base.checkpoint in others else base
+    source = donor_of([model.checkpoint for model in of_rows], base.checkpoint)
+    donor = next(model for model in read.values() if model.checkpoint is source)
+    others = [model for model in checkpoints if not same_vocabulary(source, model)]
     measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
     weights = (*measured.weights, 1.0)
@@ -52,11 +51,21 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
     with input_errors("layer_swap recipe"):
-        merge = build_merge([*read.values()], mix, donor, recipe.written_dtype, givers)
+        dtype, parent = recipe.written_dtype, base.checkpoint
+        merge = build_merge([*read.values()], mix, donor, dtype, givers, parent)
     record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
-    lines = tuple(log_lines(record))
+    lines = (*log_lines(record), *merge.lines)
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
+
+
+def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
+    """Return whose config and tokenizer a merge has, of which `givers` give the vocabulary rows.
+
+    They are the base's, unless its tokens are not those of the rows.
+    """
+    is_alike = any(same_vocabulary(giver, base) for giver in givers)
+    return base if is_alike else givers[0]
 
 
 def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.checkpoint import own_file
 from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.output import TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
@@ -24,8 +25,6 @@ _OWN = (
     *("layerswap_*", "optimizer*", "train*", "trainer_state.json", "all_results.json", ".*"),
 )
 """Those of them that say how the donor itself is stored or was made."""
-
-_VOCABULARIES = ("tokenizer.json", "*.model", "vocab*", "*.tiktoken", "tekken.json", "token*.py")
 
 
 def copy_donor_files(
@@ -68,11 +67,6 @@ def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
 
 def _matches(file: Path, patterns: Sequence[str]) -> bool:
     return any(fnmatch(file.name, pattern) for pattern in patterns)
-
-
-def has_tokenizer(folder: Path) -> bool:
-    """Return whether `folder` has a file in which a tokenizer keeps its tokens, by its name."""
-    return any(next(folder.glob(pattern), None) for pattern in _VOCABULARIES)
 
 
 def tokenizer_problems(

@@ -39,8 +39,9 @@ layerswap_method/checkpoint/compatible.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False
 if first.num_layers != other.num_layers: => if False:
 if not is_copy: => if False:
-pairs if a != b] => pairs if False] @ mergekit_plugin/test_errors.py
-if not added.intersection(row[1:])] => if False] @ mergekit_plugin/test_errors.py
+layerswap_method/checkpoint/vocabulary.py @ mergekit_plugin/test_errors.py
+pairs if a != b] => pairs if False]
+if not added.intersection(row[1:])] => if False]
 layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
 if place.is_file() and not any( => if False and not any(

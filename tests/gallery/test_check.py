@@ -1,4 +1,4 @@
-"""`layerswap check`: everything that is wrong at once, on files and on models that are here."""
+"""`layerswap check`: all that is wrong at once, on files and on models that are here."""
 
 import re
 
@@ -9,7 +9,7 @@ import yaml
 from tests.standins import merging
 from tests.standins.command import layerswap
 from tests.standins.recipe_files import RECIPES, ROOT
-from tests.standins.tuned import edited, train_adapter
+from tests.standins.tuned import edited, train_adapter, tune
 from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
@@ -20,10 +20,11 @@ def experts(tmp_path_factory):
     root = tmp_path_factory.mktemp("experts")
     sizes = {"num_hidden_layers": 4, "dtype": torch.float32}
     own = {"deep": {"num_hidden_layers": 5}}
-    return {
+    made = {
         role: make_model("llama", root / role, seed, **{**sizes, **own.get(role, {})})
-        for seed, role in enumerate(("task", "language", "deep"))
+        for seed, role in enumerate(("task", "deep"))
     }
+    return made | {"language": tune(made["task"], root / "language", 2, 0.002)}
 
 
 @pytest.fixture

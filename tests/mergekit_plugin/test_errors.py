@@ -18,7 +18,7 @@ from tests.merge.test_merge import run_merge
 from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, roles
 from tests.standins.tokenizers import save_word_tokenizer, words
 from tests.standins.tuned import edited, restored, tune, write_adapter
-from tests.standins.zoo import VOCAB, make_model
+from tests.standins.zoo import VOCAB
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
 
@@ -201,16 +201,16 @@ def warned(merge, tmp_path, caplog):
 
 def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
     wide = swap(trio, task=tune(trio.base, tmp_path / "wide", 3))
-    other = swap(trio, language=make_model("llama", tmp_path / "o", 9, rms_norm_eps=1e-3))
-    windows = shutil.copytree(trio.language, tmp_path / "windows")
-    edited(windows, sliding_window=8, num_experts_per_tok=4)
+    other = edited(shutil.copytree(trio.language, tmp_path / "other"), rms_norm_eps=1e-3)
+    turned = shutil.copytree(trio.language, tmp_path / "turned")
+    edited(turned, hidden_act="gelu", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     for document, wanted in (
         (swap(trio), ""),
-        (swap(trio, language=windows), "; experts used: "),
+        (swap(trio, language=turned), "; rope_parameters.rope_theta: "),
         (wide, "different dtypes"),
         (wide | {"dtype": "bfloat16"}, "is stored in float32 and dtype is bfloat16"),
         (swap(trio, dtype="float16"), "whose largest number is 65504"),
-        (other, "different settings"),
+        (swap(trio, language=other), "different settings"),
         (swap(trio, {"bottom_layers": 3}), "of the 6 layers come from the language expert, more"),
         (swap(trio, {"bottom_layers": 3, "top_layers": 0}), ""),
         (swap(trio, {"bottom_layers": 3, "swap_modules": "mlp"}), ""),

@@ -1,6 +1,7 @@
 """Merges against an independent average in float64; linear and passthrough against mergekit."""
 
 import random
+import shutil
 
 import pytest
 import torch
@@ -195,7 +196,8 @@ def cannot_be_merged(trio, root, stranger):
 
 
 def test_what_cannot_be_merged(trio, experts, tmp_path):
-    stranger = experts("llama").task
+    stranger = shutil.copytree(experts("llama").task, tmp_path / "stranger")
+    shutil.copy(trio.base / "tokenizer.json", stranger)  # without, it is refused for its tokens
     for document, parts in cannot_be_merged(trio, tmp_path, stranger):
         with pytest.raises(InputError) as caught:
             merge_of(document)

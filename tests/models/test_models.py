@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from ablations.models.compat import compare_models
 from ablations.models.fit import check_context
 from layerswap_method.checkpoint import stored
-from layerswap_method.checkpoint.compatible import match_tokens, read_vocabulary
+from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.command import layerswap
@@ -48,8 +48,8 @@ def root(tmp_path_factory):
 def test_models_of_one_base_match(root):
     found = compare(root / "base", root / "child", base=root / "base")
     assert (found.problems, differing(found)) == ((), {})
-    assert found.cosines[0] == pytest.approx(1)
-    assert 0.9 < found.cosines[1] < 1
+    assert found.changes[0] == 0
+    assert 0 < found.changes[1] < 0.5
     text = run(root / "base", root / "child").output
     assert "The merge methods take these models as they are." in text
 
@@ -66,11 +66,11 @@ def test_every_difference_has_what_can_be_done(root, tmp_path):
         "tokens": (["48 tokens", matched], "recipe"),
     }
     assert "layerswap compat" in found.problems[0]
-    assert found.cosines[1] is None or abs(found.cosines[1]) < 0.1
+    assert found.changes[1] is None or found.changes[1] > 1
     wanted = f"Run: layerswap harmonize {root / 'base'} {root / 'mistral'} --out DIR"
     assert found.verdict() == wanted
     table = run(root / "base", root / "mistral", "--base", root / "base").output
-    for shown in ("harmonize: layers that add nothing", "yes (1.000)", wanted):
+    for shown in ("harmonize: layers that add nothing", "yes (0.000)", wanted):
         assert shown in table
     # The command that it names makes the pair mergeable.
     command = wanted.removeprefix("Run: layerswap ").replace("DIR", str(tmp_path)).split()
@@ -108,7 +108,10 @@ def test_vocabularies_alone_are_left_to_the_recipe(root, tmp_path):
     [
         (["base"], "give two or more"),
         (["base", "bse"], "did you mean 'base'?"),
-        (["base", "child", "--base", "mistral"], "descends from it (cosine of the weights: no ("),
+        (
+            ["base", "child", "--base", "mistral"],
+            "descends from it (||delta|| / ||weights|| in a sample: no (",
+        ),
     ],
 )
 def test_bad_input_is_one_error(args, message, root):
@@ -145,7 +148,7 @@ def test_only_headers_are_read(root, monkeypatch):
 
     monkeypatch.setattr(stored, "read_rows", fail)
     monkeypatch.setattr(stored, "read_into", fail)
-    monkeypatch.setattr("ablations.models.compat.read_rows", fail)
+    monkeypatch.setattr("layerswap_method.checkpoint.origin.read_floats", fail)
     assert compare(root / "base", root / "child").problems == ()
 
 

@@ -21,6 +21,7 @@ from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
 from tests.standins.cold import evaluate_cold
+from tests.standins.command import layerswap
 from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
 from tests.standins.talkers import write_model
@@ -143,13 +144,17 @@ def test_a_diverging_loss_stops_with_the_step_and_keeps_the_last_good_checkpoint
     assert not (out / "config.json").exists()
 
 
-def test_a_run_that_left_its_base_behind_is_finished_without_a_divergence(tmp_path, base, rows):
+def test_a_run_that_left_its_base_behind_is_measured_and_told(tmp_path, base, rows):
+    """Its base was said not to be its base, though it had just been trained from it."""
     trainer = {"learning_rate": 2.0, "lr_scheduler_type": "constant"}
     config, out = tmp_path / "c.yml", tmp_path / "out"
-    assert call(write_config(config, base, rows, trainer=trainer, measure=True), out).exit_code == 0
-    assert (out / "config.json").is_file()
-    assert not (out / "divergence.json").exists()
-    assert read_experts_file(out / "experts.yml").facts() == {}
+    result = call(write_config(config, base, rows, trainer=trainer, measure=True), out)
+    assert (result.exit_code, (out / "config.json").is_file()) == (0, True)
+    assert "out was trained so far from" in result.output
+    norm = json.loads((out / "divergence.json").read_text())["relative_norm"]
+    assert norm > 0.7
+    assert next(iter(read_experts_file(out / "experts.yml").facts().values()))["drift"] > 0
+    assert layerswap("delta", out, "--base", base, "--out", tmp_path / "delta").exit_code == 2
 
 
 @pytest.mark.parametrize("room", [20_000, 600_000], ids=["weights", "optimizer"])

@@ -1,0 +1,87 @@
+"""Whether a model was trained from a base, by a sample of the weights of both.
+
+The one judgement of check, merges, compat, delta and train.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats
+
+if TYPE_CHECKING:
+    from layerswap_method.checkpoint.lora import LowRankChange
+
+FAR = 0.7
+"""||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about
+1.4, of fine-tunes far below 0.5."""
+
+_TENSORS, _VALUES = 16, 1 << 16
+"""Number of matrices that are compared, spread over the files, and about of their values."""
+
+_NO_CHANGES: Mapping[str, LowRankChange] = MappingProxyType({})
+
+
+def sampled_change(
+    expert: Mapping[str, StoredTensor],
+    base: Mapping[str, StoredTensor],
+    changes: Mapping[str, LowRankChange] = _NO_CHANGES,
+) -> float | None:
+    """Return ||expert - base|| / ||base|| in a sample of the matrices, Frobenius, 0 or more.
+
+    `changes` are an adapter's, which the expert has besides. None where no matrix of one is as
+    large as the other's, or where what is read is all zero or not finite, which is another fault.
+    """
+    names = [
+        name
+        for name, tensor in base.items()
+        if len(tensor.shape) >= 2
+        and not is_buffer(name)
+        and name in expert
+        and expert[name].shape == tensor.shape
+        and {tensor.dtype, expert[name].dtype} <= {*FLOATS}
+        and (len(tensor.shape) == 2 or name not in changes)
+    ]
+    change = weight = 0.0
+    for name in names[:: max(1, len(names) // _TENSORS)]:
+        shape = (math.prod(base[name].shape[:-1]), base[name].shape[-1])
+        rows = slice(0, min(shape[0], _VALUES // max(1, shape[1]) + 1))
+        ours, theirs = (
+            read_floats(replace(side[name], shape=shape), rows).astype("float64")
+            for side in (expert, base)
+        )
+        if name in changes:
+            left, right = changes[name].factors()
+            ours += (left[rows] @ right).numpy()
+        change += float(((ours - theirs) ** 2).sum())
+        weight += float((theirs**2).sum())
+    ratio = math.sqrt(change / weight) if weight > 0 and math.isfinite(change + weight) else None
+    return None if ratio is None or not names else ratio
+
+
+def is_far(change: float | None) -> bool:
+    """Return whether a `sampled_change` is more than training from the base makes."""
+    return change is not None and change >= FAR
+
+
+def wrong_base(expert: str, base: str, change: float) -> str:
+    """Return what is said of an expert that `is_far` from its base, and what to do."""
+    return (
+        f"{base} is not the base of {expert}, or {expert} was trained very far from it: "
+        f"||delta|| / ||weights|| is {change:.2f} in a sample, of a fine-tune far below 0.5; give "
+        "the checkpoint that it was trained from"
+    )
+
+
+def far_experts(checkpoints: Sequence[Checkpoint], base: Checkpoint) -> Iterator[str]:
+    """Yield which of the checkpoints `is_far` from the `base` of a merge, the base among them."""
+    for expert in checkpoints:
+        if expert.path != base.path:
+            change = sampled_change(expert.tensors, base.tensors)
+            if change is not None and is_far(change):
+                yield wrong_base(expert.name, base.name, change)

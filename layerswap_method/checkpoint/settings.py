@@ -1,0 +1,299 @@
+"""Settings of the configs that change what a model computes or generates, compared.
+
+Everything that a text config says counts, except the keys in `_HARMLESS`. Configs that are not
+written alike are read by their class in transformers, which knows the spellings of all versions and
+the default of every key that is left out.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint
+from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.errors import InputError
+
+_NOTES = (
+    "_*",
+    "architectures",
+    "auto_map",
+    "finetuning_task",
+    "model_type",
+    "name_or_path",
+    "task_specific_params",
+    "transformers.*",
+    "unsloth*",
+    "*_version",
+)
+"""Names, versions and notes of whoever saved the model; its class is compared before."""
+
+_RUNNING = (
+    "attn_implementation",
+    "chunk_size_feed_forward",
+    "dtype",
+    "gradient_checkpointing",
+    "init_device",
+    "num_logits_to_keep",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pretraining_tp",
+    "quantization_config",
+    "return_dict",
+    "torch_dtype",
+    "use_associative_scan",
+    "use_cache",
+    "use_flash_attn",
+    "use_mamba_kernels",
+    "use_mambapy",
+    "use_mem_eff_path",
+)
+"""How weights are stored, and with which programs a model is run."""
+
+_TRAINING = (
+    "freeze_*",
+    "label_smoothing",
+    "neftune_noise_alpha",
+    "rescale_prenorm_residual",
+    "z_loss*",
+    "*_init_scheme",
+    "*_pdrop",
+    "*aux_loss*",
+    "*dropout*",
+    "*init_std",
+    "*init_variance_scale",
+    "*initializer*",
+    "*jitter_noise",
+    "*layerdrop",
+)
+"""What only training reads."""
+
+_CLASSIFYING = ("classifier_*", "id2label", "label2id", "num_labels", "problem_type", "summary_*")
+"""Heads of classifiers."""
+
+_GENERATING = (
+    "bos_token_id",
+    "cls_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "eod_token_id",
+    "eos_token_id",
+    "forced_*",
+    "generation_config",
+    "length_penalty",
+    "mask_token_id",
+    "max_length",
+    "min_length",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "pad_token_id",
+    "repetition_penalty",
+    "sep_token_id",
+    "temperature",
+    "top_k",
+    "top_p",
+    "*suppress_tokens",
+)
+"""How text is generated, see `generation_notes`."""
+
+_STORED = (
+    "mtp_*",
+    "num_mtp_layers",
+    "num_nextn_predict_layers",
+    "tie_word_embeddings",
+    "vocab_size",
+)
+"""What the tensors say, which are compared themselves."""
+
+_LENGTHS = (
+    "max_position_embeddings",
+    "max_seq_len",
+    "model_max_length",
+    "n_ctx",
+    "n_positions",
+    "seq_length",
+)
+"""Longest sequences: on shorter ones nothing changes. RoPE that depends on them has them in its own
+form."""
+
+_WINDOWS = ("max_window_layers", "sliding_window_pattern")
+"""Rules for `layer_types`, which transformers derives from them."""
+
+_HARMLESS = (
+    *_NOTES,
+    *_RUNNING,
+    *_TRAINING,
+    *_CLASSIFYING,
+    *_GENERATING,
+    *_STORED,
+    *_LENGTHS,
+    *_WINDOWS,
+)
+"""Patterns of keys that cannot change what the layers compute, or that are judged elsewhere."""
+
+_ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
+_BY_LENGTH = ("dynamic", "longrope")
+"""Kinds of RoPE that depend on the longest sequence."""
+
+_ROPE_DEFAULTS = {"partial_rotary_factor": 1.0, "beta_fast": 32, "beta_slow": 1, "truncate": True}
+_SHOWN = 60
+_SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
+    """Return the text configs of checkpoints, all in one form.
+
+    They are as they are written where nothing that counts differs, which costs no import, and else
+    as transformers reads them; where it cannot read one of them, all are as they are written.
+    """
+    documents = [read_document(model.name, model.path) for model in checkpoints]
+    texts = [text_part(document) for document in documents]
+    stated = [_counting(text) for text in texts]
+    if all(settings == stated[0] for settings in stated):
+        return texts
+    read = [_as_transformers(document) for document in documents]
+    return texts if None in read else [text for text in read if text is not None]
+
+
+def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the settings in which `text_configs` differ: key -> the value of each.
+
+    A key that one of them lacks has no known default and is no difference.
+    """
+    settings = [{**_counting(text), **_rope_form(text)} for text in texts]
+    differing: dict[str, list[Any]] = {}
+    for key in dict.fromkeys(key for stated in settings for key in stated):
+        kind, dot, _ = key.rpartition(".")
+        kinds = [stated.get(f"{kind}.rope_type") for stated in settings]
+        is_complete = all(key in stated for stated in settings)
+        # Where RoPE is of another kind, it has other keys.
+        if is_complete or (dot and any(other != kinds[0] for other in kinds)):
+            differing |= _parts(key, [stated.get(key) for stated in settings])
+    return differing
+
+
+def mixed_settings(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Return each setting in which the checkpoints differ, with the value of each of them."""
+    return _listed(checkpoints, differing_settings(text_configs(checkpoints)))
+
+
+def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
+    """Yield a note where models end or generate otherwise than the `donor` of a merge."""
+    others = [model for model in checkpoints if model.name != donor.name]
+    models = [donor, *others]
+    settings = [_generation(model) for model in models]
+    differing = {}
+    for key in sorted({key for stated in settings for key in stated}):
+        values = [stated.get(key) for stated in settings]
+        # Ids of tokens stand in config.json as well, where many configs leave them out.
+        is_known = key not in _SPECIAL_IDS or all(key in stated for stated in settings)
+        if is_known and any(value != values[0] for value in values):
+            differing[key] = values
+    if differing:
+        yield (
+            f"the models generate with different settings ({'; '.join(_listed(models, differing))})"
+            f"; the merge takes those of {donor.name}"
+        )
+
+
+def _listed(checkpoints: Sequence[Checkpoint], differing: Mapping[str, Sequence[Any]]) -> list[str]:
+    return [
+        f"{key}: "
+        + ", ".join(f"{c.name} {_short(v)}" for c, v in zip(checkpoints, values, strict=True))
+        for key, values in differing.items()
+    ]
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _counting(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a text config that may change the function, RoPE's as they are written."""
+    return {
+        key: value
+        for key, value in text.items()
+        if not any(fnmatchcase(key, pattern) for pattern in _HARMLESS)
+    }
+
+
+def _as_transformers(document: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the text config as transformers reads a config; None where it has no class for it.
+
+    Code of the model's folder is not run.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.CRITICAL)
+    try:
+        config = CONFIG_MAPPING[document["model_type"]].from_dict(copy.deepcopy(document))
+        text: dict[str, Any] = config.get_text_config().to_dict()
+    except Exception:  # classes check what they please; a merge needs none of it
+        return None
+    finally:
+        logging.set_verbosity(level)
+    return text
+
+
+def _rope_form(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return RoPE's settings under ``rope_parameters.KEY`` or, by layer type, ``....TYPE.KEY``."""
+    stated: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        stated |= text[key] if isinstance(text.get(key), dict) else {}
+    form: dict[str, Any] = dict.fromkeys(_ROPE)
+    nested = {kind: part for kind, part in stated.items() if isinstance(part, dict)}
+    for kind, part in (nested or {"": stated}).items():
+        rope = {"rope_theta": text.get("rope_theta"), **_ROPE_DEFAULTS, **part}
+        rope["rope_type"] = part.get("rope_type") or part.get("type") or "default"
+        if rope["rope_type"] in _BY_LENGTH:
+            rope["max_position_embeddings"] = text.get("max_position_embeddings")
+        rope.pop("type", None)
+        place = ".".join(filter(None, ("rope_parameters", kind)))
+        form |= {f"{place}.{key}": value for key, value in rope.items() if value is not None}
+    return form
+
+
+def _parts(key: str, values: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return what differs in one setting: of lists of one length the first entry that does."""
+    if all(value == values[0] for value in values):
+        return {}
+    lists = [value for value in values if isinstance(value, list)]
+    if len(lists) == len(values) and len({len(value) for value in lists}) == 1:
+        rows = list(zip(*lists, strict=True))
+        differing = [i for i, row in enumerate(rows) if any(value != row[0] for value in row)]
+        more = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
+        return {f"{key}[{differing[0]}]{more}": list(rows[differing[0]])}
+    return {key: list(values)}
+
+
+def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return what a model generates with: its ``generation_config.json``, or its config's ids."""
+    document = read_document(checkpoint.name, checkpoint.path)
+    file = checkpoint.path / "generation_config.json"
+    stated: dict[str, Any] = {}
+    if file.is_file():
+        try:
+            stated = json.loads(file.read_text(encoding="utf-8"))
+            if not isinstance(stated, dict):
+                raise ValueError("is no mapping")
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{checkpoint.name}: {file} cannot be read: {error}") from error
+    parts = (stated, text_part(document), document)
+    ids = {
+        key: next((part[key] for part in parts if part.get(key) is not None), None)
+        for key in _SPECIAL_IDS
+    }
+    settings = {k: v for k, v in {**stated, **ids}.items() if v is not None and k[0] != "_"}
+    settings.pop("transformers_version", None)
+    if isinstance(end := settings.get("eos_token_id"), int):
+        settings["eos_token_id"] = [end]
+    elif isinstance(end, list):
+        settings["eos_token_id"] = sorted(end, key=str)
+    return settings

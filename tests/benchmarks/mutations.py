@@ -86,7 +86,8 @@ layerswap_method/mergekit_plugin/run.py @ mergekit_plugin/test_command.py
 if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
                 LoaderCache.loaders.clear() => pass
-"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ golden
+{**_written(entry.parameters), "scale": scale} => {**_written(entry.parameters)} @ golden
+_written(recipe.parameters) | { => { @ mergekit_plugin/test_parameters.py
 layerswap_method/adapter_swap/adapters.py @ adapter_swap/test_adapters.py
 share * (c.scaling / parts[0][0].scaling) => share
 alpha = first.scaling * ranks[module] => alpha = first.scaling

@@ -69,7 +69,7 @@ if held and not _is_merge(out): => if False:
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge/test_faults.py
         if options.verify: => if False:
-layerswap_method/errors.py @ recipe
+layerswap_method/command_line.py @ cli/test_errors.py
     exit_code = 2 => exit_code = 1
 layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit

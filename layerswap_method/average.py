@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 class Input(NamedTuple):
     """One model of a merge, or its tensor, with its `weight` (0 or more) within its role.
 
+    `scale` multiplies the model's part of every average after that; 1 unless it was measured.
     `role` is None for a base that gives nothing but `base` tensors; an expert may be the base, too.
     """
 
     role: str | None = None
     weight: float = 1.0
     is_base: bool = False
+    scale: float = 1.0
 
 
 class WeightedInputs(NamedTuple):
@@ -39,56 +41,36 @@ def weighted_inputs(
 ) -> WeightedInputs:
     """Return which of the inputs make the tensor `name`, task experts before language experts.
 
-    With a_i, b_j the models' weights, A, B their sums and w_t, w_l the roles' `side_weights`, an
-    average of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the soups of its Table 6)::
+    With a_i, b_j the models' weights, A, B their sums, w_t, w_l the roles' `side_weights`, and the
+    scales 1, an average of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the soups of
+    its Table 6)::
 
         (w_t * sum_i(a_i x_i)/A + w_l * sum_j(b_j y_j)/B) / (w_t + w_l)
 
-    The coefficients are ``w_t a_i B/m`` and ``w_l b_j A/m``, with m the greatest common divisor of
-    A and B where both are whole: whole weights give whole coefficients, and the only division is
-    the last step. One role alone has the coefficients a_i.
+    The coefficient of x_i is ``w_t a_i/A`` times its scale. Tensors of one role are its soup alone.
     """
     if source == "base":
-        position = next((i for i, given in enumerate(inputs) if given.is_base), None)
+        position = next((i for i, entry in enumerate(inputs) if entry.is_base), None)
         if position is None:
             raise ValueError(f"{name}: the base model does not have this tensor")
         return WeightedInputs((position,), (1.0,))
-    sides = {role: w for role, w in zip(ROLES, side_weights, strict=True) if w}
-    if source != "average":
-        sides = {source: 1.0}
-    if not sides:
-        raise ValueError("task_weight and language_weight are both 0: nothing to average")
-    totals: dict[str, float] = {}
+    sides = {source: 1.0}
+    if source == "average":
+        sides = {role: side for role, side in zip(ROLES, side_weights, strict=True) if side}
+    shares: dict[int, float] = {}
     for role, side in sides.items():
-        weights = [given.weight for given in inputs if given.role == role]
-        if not weights:
+        members = {i: entry for i, entry in enumerate(inputs) if entry.role == role}
+        if not members:
             raise ValueError(f"{name}: no {role} expert holds this tensor, but {source} needs it")
-        if not all(map(math.isfinite, (sum(weights), side))) or min(*weights, side) < 0:
-            raise ValueError("weights must be finite numbers, 0 or more, and so must be their sum")
-        totals[role] = math.fsum(weights)
-        if totals[role] == 0:
-            raise ValueError("the weights of one role sum to 0: nothing to average")
-    common = 1.0
-    if len(sides) == 1:
-        sides = dict.fromkeys(sides, 1.0)
-    elif all(total == int(total) for total in totals.values()):
-        common = float(math.gcd(*(int(total) for total in totals.values())))
-    factors = {
-        role: side * math.prod(total for other, total in totals.items() if other != role) / common
-        for role, side in sides.items()
-    }
-    divisors = dict.fromkeys(totals, 1.0)
-    if not all(1e-6 < factors[role] * totals[role] < 1e6 for role in sides):
-        # Products that leave the range of floats: shares of each role in place of whole numbers.
-        factors = {role: side / max(sides.values()) for role, side in sides.items()}
-        divisors = totals
-    chosen = [
-        (position, factor * (given.weight / divisors[role]))
-        for role, factor in factors.items()
-        for position, given in enumerate(inputs)
-        if given.role == role and given.weight
-    ]
-    return WeightedInputs(*(tuple(column) for column in zip(*chosen, strict=True)))
+        weights = [entry.weight for entry in members.values()]
+        if not 0 < sum(weights) < math.inf:
+            raise ValueError(f"the weights of the {role} experts sum to {sum(weights):g}")
+        total = math.fsum(weights)
+        for i, entry in members.items():
+            # In this order nothing leaves the range of floats, and the weight of one model is 1.
+            shares[i] = side * (entry.weight / total) * entry.scale
+    chosen = {i: share for i, share in shares.items() if share}
+    return WeightedInputs(tuple(chosen), tuple(chosen.values()))
 
 
 def weighted_average(

@@ -1,28 +1,31 @@
 """The errors of the project, and texts for them.
 
-`mergekit-yaml` and `layerswap` are click commands: a message without a traceback is theirs.
+    LayerSwapError        something failed
+    |-- InputError        what the user wrote is wrong
+    `-- NeedsMergekit     files are not enough for a recipe: whoever reads it passes it on
+
+A folder that raises an error of its own, such as a model that an engine cannot take, derives it
+from the first two. What they look like to a user is in `command_line.py`.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-import click
 
+class LayerSwapError(Exception):
+    """Something failed that the user may not have caused: what, where, what to do."""
 
-class LayerSwapError(click.ClickException):
-    """Something failed that the user may not have caused: what, where, what to do. Exit code 1."""
-
-    exit_code = 1
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
 
 
 class InputError(LayerSwapError):
-    """What the user wrote (recipe, option, path) is wrong. Exit code 2."""
+    """What the user wrote (recipe, option, path) is wrong."""
 
-    exit_code = 2
     problems: tuple[str, ...] = ()
     """What `from_problems` listed, one by one; () for an error of one text."""
 
@@ -45,6 +48,14 @@ class InputError(LayerSwapError):
         """Raise `from_problems` of all problems; do nothing where there is none."""
         if listed := list(problems):
             raise cls.from_problems(where, listed)
+
+
+class NeedsMergekit(LayerSwapError):
+    """Only mergekit can merge a recipe; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"only mergekit can merge this recipe: {reason}")
+        self.reason = reason
 
 
 @contextmanager
@@ -83,11 +94,3 @@ def describe_error(error: BaseException) -> str:
     """Return a foreign exception as one line: its type and the first two lines it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2]) or '(no message)'}"
-
-
-def parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Return the bytes of an option as mergekit writes it, such as 5B, 500M or 100000."""
-    match = re.fullmatch("([1-9][0-9]*)([KMB]?)", value.upper())
-    if match is None:
-        raise click.BadParameter(f"{value!r} is not a size; write bytes, or a number with K, M, B")
-    return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[match[2]]

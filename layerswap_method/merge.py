@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import (
     PLAN_FILES,
     check_output,
@@ -50,15 +52,40 @@ class WriteOptions:
     with_card: bool = True
 
 
-def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model] | str:
-    """Return reference -> where each model of a recipe is, or why only mergekit can merge it."""
+def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:
+    """Return reference -> where each model of a recipe is.
+
+    Raises `NeedsMergekit` where files are not enough for the recipe or for one of its adapters.
+    """
+    if (reason := recipe.why_mergekit()) is not None:
+        raise NeedsMergekit(reason)
     models = {reference: find(reference) for reference in recipe.references}
     for reference, model in models.items():
         if model.adapter is not None and is_lora(model.adapter):
             kind = unsupported_kind(read_adapter_config(model.adapter))
             if kind is not None:
-                return f"the adapter of {reference} is more than low-rank changes: {kind}"
+                more = f"the adapter of {reference} is more than low-rank changes: {kind}"
+                raise NeedsMergekit(more)
     return models
+
+
+def merge_file(
+    path: Path,
+    out_path: str,
+    find: Callable[[str], Model],
+    options: WriteOptions = WriteOptions(),
+    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+) -> Iterator[str]:
+    """Read a recipe and find its models; return the lines of `write_merge`, which then merges it.
+
+    Raises `NeedsMergekit` where only mergekit can merge it, `InputError` where it is wrong.
+    """
+    text, document = read_recipe_file(path)
+    recipe = read_recipe(document)
+    models = find_models(recipe, find)
+    return write_merge(
+        recipe, models, out_path, document=document, text=text, options=options, bar=bar
+    )
 
 
 def write_merge(

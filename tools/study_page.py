@@ -15,6 +15,7 @@ import click
 from ablations.machine.whole_files import write_text
 from ablations.study.files import STUDIES, ExpertsFile
 from ablations.study.schema import Study
+from layerswap_method.command_line import shown_errors
 from layerswap_method.errors import LayerSwapError
 
 PAGE = STUDIES / "README.md"
@@ -98,6 +99,7 @@ def _plural(text: str) -> str:
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the page differs.")
+@shown_errors()
 def main(check: bool) -> None:
     """Write the page on study files."""
     text = page()

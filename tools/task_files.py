@@ -14,6 +14,7 @@ import yaml
 
 from ablations.machine.whole_files import write_text
 from ablations.tasks.catalog import SHIPPED_TASKS, FunctionName
+from layerswap_method.command_line import shown_errors
 from layerswap_method.errors import LayerSwapError
 from tools.task_contents import BENCHMARKS, VERSION
 from tools.task_languages import Language, load_languages
@@ -82,6 +83,7 @@ def _dump(content: dict[str, Any]) -> str:
 
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; exit with 1 where a file differs.")
+@shown_errors()
 def main(check: bool) -> None:
     """Write the task files of every benchmark and language."""
     files = task_files(load_languages())

@@ -20,6 +20,7 @@ import click
 
 from ablations.machine.names import printable
 from layerswap_method import __version__
+from layerswap_method.command_line import shown
 from layerswap_method.errors import LayerSwapError, nearest
 
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
@@ -77,13 +78,15 @@ class LazyGroup(click.Group):
                 if _PRESSED in ctx.meta:  # Python would take seconds to take the libraries down
                     os._exit(130)
                 ctx.exit(130)
-            if isinstance(error, click.ClickException):
-                error.message = printable(error.message)  # type: ignore[misc]
             # Of a pipe that is closed, whoever read the output has left.
             if isinstance(error, OSError) and error.errno != errno.EPIPE:
                 where = f"{error.filename}: " if error.filename is not None else ""
-                raise LayerSwapError(printable(f"{where}{error.strerror or error}")) from error
-            raise
+                error = LayerSwapError(f"{where}{error.strerror or error}")
+            if isinstance(error, LayerSwapError):
+                error = shown(error)
+            if isinstance(error, click.ClickException):
+                error.message = printable(error.message)  # type: ignore[misc]
+            raise error
 
 
 def _explain_interrupt(ctx: click.Context) -> None:

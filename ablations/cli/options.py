@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from ablations.machine.progress import Step, show_step
-from layerswap_method.errors import parse_size
+from layerswap_method.command_line import parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -6,9 +6,8 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -21,7 +20,7 @@ from ablations.cli.options import (
     choice_option,
     shard_size_option,
 )
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, NeedsMergekit
 
 
 @click.group(short_help="List or copy the shipped recipes.")
@@ -153,43 +152,25 @@ def merge(
     (tokenizer:, its own methods) are passed on to it. Options after -- are passed to mergekit.
     """
     from ablations.models.find import find_model
-    from layerswap_method.merge import WriteOptions, find_models, write_merge
-    from layerswap_method.mergekit_plugin.recipe_errors import check_form
-    from layerswap_method.methods.read import read_recipe, read_recipe_file
+    from layerswap_method.merge import WriteOptions, merge_file
+    from layerswap_method.mergekit_plugin.run import mergekit_command
 
-    with watched("reading the recipe and the models"):
-        file = read_recipe_file(recipe)
-        given: Any = read_recipe(file.document)
-        reason = given if isinstance(given, str) else given.why_mergekit()
-        models = reason or find_models(given, find_model)
-    if isinstance(models, str):
-        check_form(file.document)
-        size = ["--out-shard-size", str(shard_size)]
-        _pass_on([str(recipe), out, *size, *mergekit_options], models, options)
+    files = WriteOptions(shard_bytes=shard_size, **options)
+    try:
+        with watched("reading the recipe and the models"):
+            lines = merge_file(recipe, out, find_model, files, byte_progress)
+    except NeedsMergekit as error:
+        command = mergekit_command(recipe, out, files, mergekit_options, error.reason)
+        click.echo(f"{recipe} is passed on to mergekit-yaml: {error.reason}")
+        sys.exit(subprocess.run(command, check=False).returncode)
     if mergekit_options:
         raise click.UsageError(
             f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
             "after --, or merge with mergekit-yaml"
         )
-    how: Any = {"options": WriteOptions(shard_bytes=shard_size, **options), "bar": byte_progress}
-    how |= {"document": file.document, "text": file.text}
     with watched("planning the merge"):
-        for line in write_merge(given, models, out, **how):
+        for line in lines:
             print_line(line)
-
-
-def _pass_on(arguments: list[str], reason: str, options: Mapping[str, Any]) -> NoReturn:
-    from ablations.runner.engines import mergekit_yaml
-
-    for name in ("verify", "resume"):
-        if options[name]:
-            raise click.UsageError(
-                f"--{name} cannot be used: mergekit must merge this recipe ({reason})"
-            )
-    click.echo(f"{arguments[0]} is passed on to mergekit-yaml: {reason}")
-    device = [] if options["device"] == "cpu" else ["--cuda"]
-    command = [*mergekit_yaml(), *arguments, *device]
-    sys.exit(subprocess.run(command, check=False).returncode)
 
 
 @click.command(short_help="Write models of different architectures in a common one.")

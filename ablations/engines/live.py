@@ -23,7 +23,7 @@ from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.methods.read import merge_of_one
+from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
 

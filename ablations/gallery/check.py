@@ -26,7 +26,7 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -146,7 +146,8 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     if recipe is None:
         check_form(document)
         InputError.raise_any("recipe", value_problems(document))
-        read_recipe(document)
+        with contextlib.suppress(NeedsMergekit):
+            read_recipe(document)
     return recipe
 
 

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -201,7 +200,7 @@ class StudyEngine:
             SwapFailed: when its weights cannot be put there.
         """
         from ablations.engines.live import LiveEvaluator, SwapFailed
-        from layerswap_method.methods.read import merge_of_one
+        from layerswap_method.methods.passthrough import merge_of_one
         from layerswap_method.recipe.references import Model
 
         plan = self.plan
@@ -286,13 +285,6 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
         shutil.rmtree(place, ignore_errors=True)
 
 
-def mergekit_yaml() -> list[str]:
-    """Return the command of `mergekit-yaml` of this Python environment."""
-    program = Path(sys.executable).parent / "mergekit-yaml"
-    module = [sys.executable, "-m", "mergekit.scripts.run_yaml"]
-    return [str(program)] if program.is_file() else module
-
-
 def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
     """Merge a recipe into `folder`.
 
@@ -302,6 +294,8 @@ def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
     Raises:
         LayerSwapError: when it fails, with the end of its output; all of it is in `log` then.
     """
+    from layerswap_method.mergekit_plugin.run import mergekit_yaml
+
     adapters = ["--lora-merge-cache", str(folder.with_name("adapters"))]
     done = subprocess.run(
         [*mergekit_yaml(), str(recipe), str(folder), *adapters],

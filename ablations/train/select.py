@@ -18,7 +18,7 @@ from ablations.scoring.records import Evaluation, EvaluationRequest
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.errors import InputError
-from layerswap_method.methods.read import merge_of_one
+from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 
 logger = logging.getLogger(__name__)

@@ -224,7 +224,7 @@ def swap_prefixes(
             # Keys and values belong to attention, which is what swap_modules asks.
             name = f"layers.{layer}.self_attn.prefix"
             source = spec.tensor_source(name, layer, plan)
-            of = weighted_inputs(name, source, recipe.inputs[:-1], spec.side_weights)
+            of = weighted_inputs(name, source, recipe.inputs()[:-1], spec.side_weights)
             rows.append(weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients))
     table = torch.stack(rows, dim=1)
     new_config = {

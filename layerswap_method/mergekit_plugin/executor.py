@@ -18,6 +18,7 @@ from typing import Any
 from mergekit.common import ModelPath, ModelReference
 from mergekit.config import InputModelDefinition
 from mergekit.io.tasks import LoaderCache
+from pydantic import BaseModel
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import (
@@ -163,8 +164,8 @@ def _configuration(
         merge = recipe.merge(models)
         record, lines = merge.record, merge.lines
         inputs = [InputModelDefinition(model=folders[recipe.expert])]
-        parameters = recipe.parameters.model_dump(exclude_none=True, exclude={"keep_fraction"})
-        if record["threshold"] is not None:
+        parameters = _written(recipe.parameters)
+        if parameters.pop("keep_fraction", None) is not None:
             parameters["threshold"] = record["threshold"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
@@ -181,13 +182,11 @@ def _configuration(
         inputs = [
             InputModelDefinition(
                 model=folders[entry.model],
-                parameters={"role": entry.parameters.role, "weight": weight},
+                parameters={**_written(entry.parameters), "scale": scale},
             )
-            for entry, weight in zip(recipe.experts, measured.weights, strict=True)
+            for entry, scale in zip(recipe.experts, measured.scales, strict=True)
         ]
-        same = recipe.parameters.model_dump(include={"non_layer", "layer_norms", "swap_modules"})
-        sides = dict(zip(("task_weight", "language_weight"), measured.side_weights, strict=True))
-        parameters = {"plan": measured.plan.to_text(), **sides, **same}
+        parameters = _written(recipe.parameters) | {"layer_sources": measured.plan.to_text()}
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         placed = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))
@@ -207,6 +206,11 @@ def _configuration(
         }
     )
     return config, record, lines
+
+
+def _written(parameters: BaseModel) -> dict[str, Any]:
+    """Return the parameters that a recipe has, whatever fields there are."""
+    return parameters.model_dump(exclude_unset=True, exclude_none=True)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
@@ -34,6 +35,7 @@ def kernel(name: str) -> Any:
 
 def on_config(config: ModuleType) -> None:
     """Have `mergekit.config` say what is wrong with a recipe of this project's methods."""
+    from layerswap_method.command_line import shown_errors
     from layerswap_method.mergekit_plugin.recipe_errors import check_own
 
     original = config.MergeConfiguration.model_validate
@@ -43,7 +45,8 @@ def on_config(config: ModuleType) -> None:
     @functools.wraps(original.__func__)
     def model_validate(cls: Any, obj: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(obj, dict):
-            check_own(obj, is_ours)
+            with shown_errors():
+                check_own(obj, is_ours)
         return original.__func__(cls, obj, *args, **kwargs)
 
     model_validate._layerswap_patched = True  # type: ignore[attr-defined]
@@ -77,31 +80,44 @@ def on_merge(merge: ModuleType) -> None:
     def run_merge(
         merge_config: Any, out_path: str, options: Any, config_source: str | None = None
     ) -> None:
-        method = merge_config.merge_method
-        if not is_ours(method):
+        if not is_ours(merge_config.merge_method):
             original(merge_config, out_path, options, config_source)
             return
-        from layerswap_method.mergekit_plugin.run import log_lines, merge_by_files
-        from layerswap_method.methods.read import OWN
-        from layerswap_method.recipe.strict_yaml import parse_yaml
+        from layerswap_method.command_line import shown_errors
 
-        text = config_source or merge_config.to_yaml()
-        document = parse_yaml(text, f"{method} recipe")
-        is_own = isinstance(document, dict) and is_ours(document.get("merge_method"))
-        if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
-            document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
-        recipe = OWN[method].read(document)
-        chosen = options.model_dump()
-        if reason := merge_by_files(recipe, document, text, out_path, chosen):
-            from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
-
-            log_lines([f"mergekit's executor merges this recipe: {reason}"], chosen)
-            merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
+        with shown_errors():
+            _merge_own(original, merge_config, out_path, options, config_source)
 
     run_merge._layerswap_patched = True  # type: ignore[attr-defined]
     for name, loaded in list(sys.modules.items()):
         if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
             loaded.run_merge = run_merge  # type: ignore[attr-defined]
+
+
+def _merge_own(
+    original: Callable[..., None], merge_config: Any, out_path: str, options: Any, text: str | None
+) -> None:
+    """Merge a recipe of this project: from file to file, or by mergekit's `original` run_merge."""
+    from layerswap_method.errors import NeedsMergekit
+    from layerswap_method.mergekit_plugin.run import log_lines, merge_by_files
+    from layerswap_method.methods.read import OWN
+    from layerswap_method.recipe.strict_yaml import parse_yaml
+
+    method = merge_config.merge_method
+    text = text or merge_config.to_yaml()
+    document = parse_yaml(text, f"{method} recipe")
+    is_own = isinstance(document, dict) and is_ours(document.get("merge_method"))
+    if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
+        document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
+    recipe = OWN[method].read(document)
+    chosen = options.model_dump()
+    try:
+        merge_by_files(recipe, document, text, out_path, chosen)
+    except NeedsMergekit as error:
+        from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
+
+        log_lines([f"mergekit's executor merges this recipe: {error.reason}"], chosen)
+        merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
 
 
 def withdraw() -> None:

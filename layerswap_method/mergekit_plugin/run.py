@@ -11,7 +11,7 @@ import itertools
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +19,10 @@ from typing import Any
 
 import click
 
-from layerswap_method.errors import InputError, LayerSwapError, parse_size
+from layerswap_method.command_line import parse_size, shown
+from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
 from layerswap_method.merge import WriteOptions, find_models, write_merge
+from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files, is_there
@@ -45,15 +47,15 @@ def merge_by_files(
     text: str,
     out_path: str,
     options: Mapping[str, Any],
-) -> str | None:
-    """Merge a recipe from file to file, or write nothing and return why only mergekit can."""
-    reason = recipe.why_mergekit() or why_mergekit(options)
-    if reason is not None:
-        return reason
+) -> None:
+    """Merge a recipe from file to file.
+
+    Raises `NeedsMergekit`, before anything is written, where only mergekit can.
+    """
+    if (reason := why_mergekit(options)) is not None:
+        raise NeedsMergekit(reason)
     cache = options.get("transformers_cache")
     models = find_models(recipe, lambda reference: find_model_files(reference, cache_dir=cache))
-    if isinstance(models, str):
-        return models
     if (threads := options.get("num_threads") or 2) < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
     quiet = bool(options.get("quiet"))
@@ -74,7 +76,30 @@ def merge_by_files(
     )
     first = "merging from file to file; mergekit's executor is not needed"
     log_lines(itertools.chain([first], lines), options)
-    return None
+
+
+def mergekit_yaml() -> list[str]:
+    """Return the command of `mergekit-yaml` of this Python environment."""
+    program = Path(sys.executable).parent / "mergekit-yaml"
+    module = [sys.executable, "-m", "mergekit.scripts.run_yaml"]
+    return [str(program)] if program.is_file() else module
+
+
+def mergekit_command(
+    recipe: Path, out_path: str, options: WriteOptions, more: Sequence[str], reason: str
+) -> list[str]:
+    """Return the command of `mergekit-yaml` that merges a recipe, with `more` options of its own.
+
+    Raises `InputError` for a recipe that mergekit would refuse or read in part, and for options
+    that it does not have.
+    """
+    check_form(read_recipe_file(recipe).document)
+    for name in ("verify", "resume"):
+        if getattr(options, name):
+            raise InputError(f"--{name} cannot be used: mergekit must merge this recipe ({reason})")
+    size = ["--out-shard-size", str(options.shard_bytes)]
+    device = [] if options.device == "cpu" else ["--cuda"]
+    return [*mergekit_yaml(), str(recipe), out_path, *size, *more, *device]
 
 
 def why_mergekit(options: Mapping[str, Any]) -> str | None:
@@ -130,8 +155,8 @@ def lazy_main(module: ModuleType, load: Callable[[ModuleType], None]) -> Callabl
             if _merge(sys.argv[1:]):
                 return
         except LayerSwapError as error:
-            error.show()
-            sys.exit(error.exit_code)
+            shown(error).show()
+            sys.exit(shown(error).exit_code)
         except KeyboardInterrupt:
             click.echo("Aborted!", err=True)
             sys.exit(1)
@@ -159,7 +184,13 @@ def _merge(arguments: list[str]) -> bool:
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
     recipe = read_own_recipe(document)
-    return recipe is not None and merge_by_files(recipe, document, text, out, options) is None
+    if recipe is None:
+        return False
+    try:
+        merge_by_files(recipe, document, text, out, options)
+    except NeedsMergekit:
+        return False
+    return True
 
 
 def _is_own(path: Path) -> bool:

@@ -69,8 +69,8 @@ class RevertSpec(Described):
     def _check_combinations(self) -> RevertSpec:
         if self.threshold is not None and self.keep_fraction is not None:
             raise ValueError("threshold and keep_fraction both say which features stay; drop one")
-        if not self.model_fields_set:
-            names = ", ".join(type(self).model_fields)
+        if not self.model_fields_set & RevertSpec.model_fields.keys():
+            names = ", ".join(RevertSpec.model_fields)
             raise ValueError(f"nothing says what to revert; write one of {names}")
         if self.revert_layers is not None:
             parse_layers(self.revert_layers, name="revert_layers")

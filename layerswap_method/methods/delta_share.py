@@ -77,37 +77,12 @@ def inverse_mav(mav: float) -> float:
     """Return ``1 / mav`` to six significant digits: what is printed is what is used.
 
     `mav` is the mean of the MAV of all features of one expert's change, in the unit of the weights.
-    """
-    return float(f"{1 / mav:.5e}")
-
-
-def magnitude_weights(
-    roles: Sequence[str],
-    weights: Sequence[float],
-    mavs: Sequence[float | None],
-    side_weights: tuple[float, float] = (1.0, 1.0),
-) -> tuple[tuple[float, ...], tuple[float, float]]:
-    """Return (weights of the inputs within their roles, weights of task and language).
-
     "The resulting weight of each expert is the inverse of the average MAV for all rows in all
     W_delta for that expert" (arXiv 2410.01335, section 5.1; offered for transition zones in section
-    4.2). With a_i the weights of a role, A their sum, w the role's weight and v_i = 1/MAV_i::
-
-        a_i -> a_i v_i,    w -> w sum_i(a_i v_i) / A
-
-    so that twelve language experts do not outvote one task expert by their number. A MAV of None is
-    for weight 0 only.
+    4.2). It is the `scale` of an `average.Input`, and multiplies a model's share of its role: so
+    twelve language experts do not outvote one task expert by their number.
     """
-    scaled = [
-        weight * inverse_mav(mav) if weight and mav is not None else 0.0
-        for weight, mav in zip(weights, mavs, strict=True)
-    ]
-    sides = []
-    for role, side in zip(ROLES, side_weights, strict=True):
-        members = [i for i, name in enumerate(roles) if name == role]
-        whole = math.fsum(weights[i] for i in members)
-        sides.append(side * math.fsum(scaled[i] for i in members) / whole if whole else 0.0)
-    return tuple(scaled), (sides[0], sides[1])
+    return float(f"{1 / mav:.5e}")
 
 
 _ADVICE = "base_model must be the parent of the experts, and an expert one that was trained from it"
@@ -127,17 +102,16 @@ class UnitShare(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """The layer plan and the weights of a merge, and what was measured for them.
+    """The layer plan of a merge, and what was measured on the experts for it.
 
-    `weights` are of the experts within their roles, `side_weights` of (task, language). `mavs` are
+    `scales` are those of the experts (`inverse_mav`; 1 unless ``weighting: magnitude``). `mavs` are
     the mean MAV of every expert's change, in the unit of the weights (None for weight 0); empty
     unless ``weighting: magnitude``. `units` are from the embedding side on; empty unless
     ``placement: delta_share``.
     """
 
     plan: LayerPlan
-    weights: tuple[float, ...]
-    side_weights: tuple[float, float]
+    scales: tuple[float, ...]
     mavs: tuple[float | None, ...] = ()
     units: tuple[UnitShare, ...] = ()
 
@@ -145,13 +119,12 @@ class Measured(NamedTuple):
 def measure(
     recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
 ) -> Measured:
-    """Return plan and weights of a merge by the experts' changes, cached in this process.
+    """Return plan and scales of a merge by the experts' changes, cached in this process.
 
     ``placement: delta_share`` replaces `plan`.
     """
     spec, experts = recipe.parameters, recipe.experts
-    given = tuple(entry.parameters.weight for entry in experts)
-    measured = Measured(plan, given, spec.side_weights)
+    measured = Measured(plan, scales=(1.0,) * len(experts))
     if not spec.needs_deltas:
         return measured
     from layerswap_method.deltas.pair import open_pair
@@ -159,8 +132,8 @@ def measure(
     base = models[str(recipe.base_model)]
     try:
         pairs = [
-            open_pair(models[entry.model], base) if weight else None
-            for entry, weight in zip(experts, given, strict=True)
+            open_pair(models[entry.model], base) if entry.parameters.weight else None
+            for entry in experts
         ]
     except InputError as error:
         raise InputError(
@@ -168,17 +141,16 @@ def measure(
         ) from error
     if spec.weighting == "magnitude":
         mavs = tuple(None if pair is None else _mean_change(pair) for pair in pairs)
-        roles = [str(entry.parameters.role) for entry in experts]
-        weights, sides = magnitude_weights(roles, given, mavs, spec.side_weights)
-        measured = Measured(plan, weights, sides, mavs)
+        scales = tuple(1.0 if mav is None else inverse_mav(mav) for mav in mavs)
+        measured = Measured(plan, scales, mavs)
     if spec.placement != "delta_share":
         return measured
     units: Units = {}
     shares = []
     for role in ROLES:
         soup = [
-            (pair, weight)
-            for pair, entry, weight in zip(pairs, experts, measured.weights, strict=True)
+            (pair, entry.parameters.weight * scale)
+            for pair, entry, scale in zip(pairs, experts, measured.scales, strict=True)
             if pair is not None and entry.parameters.role == role
         ]
         units = _units(soup[0][0], num_layers, spec)

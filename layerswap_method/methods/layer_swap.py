@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
@@ -33,6 +33,9 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """Parameter that counts layers -> the paper's letter."""
+
+_SMALLEST_SUM = 1e-30
+"""Averages are computed in float32, whose smallest plain number is 1e-38."""
 
 _DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
 
@@ -64,7 +67,7 @@ class LayerSwapSpec(Described):
     weighting: Literal["uniform", "magnitude"] = "uniform"
     """`uniform` averages by the weights above. `magnitude` (sections 4.2 item 5 and 5.1)
     multiplies each expert's weight by the inverse of its mean change from `base_model`: see
-    `layerswap_method.methods.delta_share.magnitude_weights`."""
+    `layerswap_method.methods.delta_share.inverse_mav`."""
 
     placement: Placement = "outer"
     """Where the swapped layers sit; see `layerswap_method.plan.build_plan`. `soup`: nowhere, every
@@ -106,10 +109,16 @@ class LayerSwapSpec(Described):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LayerSwapSpec:
-        if sum(self.side_weights) == 0:
-            blend = " (times delta_blend)" if self.placement == "delta_share" else ""
+        total = sum(self.side_weights)
+        blend = " (times delta_blend)" if self.placement == "delta_share" else ""
+        if total == 0:
             both = f"task_weight and language_weight{blend} are both 0"
             raise ValueError(f"{both}: nothing to average")
+        if not _SMALLEST_SUM < total < 1 / _SMALLEST_SUM:
+            raise ValueError(
+                f"task_weight and language_weight{blend} sum to {total:g}, beyond what float32 can "
+                "multiply weights by; only their ratio counts: write numbers nearer to 1"
+            )
         if self.placement == "layers":
             if self.language_layers is None:
                 raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
@@ -180,6 +189,10 @@ class ExpertParameters(Described):
     weight: Weight = 1.0
     """Weight within the soup of its role; a finite number, 0 or more."""
 
+    def as_input(self, *, is_base: bool = False, scale: float = 1.0) -> Input:
+        """Return the model as an input of averages."""
+        return Input(self.role, self.weight, is_base, scale)
+
 
 class ExpertEntry(Entry):
     """One of the models of a recipe."""
@@ -209,18 +222,21 @@ class LayerSwapRecipe(Recipe):
         ordered = sorted(self.experts, key=lambda entry: entry.parameters.role != "task")
         return tuple(dict.fromkeys([*(entry.model for entry in ordered), str(self.base_model)]))
 
-    @property
-    def inputs(self) -> list[Input]:
-        """Return the experts in the recipe's order, and the base."""
-        given = [entry.parameters for entry in self.experts]
-        return [*(Input(own.role, own.weight) for own in given), Input(is_base=True)]
+    def inputs(self, scales: Sequence[float] | None = None) -> list[Input]:
+        """Return the experts in the recipe's order, with their measured scales, and the base."""
+        scales = scales or [1.0] * len(self.experts)
+        experts = zip(self.experts, scales, strict=True)
+        return [
+            *(entry.parameters.as_input(scale=scale) for entry, scale in experts),
+            Input(is_base=True),
+        ]
 
     @property
     def embedding_givers(self) -> tuple[str, ...]:
         """Return the models whose embeddings and head the merge has, one or more."""
         models = [*(entry.model for entry in self.experts), str(self.base_model)]
         spec = self.parameters
-        given = weighted_inputs("embeddings", spec.non_layer, self.inputs, spec.side_weights)
+        given = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.side_weights)
         return tuple(models[i] for i in given.inputs)
 
     @property

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     """Return the merge; see `LayerSwapRecipe.merge`."""
+    spec = recipe.parameters
     read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
     base = read[str(recipe.base_model)]
     checkpoints = [model.checkpoint for model in read.values()]
@@ -38,13 +39,12 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     others = [model for model in checkpoints if not same_vocabulary(source, model)]
     measured = lay_out(recipe, checkpoints[0], models)
     given = [*(read[entry.model] for entry in recipe.experts), base]
-    weights = (*measured.weights, 1.0)
-    inputs = [own._replace(weight=w) for own, w in zip(recipe.inputs, weights, strict=True)]
+    inputs = recipe.inputs(measured.scales)
 
     def mix(name: str) -> TensorMix:
         layer = decoder_layer(name, measured.plan.num_layers)
-        source = recipe.parameters.tensor_source(name, layer, measured.plan)
-        made_of = weighted_inputs(name, source, inputs, measured.side_weights)
+        source = spec.tensor_source(name, layer, measured.plan)
+        made_of = weighted_inputs(name, source, inputs, spec.side_weights)
         if len(made_of.inputs) == 1:
             return given[made_of.inputs[0]].copy_mix(name, recipe.written_dtype)
         terms = (given[i].term(name, share) for i, share in zip(*made_of, strict=True))
@@ -54,7 +54,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
         dtype, parent = recipe.written_dtype, base.checkpoint
         merge = build_merge([*read.values()], mix, donor, dtype, givers, parent)
     record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
-    warnings = (*merge.warnings, *large_swap_warning(recipe.parameters, measured.plan))
+    warnings = (*merge.warnings, *large_swap_warning(spec, measured.plan))
     lines = (*log_lines(record), *merge.lines)
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
 
@@ -69,7 +69,7 @@ def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
 
 
 def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:
-    """Return plan and weights of a merge; changes are measured where the recipe goes by them."""
+    """Return plan and scales of a merge; changes are measured where the recipe goes by them."""
     spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first.name, first.tensors)
     with input_errors("layer_swap recipe"):
@@ -109,13 +109,15 @@ def plan_record(
     """Return what `layer_swap_plan.json` holds: layers, parameters, models, what was measured."""
     deltas: dict[str, Any] = {}
     if measured is not None and measured.mavs:
-        entries = zip(recipe.experts, measured.mavs, measured.weights, strict=True)
+        entries = zip(recipe.experts, measured.mavs, measured.scales, strict=True)
         deltas["weights"] = [
             {
-                **{"model": entry.model, "role": entry.parameters.role},
-                **{"mean_change": mav, "merge_weight": weight},
+                "model": entry.model,
+                "role": entry.parameters.role,
+                "mean_change": mav,
+                "merge_weight": entry.parameters.weight * scale,
             }
-            for entry, mav, weight in entries
+            for entry, mav, scale in entries
             if mav is not None
         ]
     if measured is not None and measured.units:

@@ -70,7 +70,7 @@ if held and not _is_merge(out): => if False:
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge/test_faults.py
         if options.verify: => if False:
-layerswap_method/errors.py @ recipe
+layerswap_method/command_line.py @ cli/test_errors.py
     exit_code = 2 => exit_code = 1
 layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
@@ -87,7 +87,8 @@ layerswap_method/mergekit_plugin/run.py @ mergekit_plugin/test_command.py
 if value and name not in _KNOWN), None) => if False), None)
 layerswap_method/mergekit_plugin/executor.py @ mergekit_plugin/test_executor.py
                 LoaderCache.loaders.clear() => pass
-"plan": measured.plan.to_text(), **sides => "plan": measured.plan.to_text() @ golden
+{**_written(entry.parameters), "scale": scale} => {**_written(entry.parameters)} @ golden
+_written(recipe.parameters) | { => { @ mergekit_plugin/test_parameters.py
 layerswap_method/adapter_swap/adapters.py @ adapter_swap/test_adapters.py
 share * (c.scaling / parts[0][0].scaling) => share
 alpha = first.scaling * ranks[module] => alpha = first.scaling

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.methods.delta_revert import keep_threshold
 from layerswap_method.methods.delta_share import (
     choose_source,
     inverse_mav,
-    magnitude_weights,
     unit_norm,
 )
 from tests.standins.merging import merge_of, recipe, revert_recipe, tensors_of
@@ -223,13 +223,19 @@ def test_what_stands_on_the_line():
 def test_examples_of_weights():
     """A weight has six digits: what is printed is what is used."""
     assert inverse_mav(1.9e-5) == 52631.6
-    many = magnitude_weights(["task", *["language"] * 12], [1] * 13, [1e-5, *[2e-5] * 12])
-    assert many[1] == (1e5, 5e4), "many experts of a role do not outvote one"
-    assert magnitude_weights(["task", "language"], [1, 1], [2e-5, 1e-5])[0] == (5e4, 1e5)
-    found = magnitude_weights(["task", "language"], [1, 3], [2e-5, 1e-5], (1.0, 0.5))
-    assert found == ((5e4, 3e5), (5e4, 5e4))
-    roles = ["task", "task", "language"]
-    assert magnitude_weights(roles, [0, 1, 1], [None, 1e-5, 1e-5]) == ((0, 1e5, 1e5), (1e5, 1e5))
+
+    def coefficients(task, language, sides=(1.0, 1.0)):
+        """Return those of experts that are given by weight and mean change."""
+        roles = [*[("task", *each) for each in task], *[("language", *each) for each in language]]
+        inputs = [Input(role, weight, scale=inverse_mav(mav)) for role, weight, mav in roles]
+        return weighted_inputs("x", "average", inputs, sides).coefficients
+
+    assert coefficients([(1, 2e-5)], [(1, 1e-5)]) == (5e4, 1e5)
+    assert coefficients([(1, 2e-5)], [(3, 1e-5)], (1.0, 0.5)) == (5e4, 5e4)
+    assert coefficients([(0, 1e-3), (1, 1e-5)], [(1, 1e-5)]) == (1e5, 1e5)
+    task, *languages = coefficients([(1, 1e-5)], [(1, 2e-5)] * 12)
+    assert task == 1e5
+    assert sum(languages) == pytest.approx(5e4), "many experts of a role do not outvote one"
 
 
 FEATURES = st.lists(

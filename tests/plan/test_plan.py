@@ -2,14 +2,22 @@
 
 import math
 import random
+from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
-from layerswap_method.plan import SOURCES, LayerPlan, build_plan, format_layers, parse_layers
+from layerswap_method.plan import (
+    ROLES,
+    SOURCES,
+    LayerPlan,
+    build_plan,
+    format_layers,
+    parse_layers,
+)
 from tests.standins.oracle import layer_sources, round_once
 
 
@@ -174,34 +182,53 @@ def inputs_of(task, language):
     return [*given_inputs, *(Input("language", weight) for weight in language)]
 
 
-@given(
-    st.lists(WEIGHTS, min_size=1, max_size=4),
-    st.lists(WEIGHTS, min_size=1, max_size=4),
-    st.tuples(WEIGHTS, WEIGHTS),
-)
-def test_coefficients_are_the_shares_of_the_two_soups(task, language, sides):
-    made_of = weighted_inputs("x", "average", inputs_of(task, language), sides)
-    assert made_of.inputs == tuple(range(len(task) + len(language)))
-    shares = [number / math.fsum(made_of.coefficients) for number in made_of.coefficients]
-    assert sum(shares[: len(task)]) == pytest.approx(sides[0] / sum(sides))
-    for given_weights, found in ((task, shares[: len(task)]), (language, shares[len(task) :])):
-        wanted = [weight / given_weights[0] for weight in given_weights]
-        assert [share / found[0] for share in found] == pytest.approx(wanted)
+SCALED = st.lists(st.tuples(st.just(0.0) | WEIGHTS, WEIGHTS), min_size=1, max_size=4)
+
+
+@given(SCALED, SCALED, st.tuples(WEIGHTS, WEIGHTS), st.sampled_from(["average", *ROLES]))
+def test_coefficients_are_the_shares_of_the_soups(task, language, sides, source):
+    """In fractions; what has no share is not read, and the exact sum is that of float64."""
+    sums = {"task": sum(w for w, _ in task), "language": sum(w for w, _ in language)}
+    assume(all(sums.values()))
+    experts = [*(("task", *each) for each in task), *(("language", *each) for each in language)]
+    inputs = [Input(role, weight, scale=scale) for role, weight, scale in experts]
+    side = dict(zip(ROLES, map(Fraction, sides), strict=True))
+    if source != "average":
+        side = {role: Fraction(role == source) for role in ROLES}
+    whole = {role: sum(Fraction(w) for r, w, _ in experts if r == role) for role in ROLES}
+    parts = [side[role] * Fraction(w) / whole[role] * Fraction(scale) for role, w, scale in experts]
+    mean = weighted_inputs("x", source, inputs, sides)
+    assert mean.inputs == tuple(i for i, part in enumerate(parts) if part)
+    shares = [number / math.fsum(mean.coefficients) for number in mean.coefficients]
+    exact = [part / sum(parts) for part in parts if part]
+    assert max(abs(Fraction(a) - b) for a, b in zip(shares, exact, strict=True)) < 1e-15
+    values = [draw(torch.float64, i, 50) for i in range(len(experts))]
+    found = weighted_average([values[i] for i in mean.inputs], mean.coefficients)
+    wanted = sum(values[i] * float(share) for i, share in zip(mean.inputs, exact, strict=True))
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-15)
+
+
+def test_one_expert_a_role_has_the_weight_of_its_role():
+    """Whatever its own weight is: a swap of two experts is the plain average, bit for bit."""
+    for weights in ((1.0, 1.0), (3.0, 0.1), (1e-300, 1e300)):
+        inputs = inputs_of(weights[:1], weights[1:])
+        assert weighted_inputs("x", "average", inputs).coefficients == (1.0, 1.0)
+        assert weighted_inputs("x", "average", inputs, (4.0, 0.3)).coefficients == (4.0, 0.3)
+        assert weighted_inputs("x", "average", inputs, (0.0, 0.3)).inputs == (1,)
 
 
 MEANINGLESS = [
-    ([0.0], [1.0], (1, 1), "sum to 0"),
-    ([-1.0], [1.0], (1, 1), "must be finite numbers"),
-    ([1.0], [1.0], (math.nan, 1), "must be finite numbers"),
-    ([1.0], [1.0], (0, 0), "both 0"),
-    ([1.0], [], (1, 1), "no language expert"),
-    ([1e308, 1e308], [1.0], (1, 1), "so must be their sum"),
+    ([0.0], [1.0], "sum to 0"),
+    ([-1.0], [1.0], "sum to -1"),
+    ([math.nan], [1.0], "sum to nan"),
+    ([1.0], [], "no language expert"),
+    ([1e308, 1e308], [1.0], "sum to inf"),
 ]
 
 
-@pytest.mark.parametrize(("task", "language", "sides", "part"), MEANINGLESS)
-def test_weights_that_mean_nothing_are_refused(task, language, sides, part):
+@pytest.mark.parametrize(("task", "language", "part"), MEANINGLESS)
+def test_weights_that_mean_nothing_are_refused(task, language, part):
     with pytest.raises(ValueError, match=part):
-        weighted_inputs("x", "average", inputs_of(task, language), sides)
+        weighted_inputs("x", "average", inputs_of(task, language))
     with pytest.raises(ValueError, match="base model does not have"):
         weighted_inputs("x", "base", inputs_of(task, language))

@@ -5,7 +5,8 @@ from pathlib import Path
 import yaml
 
 from layerswap_method.merge import WriteOptions, write_merge
-from layerswap_method.methods.read import merge_of_one, read_recipe
+from layerswap_method.methods.passthrough import merge_of_one
+from layerswap_method.methods.read import read_recipe
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import MixReader

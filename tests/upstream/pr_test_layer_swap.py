@@ -42,7 +42,6 @@ def swapped(experts, **parameters):
 
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
-LISTED = {"placement": "layers", "language_layers": "1,3-4"}
 SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
 
 
@@ -51,7 +50,8 @@ SOURCES = {"l": "language", "t": "task", "a": "average", "b": "base"}
     [
         ({"bottom_layers": 2, "top_layers": 1}, "lltttl"),
         ({**ONE_EACH, "top_transition": 1, "non_layer": "base"}, "ltttal"),
-        ({**LISTED, "non_layer": "task"}, "tltllt"),
+        ({**ONE_EACH, "bottom_transition": 2, "non_layer": "task"}, "laattl"),
+        ({"bottom_layers": 0, "top_layers": 0, "non_layer": "language"}, "tttttt"),
     ],
 )
 def test_layers_come_from_their_source(experts, parameters, layers):
@@ -96,23 +96,11 @@ def swap(models, roles, **parameters):
     return merge_state_dicts(models, "layer_swap", parameters=parameters)
 
 
-def test_modules_and_norms():
-    task, language = models = [state_dict(0), state_dict(1)]
-    parameters = {"swap_modules": "attention", "layer_norms": "average"}
-    found = swap(models, [*BOTH], **parameters)
-    attention, mlp, norm = (f"model.layers.0.{part}" for part in PARTS)
-    assert torch.equal(found[attention], language[attention])
-    assert torch.equal(found[mlp], task[mlp])
-    assert torch.equal(found[norm], (task[norm] + language[norm]) / 2)
-
-
-def test_unequal_weights_of_both_sides():
+def test_several_experts_of_a_role_are_averaged_first():
     models = [state_dict(seed) for seed in range(3)]
-    sides = {"task_weight": 0.3, "language_weight": 0.7}
-    weights = [0.25, 0.5, 3.0]
-    found = swap(models, ["task", "task", "language"], weight=weights, **sides)
+    found = swap(models, ["task", "task", "language"], weight=[0.25, 0.5, 3.0])
     for name, shares in {
-        "lm_head.weight": (0.1, 0.2, 0.7),
+        "lm_head.weight": (1 / 6, 1 / 3, 1 / 2),
         "model.layers.3.mlp.up_proj.weight": (1 / 3, 2 / 3, 0),  # of the task alone
     }.items():
         expected = sum(s * model[name] for s, model in zip(shares, models, strict=True))
@@ -126,10 +114,10 @@ def test_unequal_weights_of_both_sides():
         (["task", None], {}, "Every model but the base needs a role"),
         (["task", "langauge"], {}, "Input should be 'task' or 'language'"),
         (["task", "language"], {"weight": [1.0, 0.0]}, "expert of weight > 0"),
-        (["task", "language"], {"bottom_layers": 9}, "do not fit a model of 6 layers"),
+        (["task", "language"], {"bottom_layers": 9}, "do not fit 6 layers"),
         (["task", "language"], {"num_layers": None}, "give num_layers"),
-        (["task", "language"], {"placement": "layers"}, "need each other"),
-        (["task", "language"], {"placement": "delta_share"}, "'outer' or 'layers'"),
+        (["task", "language"], {"placement": "soup"}, "does not take placement"),
+        (["task", "language"], {"weighting": "magnitude"}, "does not take weighting"),
     ],
 )
 def test_bad_input_is_refused(roles, parameters, message):

@@ -23,14 +23,12 @@ from tests.upstream import common
 FOLDER = Path(upstream.__file__).parent
 THEIR_TEST = Path(__file__).with_name("pr_test_layer_swap.py")
 ZONES = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}
-NAMED = {"placement": "layers", "language_layers": "1,3-4"}
 RECIPES = {
     "the paper's": ("tl", {"bottom_layers": 2, "top_layers": 1}, {}),
-    "weights": ("tltl", {**ZONES, "task_weight": 4.0}, {0: 2.0, 3: 8.0}),
-    "norms": ("ttl", {**ZONES, "layer_norms": "average", "language_weight": 0.0}, {}),
-    "mlp": ("tl", {**NAMED, "swap_modules": "mlp", "non_layer": "base"}, {}),
-    "attention": ("tll", {**NAMED, "swap_modules": "attention", "non_layer": "language"}, {}),
-    "odd weights": ("tltl", {**ZONES, "task_weight": 0.3}, {0: 0.7, 1: 1.3}),
+    "weights": ("tltl", ZONES, {0: 2.0, 3: 8.0}),
+    "base": ("ttl", {**ZONES, "bottom_transition": 2, "non_layer": "base"}, {}),
+    "language": ("tll", {**ZONES, "top_transition": 0, "non_layer": "language"}, {}),
+    "odd weights": ("tltl", {**ZONES, "non_layer": "task"}, {0: 0.7, 1: 1.3}),
 }
 
 

@@ -18,7 +18,7 @@ from layerswap_method.checkpoint.lora import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.merge import check_device
-from layerswap_method.methods.read import merge_of_one
+from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES, MixReader, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files

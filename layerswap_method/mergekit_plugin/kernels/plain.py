@@ -1,114 +1,101 @@
-"""The kernels, as `merge_state_dicts` and a plain `MergePlanner` call them."""
+"""The kernels, as `merge_state_dicts` and a plain `MergePlanner` call them.
+
+The parameters of a kernel are the fields of its recipe, and what one tensor cannot tell. None
+stands for a line that a recipe does not have, so both refuse the same.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Optional, TypeVar
 
 import torch
-from mergekit.merge_methods.base import InputContract, PerInput, TensorGroup
-from mergekit.merge_methods.easy_define import merge_method
+from mergekit.merge_methods.base import (
+    FunctionalGroupMergeMethod,
+    InputContract,
+    MergeMethodSpec,
+    ParameterScope,
+    ParameterSpec,
+    TensorGroup,
+)
+from pydantic import BaseModel, PositiveInt, StrictFloat, StrictStr
 
-from layerswap_method.average import Input, weighted_average, weighted_inputs
+from layerswap_method.average import weighted_average, weighted_inputs
 from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
 from layerswap_method.methods.delta_revert import RevertSpec
-from layerswap_method.methods.layer_swap import LayerSwapSpec
-from layerswap_method.plan import LayerPlan, Placement, Role, Source
+from layerswap_method.methods.layer_swap import ExpertParameters, LayerSwapSpec
+from layerswap_method.plan import LayerPlan
 from layerswap_method.tensor_names import decoder_layer
 
+Values = TypeVar("Values", bound=BaseModel)
 
-@merge_method(  # type: ignore[untyped-decorator]
-    name="layer_swap",
-    pretty_name="Layer Swapping",
-    reference_url="https://arxiv.org/abs/2410.01335",
-)
-def layer_swap(
-    group: TensorGroup,
-    role: PerInput[Role | None] = None,
-    weight: PerInput[float] = 1.0,
-    bottom_layers: int = 5,
-    top_layers: int = 2,
-    bottom_transition: int = 0,
-    top_transition: int = 0,
-    task_weight: float = 1.0,
-    language_weight: float = 1.0,
-    weighting: Literal["uniform", "magnitude"] = "uniform",
-    placement: Placement = "outer",
-    language_layers: str | None = None,
-    seed: int = 0,
-    non_layer: Source = "average",
-    layer_norms: Literal["block", "average"] = "block",
-    swap_modules: Literal["all", "attention", "mlp"] = "all",
-    plan: str | None = None,
-    num_layers: int | None = None,
-) -> torch.Tensor:
+
+class SwapParameters(LayerSwapSpec):
+    """The parameters of `layer_swap` for all inputs."""
+
+    layer_sources: StrictStr | None = None
+    """The source of every layer (`LayerPlan.from_text`), in place of counts and placement."""
+
+    num_layers: PositiveInt | None = None
+    """The depth of the models; by default that of the first input's config."""
+
+
+class SwapInputParameters(ExpertParameters):
+    """The parameters of `layer_swap` for one input."""
+
+    scale: StrictFloat | None = None
+    """What was measured for `weighting: magnitude` (`average.Input`)."""
+
+
+class RevertParameters(RevertSpec):
+    """The parameters of `delta_revert`."""
+
+    num_layers: PositiveInt | None = None
+    """The depth of the models; by default that of the base's config."""
+
+    model_type: StrictStr | None = None
+    """It says which weights are stored inputs x outputs; by default that of the base's config."""
+
+
+def _layer_swap(group: TensorGroup, /, **given: Any) -> torch.Tensor:
     """Return one output tensor, its layer read off its name (arXiv 2410.01335, Algorithm 1).
 
-    The parameters are those of `LayerSwapSpec`, except what is measured on whole checkpoints.
-    `role` and `weight` are of each input, None for the base. `plan` is the source of every layer
-    as one string (`LayerPlan.from_text`), in place of counts and placement. `num_layers` None asks
-    the first input's config. Where one model gives the tensor it is returned itself (an alias),
-    else the weighted average, rounded once.
+    Where one model gives the tensor it is returned itself (an alias), else the weighted average,
+    rounded once.
     """
-    given = {key: value for key, value in locals().items() if key in LayerSwapSpec.model_fields}
-    spec, name = LayerSwapSpec.model_construct(**given), group.metadata.name
-    if name is None:
-        raise ValueError("layer_swap needs the tensor's name to know its layer; none was given")
-    if weighting != "uniform":
-        raise ValueError("weighting: magnitude is measured on whole checkpoints; write weights")
-    if (language_layers is None) != (placement != "layers"):
-        raise ValueError("placement: layers and language_layers, such as '0-4,30,31', go together")
-    layer, layer_plan = decoder_layer(name), LayerPlan(())
-    if plan is not None:
-        layer_plan = LayerPlan.from_text(plan)
+    name, spec = _name(group), _values(SwapParameters, given)
+    inputs = []
+    for entry in group.entries:
+        expert = _values(SwapInputParameters, given, entry.id)
+        if spec.weighting == "magnitude" and expert.role and expert.scale is None:
+            raise ValueError("weighting: magnitude is measured on whole checkpoints; write weights")
+        inputs.append(expert.as_input(is_base=entry.is_base, scale=expert.scale or 1.0))
+    layer, plan = decoder_layer(name), LayerPlan(())
+    if spec.layer_sources is not None:
+        plan = LayerPlan.from_text(spec.layer_sources)
     elif layer is not None:
-        first = group.entries[0].id
-        layer_plan = spec.plan(depth_of(first, name) if num_layers is None else num_layers)
-    source = spec.tensor_source(name, layer, layer_plan)
-    inputs = [Input(role[entry.id], weight[entry.id], entry.is_base) for entry in group.entries]
-    made_of = weighted_inputs(name, source, inputs, (task_weight, language_weight))
-    tensors = [group.entries[i].tensor for i in made_of.inputs]
-    return weighted_average(tensors, made_of.coefficients)
+        plan = spec.plan(spec.num_layers or depth_of(group.entries[0].id, name))
+    source = spec.tensor_source(name, layer, plan)
+    mean = weighted_inputs(name, source, inputs, spec.side_weights)
+    return weighted_average([group.entries[i].tensor for i in mean.inputs], mean.coefficients)
 
 
-@merge_method(  # type: ignore[untyped-decorator]
-    name="delta_revert",
-    pretty_name="Delta Revert",
-    reference_url="https://arxiv.org/abs/2410.01335",
-    contract=InputContract(max_inputs=2),
-)
-def delta_revert(
-    group: TensorGroup,
-    threshold: float | None = None,
-    keep_fraction: float | None = None,
-    revert_layers: str | None = None,
-    bottom_layers: int = 0,
-    top_layers: int = 0,
-    revert_modules: str | None = None,
-    num_layers: int | None = None,
-    model_type: str | None = None,
-) -> torch.Tensor:
-    """Return one output tensor, its layer read off its name.
-
-    The parameters are those of `RevertSpec`, except `keep_fraction`. `num_layers` and `model_type`
-    (which weights are stored inputs x outputs) None ask the base's config.
-    """
-    given = {key: value for key, value in locals().items() if key in RevertSpec.model_fields}
-    spec, name, base = RevertSpec(**given), group.metadata.name, group.base
-    if name is None:
-        raise ValueError("delta_revert needs the tensor's name; none was given")
+def _delta_revert(group: TensorGroup, /, **given: Any) -> torch.Tensor:
+    """Return one output tensor of `delta_revert`, its layer read off its name."""
+    name, spec, base = _name(group), _values(RevertParameters, given), group.base
     if base is None or len(group.entries) != 2:
         raise ValueError(f"{name}: delta_revert takes one expert and its base; name the base")
-    if keep_fraction is not None:
+    if spec.keep_fraction is not None:
         raise ValueError("keep_fraction is measured on whole checkpoints; here write threshold")
     layer, layers = decoder_layer(name), frozenset[int]()
-    if layer is not None and (bottom_layers or top_layers or revert_layers):
-        layers = spec.layers(num_layers or depth_of(base.id, name))
+    if layer is not None and (spec.bottom_layers or spec.top_layers or spec.revert_layers):
+        layers = spec.layers(spec.num_layers or depth_of(base.id, name))
     rule = spec.rule(name, layer, layers)
     other: torch.Tensor = base.tensor
     expert: torch.Tensor = next(entry.tensor for entry in group.entries if not entry.is_base)
     if rule != "features":
         return other if rule == "base" else expert
-    stored = model_type or str(getattr(_config(base.id), "model_type", ""))
+    stored = spec.model_type or str(getattr(_config(base.id), "model_type", ""))
     axis = input_axis(name, expert.ndim, stored)
     layout = feature_layout(expert.shape, axis)
     delta = (expert.float() - other.float()).abs()
@@ -116,8 +103,29 @@ def delta_revert(
     mav = delta.mean(1 if layout.across else 2).flatten()
     if not bool(mav.isfinite().all()):
         raise ValueError(f"{name}: a feature's mean change is not finite; a model is damaged")
-    stays = spread_features(~(mav.double() < (threshold or 0.0)), expert.shape, axis)
+    stays = spread_features(~(mav.double() < (spec.threshold or 0.0)), expert.shape, axis)
     return torch.where(stays, expert, other)
+
+
+def _parameters(model: type[BaseModel], scope: ParameterScope) -> tuple[ParameterSpec, ...]:
+    """Return mergekit's parameters for the fields of a model."""
+    return tuple(
+        ParameterSpec(name, Optional[field.rebuild_annotation()], scope, None, field.description)  # noqa: UP045 - of a value
+        for name, field in model.model_fields.items()
+    )
+
+
+def _values(model: type[Values], given: Mapping[str, Any], of: object = None) -> Values:
+    """Return the values that a kernel was given, those `of` one input or those for all."""
+    named = {name: given[name] if of is None else given[name][of] for name in model.model_fields}
+    return model(**{name: value for name, value in named.items() if value is not None})
+
+
+def _name(group: TensorGroup) -> str:
+    name = group.metadata.name
+    if name is None:
+        raise ValueError("a tensor's layer is read off its name; none was given")
+    return str(name)
 
 
 def depth_of(model: object, tensor: str) -> int:
@@ -134,3 +142,38 @@ def _config(model: object) -> object:
         return model.config().get_text_config()  # type: ignore[attr-defined]
     except (AttributeError, OSError, TypeError, ValueError):
         return None
+
+
+def _method(
+    name: str,
+    pretty_name: str,
+    kernel: Callable[..., torch.Tensor],
+    parameters: tuple[ParameterSpec, ...],
+    contract: InputContract,
+) -> FunctionalGroupMergeMethod:
+    spec = MergeMethodSpec(
+        name=name,
+        pretty_name=pretty_name,
+        reference_url="https://arxiv.org/abs/2410.01335",
+        parameters=parameters,
+        contract=contract,
+    )
+    return FunctionalGroupMergeMethod(spec, kernel)
+
+
+layer_swap = _method(
+    "layer_swap",
+    "Layer Swapping",
+    _layer_swap,
+    _parameters(SwapParameters, ParameterScope.SHARED)
+    + _parameters(SwapInputParameters, ParameterScope.INPUT),
+    InputContract(),
+)
+
+delta_revert = _method(
+    "delta_revert",
+    "Delta Revert",
+    _delta_revert,
+    _parameters(RevertParameters, ParameterScope.SHARED),
+    InputContract(max_inputs=2),
+)

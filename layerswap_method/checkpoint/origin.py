@@ -60,8 +60,9 @@ def sampled_change(
             ours += (left[rows] @ right).numpy()
         change += float(((ours - theirs) ** 2).sum())
         weight += float((theirs**2).sum())
-    ratio = math.sqrt(change / weight) if weight > 0 and math.isfinite(change + weight) else None
-    return None if ratio is None or not names else ratio
+    if weight > 0 and math.isfinite(change + weight):
+        return math.sqrt(change / weight)
+    return None
 
 
 def is_far(change: float | None) -> bool:
@@ -69,8 +70,10 @@ def is_far(change: float | None) -> bool:
     return change is not None and change >= FAR
 
 
-def wrong_base(expert: str, base: str, change: float) -> str:
-    """Return what is said of an expert that `is_far` from its base, and what to do."""
+def wrong_base(expert: str, base: str, change: float | None) -> str | None:
+    """Return what is said of an expert that `is_far` from its base; None of one that is not."""
+    if change is None or not is_far(change):
+        return None
     return (
         f"{base} is not the base of {expert}, or {expert} was trained very far from it: "
         f"||delta|| / ||weights|| is {change:.2f} in a sample, of a fine-tune far below 0.5; give "
@@ -83,5 +86,5 @@ def far_experts(checkpoints: Sequence[Checkpoint], base: Checkpoint) -> Iterator
     for expert in checkpoints:
         if expert.path != base.path:
             change = sampled_change(expert.tensors, base.tensors)
-            if change is not None and is_far(change):
-                yield wrong_base(expert.name, base.name, change)
+            if (problem := wrong_base(expert.name, base.name, change)) is not None:
+                yield problem

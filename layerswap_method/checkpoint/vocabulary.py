@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import filecmp
 import functools
 import itertools
 import json
@@ -93,7 +92,7 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
         if file.name == "vocab.json":
             vocabulary = Vocabulary(_numbered(_json(file)), frozenset())
         elif file.name == "vocab.txt":
-            lines = file.read_text(encoding="utf-8").splitlines()
+            lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
             vocabulary = Vocabulary({line: i for i, line in enumerate(lines)}, frozenset())
         else:
             vocabulary = _of_model(file)
@@ -187,7 +186,7 @@ def _same_files(first: Path, other: Path) -> bool:
     if all(_TOKENIZER in each for each in names):
         names = [{_TOKENIZER}] * 2
     return names[0] == names[1] and all(
-        filecmp.cmp(first / name, other / name, shallow=False) for name in names[0]
+        (first / name).read_bytes() == (other / name).read_bytes() for name in names[0]
     )
 
 

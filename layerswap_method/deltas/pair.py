@@ -25,7 +25,7 @@ import numpy.typing as npt
 from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems, ties
 from layerswap_method.checkpoint.lora import LowRankChange, read_changes
-from layerswap_method.checkpoint.origin import is_far, sampled_change, wrong_base
+from layerswap_method.checkpoint.origin import sampled_change, wrong_base
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats, row_blocks
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
@@ -131,9 +131,10 @@ def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> Delta
         base_tensors=theirs.tensors,
         changes=changes,
     )
-    change = sampled_change(ours.tensors, theirs.tensors, changes)
-    if change is not None and is_far(change) and not is_its_base:
-        raise InputError(wrong_base(pair.expert, pair.base, change))
+    if not is_its_base:
+        change = sampled_change(ours.tensors, theirs.tensors, changes)
+        if (problem := wrong_base(pair.expert, pair.base, change)) is not None:
+            raise InputError(problem)
     return pair
 
 

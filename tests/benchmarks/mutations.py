@@ -42,6 +42,17 @@ if not is_copy: => if False:
 layerswap_method/checkpoint/vocabulary.py @ mergekit_plugin/test_errors.py
 pairs if a != b] => pairs if False]
 if not added.intersection(row[1:])] => if False]
+>= _ALIKE => >= -1 @ checkpoint/test_vocabulary.py
+{piece: i + 1 for => {piece: i for @ checkpoint/test_vocabulary.py
+if _TIKTOKEN.match(content): => if False: @ checkpoint/test_vocabulary.py
+layerswap_method/checkpoint/settings.py @ checkpoint/test_settings.py
+if is_complete or ( => if is_complete and (
+read = [_as_transformers(document) for => read = [None for
+_ROPE_DEFAULTS, **part} => **part}
+if is_known and any( => if any(
+layerswap_method/checkpoint/origin.py @ checkpoint/test_origin.py
+ours += (left[rows] @ right).numpy() => pass
+change >= FAR => change >= 9
 layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
 if place.is_file() and not any( => if False and not any(

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -265,3 +266,31 @@ def test_a_gpu_gives_the_same_bits(kind, dtype, make_mix):
     found = MixReader(mix, "cuda").read()
     assert found.device.type == "cpu"
     assert torch.equal(found, MixReader(mix).read())
+
+
+def test_threads_are_those_that_were_asked_for(tmp_path):
+    """On 16 cores each of them had 16 threads of torch's, which cost four times the time."""
+    for seed, name in enumerate(("task", "language")):
+        sizes = {"hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 2}
+        make_model("llama", tmp_path / name, seed, **sizes)
+    models = {name: tmp_path / name for name in ("task", "language")}
+    merge = merge_of(recipe(models, {"placement": "soup"}))
+    assert max(math.prod(mix.shape) for mix in merge.tensors.values()) > 1 << 18
+    seen, before = [], torch.get_num_threads()
+
+    def running():
+        return len([*Path("/proc/self/task").iterdir()])
+
+    def count(_):
+        seen.append(running())
+
+    try:
+        torch.set_num_threads(8)
+        idle = running()
+        layout = write_weights(merge, tmp_path / "out", threads=2, advance=count)
+        verify_files(layout, threads=2, advance=count)
+        assert torch.get_num_threads() == 8
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 20
+    assert max(seen) == idle + 2

@@ -48,10 +48,10 @@ if _TIKTOKEN.match(content): => if False: @ checkpoint/test_vocabulary.py
 layerswap_method/checkpoint/settings.py @ checkpoint/test_settings.py
 if is_complete or ( => if is_complete and (
 read = [_as_transformers(document) for => read = [None for
-_ROPE_DEFAULTS, **part} => **part}
+**_ROPE_DEFAULTS, **part} => **part}
 if is_known and any( => if any(
 layerswap_method/checkpoint/origin.py @ checkpoint/test_origin.py
-ours += (left[rows] @ right).numpy() => pass
+if name in changes: => if False:
 change >= FAR => change >= 9
 layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))

@@ -11,7 +11,7 @@ import torch
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.stored import StoredTensor, read_rows, row_blocks
 from layerswap_method.plan import format_layers
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.tensor_names import Decoder
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def compare(
     same = [name for name in common if first[name].shape == second[name].shape]
     differences: list[Difference] = []
     for name in same:
-        differences += _differences(name, first[name], second[name])
+        differences += _differences(name, first[name], second[name], ours.decoder)
         advance(first[name].nbytes)
     return Comparison(
         tensors=len(same),
@@ -124,7 +124,9 @@ def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
     return {name: at for name, at in checkpoint.tensors.items() if not is_buffer(name)}
 
 
-def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterator[Difference]:
+def _differences(
+    name: str, ours: StoredTensor, theirs: StoredTensor, decoder: Decoder
+) -> Iterator[Difference]:
     """Yield how two tensors of one shape differ; nothing where they are equal."""
     differs, largest, squares, norm = False, 0.0, 0.0, 0.0
     for rows in row_blocks(ours.shape):
@@ -144,4 +146,4 @@ def _differences(name: str, ours: StoredTensor, theirs: StoredTensor) -> Iterato
             squares += float(distances.square().sum())
     if differs:
         relative = math.sqrt(squares) / math.sqrt(norm) if norm else math.inf if squares else 0.0
-        yield Difference(name, decoder_layer(name), largest, relative)
+        yield Difference(name, decoder.layer(name), largest, relative)

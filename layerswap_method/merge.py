@@ -27,7 +27,12 @@ from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES
 from layerswap_method.write.card import write_card
-from layerswap_method.write.donor_files import copy_donor_files, donor_files, needs_remote_code
+from layerswap_method.write.donor_files import (
+    copy_files,
+    donor_files,
+    needs_remote_code,
+    write_config,
+)
 from layerswap_method.write.files import Bar, verify_files, write_files, write_json, write_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
@@ -125,7 +130,8 @@ def write_merge(
         if options.verify:
             with bar("verifying", layout.nbytes) as advance:
                 verify_files(layout, advance=advance, **how)
-        copy_donor_files(merge.donor, folder, merge.dtype, with_tokenizer=options.with_tokenizer)
+        write_config(merge.donor, folder, merge.dtype, merge.config)
+        copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
         if merge.record:
             name = PLAN_FILES[str(merge.record["merge_method"])]
             write_json(folder / name, merge.record)

@@ -15,8 +15,15 @@ from typing import TYPE_CHECKING
 from pydantic import TypeAdapter
 
 from layerswap_method.average import weighted_average
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_warnings, ties
+from layerswap_method.checkpoint.checkpoint import (
+    Checkpoint,
+    is_buffer,
+    is_head,
+    is_table,
+    read_checkpoint,
+)
+from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings, ties
+from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import (
@@ -233,6 +240,8 @@ class LazyModel(Frozen):
     def copy_mix(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
         """Return the tensor `name` as it is, cast; a cast to its own dtype is none."""
         term = self.term(name)
+        if is_table(term.stored):
+            return TensorMix(terms=(term,))
         load = None if dtype == term.dtype else dtype
         result = out_dtype or dtype
         result = None if result == (load or term.dtype) else result
@@ -249,22 +258,32 @@ def build_merge(
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
-    It has every weight that any of the models stores, except a tied output embedding. `dtype`,
-    `rows_from` and `base` are as in `checkpoint.compatible.merge_warnings`. One model has its
-    config's dtype.
+    It has every weight that any of the models stores, except a tied output embedding; of the
+    `extra_tensors`, and of tables, it has the donor's. `dtype`, `rows_from` and `base` are as in
+    `checkpoint.compatible.merge_warnings`. One model has its config's dtype.
     """
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
     names = dict.fromkeys([*checkpoints[0].tensors, *heads])
-    mixes = {name: make(name) for name in names if not is_buffer(name)}
+    extra, stored = set(extra_tensors(checkpoints)), donor.checkpoint.tensors
+    copied = {name for name, at in stored.items() if name in extra or is_table(at)}
+    mixes = {
+        name: donor.copy_mix(name, dtype) if name in copied else make(name)
+        for name in (*names, *sorted(copied - names.keys()))
+        if not is_buffer(name) and (name in copied or name not in extra)
+    }
+    decoder = donor.checkpoint.decoder
+    has_further = any(decoder.predicts_further(name) for name in mixes)
     warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from, base=base)
-    kinds = {mix.dtype or mix.sum_dtype for mix in mixes.values()}
-    stored = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
+    weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
+    kinds = {mix.dtype or mix.sum_dtype for mix in weights}
+    common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
     bases = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
-        dtype=dtype or stored,
+        dtype=dtype or common,
         lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
         warnings=(*warnings, *filter(None, bases)),
+        config={} if has_further else dict.fromkeys(FURTHER_LAYERS, 0),
     )

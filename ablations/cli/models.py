@@ -20,13 +20,14 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
     """Show what differs between the models A, B, ... and what can be done about it.
 
     Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
-    few rows of the weights.
+    few rows of the weights. Exit code 1: the merge methods do not take them as they are.
     """
     from ablations.models.compat import compare_models
 
     with watched("reading configs, headers and tokenizers"):
         result = compare_models(models, base)
     print_line(result.table())
+    sys.exit(1 if result.problems else 0)
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")

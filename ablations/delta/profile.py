@@ -20,7 +20,7 @@ from layerswap_method.deltas.pair import (
     read_deltas,
     sum_squares,
 )
-from layerswap_method.tensor_names import layer_part, outside_decoder, split_layer
+from layerswap_method.tensor_names import Decoder, layer_part, split_layer
 
 SHARE_ABOVE = 0.125
 """Share of the rows above a threshold that nobody gave; the paper's six grids have 0.11 to 0.16."""
@@ -112,7 +112,7 @@ def read_changes(pair: DeltaPair) -> pd.DataFrame:
         shown, lambda name: _sum_tensor(pair, name), uses_torch=bool(pair.changes)
     )
     sums = [row for _, row in measured]
-    places = [_place(name) for name in names]
+    places = [_place(name, pair.decoder) for name in names]
     frame = pd.DataFrame({"name": names})
     frame["layer"] = pd.array([layer for layer, _ in places], dtype="Int64")
     frame["parameter"] = [parameter for _, parameter in places]
@@ -158,10 +158,9 @@ def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> D
         relative_norm=np.sqrt(changes["change"] / changes["base"].where(changes["base"] > 0)),
         share_changed=(changes["changed"] / changes["size"]).fillna(0.0),
     )
-    depth = int(changes["layer"].max()) + 1 if changes["layer"].notna().any() else 0
     return DeltaProfile(
         label=label,
-        num_layers=depth if pair.num_layers is None else pair.num_layers,
+        num_layers=pair.decoder.num_layers or 0,
         threshold=threshold,
         mean_row_mav=float(
             (tensors["mav"] * tensors["rows"]).sum() / max(tensors["rows"].sum(), 1)
@@ -172,15 +171,16 @@ def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> D
     )
 
 
-def _place(name: str) -> tuple[int | None, str]:
+def _place(name: str, decoder: Decoder) -> tuple[int | None, str]:
     """Return a tensor's decoder layer and parameter; None and its name outside of the layers.
 
     The experts of a layer, one tensor each, are one parameter: ``mlp.experts.*.up_proj``.
     """
-    layer, rest = (None, name) if outside_decoder(name) else split_layer(name)
+    # An encoder-decoder has no one stack to swap; its layers are shown by their numbers.
+    layer = split_layer(name)[0] if decoder.doubt else decoder.layer(name)
     if layer is None:
         return None, name
-    return layer, _EXPERT.sub(r"\1.*.", rest.removesuffix(".weight"))
+    return layer, _EXPERT.sub(r"\1.*.", split_layer(name)[1].removesuffix(".weight"))
 
 
 def _in_order(parameters: Iterable[str]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from layerswap_method.checkpoint.lora import (
     other_base,
     read_adapter_config,
     read_changes,
+    tie_problems,
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
@@ -37,7 +38,14 @@ from layerswap_method.methods.layer_swap_merge import (
 )
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
-from layerswap_method.recipe.references import is_folder, is_hub_id, is_there, named_models
+from layerswap_method.recipe.references import (
+    PLUS,
+    is_folder,
+    is_hub_id,
+    is_there,
+    named_models,
+    resolve_from,
+)
 from layerswap_method.write.donor_files import donor_files, tokenizer_problems
 
 _UNCHECKED = "its layers and shapes were not checked"
@@ -65,6 +73,8 @@ class Known(NamedTuple):
 
     finding: Finding | None = None
     """Why nothing is known of it, or what is odd about its adapter."""
+
+    adapter: Path | None = None
 
 
 def recipes_of(names: Sequence[str]) -> list[Path]:
@@ -114,6 +124,8 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     named = () if recipe is None else recipe.references
     known: dict[str, Known] = {}
     for reference in dict.fromkeys([*named, *named_models(document)]):
+        if "+" in reference and is_folder(resolve_from(reference, None)):
+            yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
         for part in reference.split("+"):
             if is_hub_id(part) and "@" not in part and not is_there(part):
                 why = f"{part} names no revision, so a later download may give another model"
@@ -132,6 +144,9 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         yield from _depth_findings(recipe, known)
         if models := [m.checkpoint for m in known.values() if m.checkpoint is not None]:
             yield from _merge_findings(document, recipe, models)
+        read = [(m.checkpoint, m.adapter) for m in known.values() if m.checkpoint is not None]
+        for problem in tie_problems(read):
+            yield Finding("error", problem)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
 
@@ -201,7 +216,7 @@ def _merge_findings(
             if model.name == recipe.base_model:
                 list(donor_files(model.path))  # raises for a file that leads out of the folder
     if isinstance(recipe, LayerSwapRecipe):
-        check_swap_modules(recipe.parameters, models[0].name, models[0].tensors)
+        check_swap_modules(recipe.parameters, models[0])
 
 
 def look_up(reference: str, *, hub: bool) -> Known:
@@ -233,7 +248,8 @@ def look_up(reference: str, *, hub: bool) -> Known:
         kind = unsupported_kind(read_adapter_config(files.adapter))
         if kind is None or not is_lora(files.adapter):  # others mergekit merges
             read_changes(files.adapter, checkpoint)  # raises for one that does not fit
-    return Known(checkpoint.num_layers, checkpoint, Finding("warning", other) if other else None)
+    finding = Finding("warning", other) if other else None
+    return Known(checkpoint.num_layers, checkpoint, finding, files.adapter)
 
 
 def _is_on_hub(path: str) -> bool:

@@ -17,6 +17,7 @@ from layerswap_method.methods.read import OWN, read_own_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import MODULES, LayerPlan, Source, draw_plan
 from layerswap_method.recipe.references import named_models
+from layerswap_method.tensor_names import Decoder
 
 
 def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
@@ -51,7 +52,7 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
         depth = num_layers or _depth(path, document)
         with input_errors(str(path)):
             back = recipe.parameters.layers(depth)
-        record = delta_revert.plan_record(recipe, back, depth, None, {})
+        record = delta_revert.plan_record(recipe, back, Decoder("", depth), None, {})
         expert, layers, *_ = delta_revert.log_lines(recipe.parameters, record)
         plan = LayerPlan(tuple("base" if layer in back else "task" for layer in range(depth)))
         return [expert, layers, *draw_plan(plan).splitlines()]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems
+from layerswap_method.checkpoint.compatible import COMPAT, merge_problems
 from layerswap_method.checkpoint.differences import Row, differences, obstacles
 from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
@@ -80,7 +80,8 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
     checkpoints = [find_checkpoint(reference) for reference in references]
-    problems = tuple(merge_problems(checkpoints))
+    listed = merge_problems(checkpoints)
+    problems = tuple(problem.removesuffix(f"; {COMPAT}") for problem in listed)
     changes: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base)

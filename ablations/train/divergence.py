@@ -97,7 +97,10 @@ def measure(
         if not config or unsupported_kind(config) is None:
             pair = open_pair(expert, base, is_its_base=is_their_base)
             changes = read_changes(pair)
-            norm, by_layer = relative_norm(changes), norms_by_layer(changes, pair.num_layers or 0)
+            norm, by_layer = (
+                relative_norm(changes),
+                norms_by_layer(changes, pair.decoder.num_layers or 0),
+            )
         norms = {"relative_norm": norm, "layer_relative_norm": by_layer, "layer_drift": moved}
         results.append(Divergence(expert=expert.name, base=base.name, texts=len(texts), **norms))
     return results

@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ablations.train.decoder import decoder_of
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import (
     ADAPTER_CONFIG,
@@ -34,7 +35,6 @@ from layerswap_method.checkpoint.lora import (
 )
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer
 
 KIND = "ADAPTER_FUSION"
 """What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
@@ -126,7 +126,7 @@ class Fusion(nn.Module):
 
     def attach(self, model: Any) -> None:
         """Make `model` the fused one, in place; only the fusion is then trained and saved."""
-        blocks = _decoder_layers(model)
+        blocks = list(model.get_submodule(decoder_of(model).prefix))
         width = model.config.get_text_config().hidden_size
         if (len(blocks), width) != (len(self.layers), self.width):
             raise InputError(
@@ -194,7 +194,7 @@ def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
     matrices: dict[str, torch.Tensor] = {}
     for name, changed in changes.items():
         for tensor in changed:
-            if decoder_layer(tensor) is None:
+            if checkpoint.decoder.layer(tensor) is None:
                 raise InputError(
                     f"{experts[name]}: changes {tensor}, which is in no decoder layer; "
                     "adapter_fusion fuses layers only: train the expert without it"
@@ -255,15 +255,6 @@ def _stack(changes: Sequence[LowRankChange | None]) -> tuple[torch.Tensor, torch
         downs[number, : len(down)] = down
         ups[number, :, : len(down)] = up
     return downs, ups
-
-
-def _decoder_layers(model: Any) -> Sequence[nn.Module]:
-    count = model.config.get_text_config().num_hidden_layers
-    for name, module in model.named_modules():
-        is_list = isinstance(module, nn.ModuleList) and len(module) == count
-        if is_list and decoder_layer(f"{name}.0.weight") == 0:
-            return list(module)
-    raise InputError(f"{type(model).__name__}: its decoder layers are not known by their names")
 
 
 def _repeat(value: Any, size: int, count: int) -> Any:

@@ -13,8 +13,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ablations.models.find import find_model
 from ablations.train.config import AdapterFusion, Disjoint, FrozenLayers, Full, Prefix, TrainConfig
+from ablations.train.decoder import decoder_of
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
-from layerswap_method.tensor_names import decoder_layer
 
 if TYPE_CHECKING:
     from peft import LoraConfig
@@ -105,6 +105,7 @@ def prepare(model: Any, config: TrainConfig) -> Any:
     if isinstance(regime, Full):
         return model
     if isinstance(regime, FrozenLayers | Disjoint):
+        decoder = decoder_of(model)
         try:
             trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
         except ValueError as error:
@@ -112,7 +113,7 @@ def prepare(model: Any, config: TrainConfig) -> Any:
         if not trained and not regime.outside:
             raise InputError("regime: all layers are frozen, and so is everything outside of them")
         for name, parameter in model.named_parameters():
-            layer = decoder_layer(name)
+            layer = decoder.layer(name)
             parameter.requires_grad_(regime.outside if layer is None else layer in trained)
         return model
     if isinstance(regime, AdapterFusion):

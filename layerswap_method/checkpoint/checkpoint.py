@@ -12,18 +12,20 @@ from pathlib import Path
 from layerswap_method.checkpoint.config import ModelConfig, read_config
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_header
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.tensor_names import Decoder, find_decoder
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
 
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
-_BUFFERS = (
-    *("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids"),
-    "num_batches_tracked",
-)
-"""How the names of output embeddings, input embeddings and constants end."""
+_BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
+_LOADED = ("rotary_pos_emb.inv_freq",)
+"""How the names of output embeddings, input embeddings and constants end; and of those constants
+that a loader asks for, as ChatGLM's does."""
+
+_TABLES = ("I64", "BOOL")
+"""What counts and tables are stored as (a batch norm's, hashed routers'), and weights never."""
 
 
 @dataclass(frozen=True)
@@ -39,15 +41,15 @@ class Checkpoint:
     tensors: Mapping[str, StoredTensor] = field(repr=False)
 
     @cached_property
+    def decoder(self) -> Decoder:
+        """Which tensors are layers of the text decoder; where that is unclear, none are."""
+        config = self.config
+        return find_decoder(self.tensors, config.num_hidden_layers, config.further_layers)
+
+    @property
     def num_layers(self) -> int | None:
         """Number of decoder layers that the config states, or else the tensors' names."""
-        return self.config.num_hidden_layers or self.stored_layers
-
-    @cached_property
-    def stored_layers(self) -> int | None:
-        """Number of decoder layers that the tensors' names state; None for none."""
-        stored = (decoder_layer(name) for name in self.tensors)
-        return max((layer + 1 for layer in stored if layer is not None), default=None)
+        return self.decoder.num_layers
 
     @cached_property
     def first_float(self) -> str | None:
@@ -76,14 +78,11 @@ class Checkpoint:
         return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
 
     def depth(self) -> int:
-        """Return `num_layers`; raise where nothing says it, or for an encoder with a decoder."""
-        layered = [name for name in self.tensors if decoder_layer(name) is not None]
-        if all(any(f"{stack}." in name for name in layered) for stack in ("encoder", "decoder")):
-            raise InputError(
-                f"{self.name} has layers of an encoder and of a decoder, not one stack"
-            )
-        if self.num_layers is None:
-            raise InputError(f"{self.name}: its config does not say how many layers it has")
+        """Return `num_layers`; raise where it is unclear which layers are the text decoder's."""
+        if self.decoder.doubt:
+            raise InputError(f"{self.name} has {self.decoder.doubt}; its layers cannot be swapped")
+        if self.num_layers is None or not self.decoder.prefix:
+            raise InputError(f"{self.name}: no tensor is in a layer of a text decoder, by its name")
         return self.num_layers
 
 
@@ -103,7 +102,7 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         # mergekit sees no tensors that the index does not list
         tensors |= {key: at for key, at in header.items() if listed is None or key in listed}
     checkpoint = Checkpoint(name, path, config, tensors)
-    depth, stored = config.num_hidden_layers, checkpoint.stored_layers
+    depth, stored = config.num_hidden_layers, checkpoint.decoder.stored
     if depth and stored and not depth <= stored <= depth + config.further_layers:
         what = f"its config.json says {depth} layers and its weights have {stored}"
         raise InputError(f"{name}: {what}; download it again, or correct num_hidden_layers")
@@ -116,8 +115,13 @@ def is_head(name: str) -> bool:
 
 
 def is_buffer(name: str) -> bool:
-    """Return whether `name` is a constant that older checkpoints stored, not a weight."""
-    return name.endswith(_BUFFERS)
+    """Return whether `name` is a constant that older checkpoints stored and no loader asks for."""
+    return name.endswith(_BUFFERS) and not name.endswith(_LOADED)
+
+
+def is_table(stored: StoredTensor) -> bool:
+    """Return whether a tensor holds counts or indices, which no average and no cast is made of."""
+    return stored.dtype in _TABLES
 
 
 def own_file(name: str, folder: Path, file: Path) -> Path:

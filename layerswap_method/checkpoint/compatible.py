@@ -5,28 +5,43 @@ Every command that merges uses these checks, so all of them accept the same mode
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.checkpoint import (
+    Checkpoint,
+    is_buffer,
+    is_head,
+    is_table,
+    name_list,
+)
+from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.checkpoint.origin import far_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.plan import format_layers
+from layerswap_method.tensor_names import split_layer
 
 _PARENT = "merging needs models of one pretrained parent"
 _ONE_VOCABULARY = (
     "expert and base must share a vocabulary: give the base that the expert was trained from, with "
     "its tokens (load the base, resize_token_embeddings, save it)"
 )
-_COMPAT = "layerswap compat lists every difference, and what can be done"
+COMPAT = "layerswap compat lists every difference, and what can be done"
+"""Where problems send a user, at their end."""
+
+_WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+_SHARED = re.compile(r"\.shared_transf\w*")
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 
 def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
     """Return the dtypes of weights that are not floats, as quantised weights have them."""
     tensors = checkpoint.tensors.items()
-    dtypes = {tensor.dtype for name, tensor in tensors if not is_buffer(name)}
+    dtypes = {at.dtype for name, at in tensors if not is_buffer(name) and not is_table(at)}
     return sorted(dtypes - {*FLOATS})
 
 
@@ -44,18 +59,24 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
         if not is_copy:
             yield (
                 f"{name} ties its output embedding to the input embedding (tie_word_embeddings: "
-                f"true), but its {head} is not its {embedding}; set tie_word_embeddings: false in "
-                f"its config.json if it was trained so, or remove {head}"
+                f"true), but its {head} is not its {embedding}, and engines disagree on which "
+                "counts; set tie_word_embeddings: false in its config.json to use both"
             )
 
 
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
     """Return whether input and output embeddings are one tensor in a checkpoint.
 
-    If its config does not say: true unless it and all the others store an output embedding.
+    If its config does not say, the weights do, as in transformers: an output embedding of other
+    content is not tied. A copy is, unless it and all the others store one.
     """
     if checkpoint.config.tie_word_embeddings is not None:
         return checkpoint.config.tie_word_embeddings
+    head, embedding = checkpoint.head, checkpoint.embedding
+    if head is not None and embedding is not None:
+        tensors = checkpoint.tensors
+        if not same_content(tensors[head], tensors[embedding]):
+            return False
     return not all(model.head for model in (checkpoint, *others))
 
 
@@ -104,8 +125,11 @@ def merge_warnings(
     if differing := mixed_settings(checkpoints):
         yield (
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model, if its log names no other; {_COMPAT}"
+            f"those of its base_model, if its log names no other; {COMPAT}"
         )
+    yield from _extra_tensors(checkpoints)
+    yield from _missing_heads(checkpoints)
+    yield from _shared_weights(checkpoints[0])
     if not aligned:
         yield from token_conflicts(_givers(checkpoints, rows_from))[1]
 
@@ -129,19 +153,20 @@ def pair_problems(
     pair = f"{first.name} and {other.name}"
     kinds = (first.config.architecture, other.config.architecture)
     if kinds[0] != kinds[1]:
-        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {_COMPAT}"
+        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {COMPAT}"
         return
     if first.num_layers != other.num_layers:
         depths = f"{first.num_layers} and {other.num_layers} layers"
-        yield f"{pair} have different depths ({depths}); {_PARENT}; {_COMPAT}"
+        yield f"{pair} have different depths ({depths}); {_PARENT}; {COMPAT}"
         return
     is_tied = ties(first, other)
     if is_tied != ties(other, first):
         tied, untied = (first, other) if is_tied else (other, first)
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
-            "not; untie the first (set tie_word_embeddings: false and save with a copy of the "
-            f"embedding as lm_head) or use models of one kind; {_COMPAT}"
+            f"not; untie {tied.name}, which changes nothing in what it computes (in its "
+            "config.json set tie_word_embeddings: false, and store a copy of its embedding as "
+            f"lm_head), or use models of one kind; {COMPAT}"
         )
         return
     if not aligned:
@@ -152,19 +177,36 @@ def pair_problems(
         if other.shapes.get(name, shape) != shape and not _counts_tokens(name, first, other)
     ]
     if shapes:
-        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {_COMPAT}"
+        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {COMPAT}"
     for holder, lacking in ((first, other), (other, first)):
         missing = [
             name
             for name in holder.tensors
             if name not in lacking.tensors
             and not is_buffer(name)
-            and not (is_tied and is_head(name))  # may be stored twice or once
+            and not holder.decoder.is_apart(name)  # see `extra_tensors`
+            and not is_head(name)
         ]
+        if holder.head and not lacking.head and not is_tied:  # a tied one is stored once or twice
+            yield (
+                f"{lacking.name} stores no output embedding and does not tie it either, and "
+                f"{holder.name} stores {holder.head}: one of them is no text model, or was saved "
+                "without its head; give checkpoints that have it"
+            )
+        if missing and _is_renamed(holder, lacking):
+            fused = min((holder, lacking), key=lambda model: len(model.tensors)).name
+            yield (
+                f"{holder.name} and {lacking.name} store the same weights under other names "
+                f"({name_list(missing, 1)}); save {fused} under those of its architecture: m = "
+                f"AutoModelForCausalLM.from_pretrained({fused!r}); n = AutoModelForCausalLM."
+                "from_config(m.config, dtype=m.dtype); n.load_state_dict(m.state_dict()); "
+                "n.save_pretrained(DIR)"
+            )
+            return
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{name_list(missing)}; {_COMPAT}"
+                f"{name_list(missing)}; {COMPAT}"
             )
 
 
@@ -178,7 +220,7 @@ def _row_problems(first: Checkpoint, other: Checkpoint, remedy: str) -> Iterator
     if rows := [name for name in first.shapes if _counts_tokens(name, first, other)]:
         yield (
             f"{first.name} and {other.name} have different vocabularies: "
-            f"{_shape_list(rows, first, other)}; {remedy}; {_COMPAT}"
+            f"{_shape_list(rows, first, other)}; {remedy}; {COMPAT}"
         )
 
 
@@ -188,13 +230,89 @@ def _counts_tokens(name: str, first: Checkpoint, other: Checkpoint) -> bool:
     if ours is None or theirs is None or ours == theirs or ours[1:] != theirs[1:]:
         return False
     sizes = {first.config.vocab_size, other.config.vocab_size}
-    return decoder_layer(name) is None and bool({*ours[:1], *theirs[:1]} & sizes)
+    return split_layer(name)[0] is None and bool({*ours[:1], *theirs[:1]} & sizes)
 
 
 def _shape_list(names: Sequence[str], first: Checkpoint, other: Checkpoint) -> str:
     return name_list(
         [f"{name} {list(first.shapes[name])} against {list(other.shapes[name])}" for name in names]
     )
+
+
+def extra_tensors(checkpoints: Sequence[Checkpoint]) -> list[str]:
+    """Return the tensors apart from the text model that some of the checkpoints do not store.
+
+    transformers drops layers that predict further tokens when a fine-tune is saved.
+    """
+    names = dict.fromkeys(name for model in checkpoints for name in model.tensors)
+    decoder = checkpoints[0].decoder
+    return [
+        name
+        for name in names
+        if decoder.is_apart(name)
+        and not is_buffer(name)
+        and not all(name in model.tensors for model in checkpoints)
+    ]
+
+
+def _extra_tensors(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    if extra := extra_tensors(checkpoints):
+        holders = [model.name for model in checkpoints if not set(extra).isdisjoint(model.tensors)]
+        yield (
+            f"only {' and '.join(holders)} stores {len(extra)} tensors outside of the text model "
+            f"({name_list(extra)}): the merge has those of its base_model as they are, if its log "
+            "names no other, and leaves out what that does not store"
+        )
+
+
+def _missing_heads(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    is_text = checkpoints[0].config.architecture.endswith(_WITH_HEAD)
+    untied = all(model.config.tie_word_embeddings is False for model in checkpoints)
+    if is_text and untied and not any(map(_may_have_head, checkpoints)):
+        yield (
+            "no model stores an output embedding (lm_head.weight), and their configs say "
+            "tie_word_embeddings: false: the merge has none. An embedding model needs none; any "
+            "other would answer at random"
+        )
+
+
+def _may_have_head(model: Checkpoint) -> bool:
+    """Return whether a tensor outside of all layers could be an output embedding, by its shape."""
+    embedding = model.embedding
+    if embedding is None or model.head is not None:
+        return True
+    shape = model.shapes[embedding]
+    outside = (name for name in model.shapes if split_layer(name)[0] is None)
+    return any(name != embedding and model.shapes[name] == shape for name in outside)
+
+
+def _shared_weights(model: Checkpoint) -> Iterator[str]:
+    """Yield a warning where several layers are one block of weights in a loaded model (Zamba)."""
+    blocks = {
+        name[: match.end()]: None
+        for name in model.tensors
+        if model.decoder.layer(name) is not None and (match := _SHARED.search(name))
+    }
+    if blocks:
+        kinds = text_part(read_document(model.name, model.path)).get("layers_block_type") or ()
+        layers = format_layers([i for i, kind in enumerate(kinds) if kind == "hybrid"])
+        yield (
+            f"layers {layers or '(see its config)'} of {model.name} share weights "
+            f"({name_list([*blocks])}): a loader keeps one copy, so these cannot come from one "
+            "model in one layer and from another in the next, whatever the plan says"
+        )
+
+
+def _is_renamed(one: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether two checkpoints have as many weights in every layer, under other names."""
+    sizes = []
+    for model in (one, other):
+        count = Counter[int | None]()
+        for name, shape in model.shapes.items():
+            if not is_buffer(name) and not model.decoder.is_apart(name) and not is_head(name):
+                count[model.decoder.layer(name)] += math.prod(shape)
+        sizes.append(count)
+    return sizes[0] == sizes[1]
 
 
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:

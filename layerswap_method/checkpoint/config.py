@@ -19,7 +19,7 @@ from layerswap_method.frozen import Frozen
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.checkpoint import Checkpoint
 
-_TEXT = ("text_config", "llm_config", "language_config")
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
 """How the keys of sizes end."""
 
@@ -49,7 +49,13 @@ class Field(NamedTuple):
     default: Any = None
 
 
-_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
+    *("layers", "decoder_layers"),  # Kosmos-2, TrOCR
+)
+FURTHER_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
+"""What configs call the number of layers that predict further tokens (MTP)."""
+
 _POSITIONS = ("max_position_embeddings",)
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
 _ACTIVATION = ("hidden_act", "hidden_activation", "activation_function")
@@ -102,6 +108,9 @@ class ModelConfig(Frozen):
     further_layers: int
     vocab_size: int | None
     tie_word_embeddings: bool | None
+    """None where nothing states it, and where the top level and the text model's part contradict
+    each other: then transformers goes by the weights that are stored (see `compatible.ties`)."""
+
     quantization: str | None
     dtype: str | None
 
@@ -159,7 +168,8 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
 
 def text_part(document: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a config that is about the text model; the whole where it is all."""
-    return next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), document)
+    part = next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), None)
+    return document if part is None else text_part(part)  # Qwen's Omni models: thinker, then text
 
 
 def read_config(name: str, folder: Path) -> ModelConfig:
@@ -171,7 +181,7 @@ def read_config(name: str, folder: Path) -> ModelConfig:
         values = (part.get(key) for key in keys for part in (text, document))
         return [value for value in values if type(value) is kind]
 
-    ties = stated(bool, "tie_word_embeddings")
+    ties = set(stated(bool, "tie_word_embeddings"))
     names = document.get("architectures")
     dtype = document.get("dtype") or document.get("torch_dtype")
     quantization = next(iter(stated(dict, "quantization_config")), None)
@@ -182,7 +192,7 @@ def read_config(name: str, folder: Path) -> ModelConfig:
         num_hidden_layers=next(iter(stated(int, *_LAYERS)), None),
         further_layers=next(iter(stated(int, "num_nextn_predict_layers")), 0),
         vocab_size=next(iter(stated(int, "vocab_size")), None),
-        tie_word_embeddings=any(ties) if ties else None,
+        tie_word_embeddings=ties.pop() if len(ties) == 1 else None,
         quantization=None if quantization is None else str(quantization.get("quant_method", "?")),
         dtype=dtype.removeprefix("torch.") if isinstance(dtype, str) and dtype != "auto" else None,
     )

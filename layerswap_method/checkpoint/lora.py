@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.tensor_names import bare_name
 
 if TYPE_CHECKING:
     import torch
@@ -27,8 +28,6 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")
-
-_TEXT = re.compile(r"\b(?:language_)?model\.")
 
 _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
@@ -147,6 +146,35 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     return f"{adapter}: {claim}; check that it is the same model"
 
 
+def tie_problems(models: Iterable[tuple[Checkpoint, Path | None]]) -> Iterator[str]:
+    """Yield why models with these adapters would not fit once peft has merged the adapters.
+
+    peft unties input and output embeddings where an adapter has trained a copy of one of them.
+    """
+    untied, tied = list[Checkpoint](), list[Checkpoint]()
+    for base, adapter in models:
+        if ties(base):
+            (untied if adapter is not None and _unties(adapter, base) else tied).append(base)
+    if untied and tied:
+        names = " and ".join(dict.fromkeys(model.name for model in untied))
+        others = " and ".join(dict.fromkeys(model.name for model in tied))
+        folders = " and ".join(dict.fromkeys(str(model.path) for model in tied))
+        yield (
+            f"{names}: its adapter has trained a copy of the embedding or of the head "
+            f"(modules_to_save), so peft's merge unties the two, and {others} ties them; untie "
+            f"{folders} first, which changes nothing in what it computes: set tie_word_embeddings: "
+            "false in its config.json, and store a copy of its embedding as lm_head"
+        )
+
+
+def _unties(adapter: Path, base: Checkpoint) -> bool:
+    """Return whether peft's merge of an adapter into a tied base gives a head of its own."""
+    if read_adapter_config(adapter).get("ensure_weight_tying"):
+        return False
+    names = (name.removeprefix(_PREFIX) for name in read_adapter_tensors(adapter))
+    return any(is_head(name) or _in_file(name, base.tensors) == base.embedding for name in names)
+
+
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:
     """Return what in its config makes an adapter more than low-rank changes; None for nothing."""
     problems = []
@@ -202,9 +230,9 @@ def _pattern(
 
 
 def _in_file(name: str, names: Collection[str]) -> str:
-    """Return a tensor's name in the file; Gemma 3 has its prefixes in another order there."""
-    bare = _TEXT.sub("", name)
-    return name if name in names else next((n for n in names if _TEXT.sub("", n) == bare), name)
+    """Return a tensor's name in the file."""
+    bare = bare_name(name)
+    return name if name in names else next((n for n in names if bare_name(n) == bare), name)
 
 
 def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:

@@ -30,6 +30,7 @@ from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+from layerswap_method.tensor_names import Decoder
 
 if TYPE_CHECKING:
     import torch
@@ -59,7 +60,7 @@ class DeltaPair:
     """An expert and its base that hold the same tensors.
 
     `expert` and `base` are their names; (text) `model_type`, `architecture`, `folder` and
-    `num_layers` are the base's. `names` are the weights that both hold, in the order of the base's
+    `decoder` are the base's. `names` are the weights that both hold, in the order of the base's
     files, without buffers; `changes` are what the expert's adapter adds, by name.
     """
 
@@ -68,7 +69,7 @@ class DeltaPair:
     model_type: str
     architecture: str
     folder: Path
-    num_layers: int | None
+    decoder: Decoder
     names: tuple[str, ...]
     expert_tensors: Mapping[str, StoredTensor]
     base_tensors: Mapping[str, StoredTensor]
@@ -118,7 +119,7 @@ def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> Delta
         folder=base.folder,
         model_type=theirs.config.text_type,
         architecture=theirs.config.architecture,
-        num_layers=theirs.num_layers,
+        decoder=theirs.decoder,
         names=tuple(
             name
             for name, tensor in theirs.tensors.items()

@@ -8,8 +8,10 @@ handed to the kernel as parameters.
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +22,12 @@ from mergekit.config import InputModelDefinition
 from mergekit.io.tasks import LoaderCache
 from pydantic import BaseModel
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import (
+    Checkpoint,
+    is_buffer,
+    is_table,
+    read_checkpoint,
+)
 from layerswap_method.checkpoint.compatible import (
     merge_problems,
     merge_warnings,
@@ -28,7 +35,12 @@ from layerswap_method.checkpoint.compatible import (
     ties,
     vocabulary_problems,
 )
-from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
+from layerswap_method.checkpoint.config import FURTHER_LAYERS
+from layerswap_method.checkpoint.lora import (
+    read_adapter_config,
+    read_adapter_tensors,
+    tie_problems,
+)
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.mergekit_plugin.run import log_lines
@@ -36,6 +48,7 @@ from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
+from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.write.card import write_card
@@ -70,6 +83,9 @@ def merge_by_mergekit(
     where = f"{recipe.method()} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
+    if not options.allow_crimes:
+        read = ((read_checkpoint(r, m.folder), m.adapter) for r, m in sources.items())
+        InputError.raise_any(where, tie_problems(read))
     # mergekit writes the tokenizer, and not all of the other files.
     left = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
     with _merged_adapters(sources, options) as models:
@@ -83,10 +99,15 @@ def merge_by_mergekit(
                 # anew between two merges would be read as it was.
                 LoaderCache.loaders.clear()
                 run_merge(config, str(folder), options, text)
-            if recipe.written_dtype is None and options.safe_serialization:
-                tensors = read_checkpoint("the merge", folder).tensors.values()
-                if len(kinds := {tensor.torch_name for tensor in tensors}) == 1:
-                    write_config(folder, folder, kinds.pop())
+            if options.safe_serialization:
+                merged = read_checkpoint("the merge", folder)
+                _check_layers(checkpoints[0], merged)
+                weights = [tensor for tensor in merged.tensors.values() if not is_table(tensor)]
+                kinds = {tensor.torch_name for tensor in weights}
+                is_plain = recipe.written_dtype is None and len(kinds) == 1
+                has_further = any(map(merged.decoder.predicts_further, merged.tensors))
+                changes = {} if has_further else dict.fromkeys(FURTHER_LAYERS, 0)
+                write_config(folder, folder, kinds.pop() if is_plain else None, changes)
             for file in left:
                 if not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
@@ -149,6 +170,26 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
         LOG.warning("%s", warning)
 
 
+def _check_layers(model: Checkpoint, merged: Checkpoint) -> None:
+    """Raise where mergekit left out weights of the decoder's layers.
+
+    It passes over what it does not find under the names that it knows of an architecture. Its own
+    names may be others, so sizes are compared.
+    """
+    wanted, written = Counter[int](), Counter[int]()
+    for sizes, shapes in ((wanted, model.shapes), (written, merged.shapes)):
+        for name, shape in shapes.items():
+            layer = model.decoder.layer(name)
+            if layer is not None and not is_buffer(name):
+                sizes[layer] += math.prod(shape)
+    if lost := [layer for layer, size in wanted.items() if written[layer] != size]:
+        raise LayerSwapError(
+            f"mergekit lost weights of layers {format_layers(sorted(lost))}: it does not know the "
+            f"names that {model.config.architecture} has in files. Nothing was written; drop what "
+            "only mergekit can do (tokenizer:, chat_template:, --allow-crimes)"
+        )
+
+
 def _configuration(
     merge_config: Any,
     recipe: Recipe,
@@ -167,6 +208,7 @@ def _configuration(
         parameters = _written(recipe.parameters)
         if parameters.pop("keep_fraction", None) is not None:
             parameters["threshold"] = record["threshold"]
+        parameters["num_layers"] = record["num_layers"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
         measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models)
@@ -187,6 +229,7 @@ def _configuration(
             for entry, scale in zip(recipe.experts, measured.scales, strict=True)
         ]
         parameters = _written(recipe.parameters) | {"layer_sources": measured.plan.to_text()}
+    parameters["decoder"] = checkpoints[0].decoder.prefix
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         placed = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))

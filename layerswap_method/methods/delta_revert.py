@@ -23,7 +23,7 @@ from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, format_layers, parse_layers
 from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
-from layerswap_method.tensor_names import decoder_layer, layer_part
+from layerswap_method.tensor_names import Decoder, layer_part
 from layerswap_method.tensors import FeatureMask, LazyModel, TensorMix, build_merge
 
 if TYPE_CHECKING:
@@ -186,14 +186,14 @@ class DeltaRevertRecipe(Recipe):
         checkpoints = [ours.checkpoint, theirs.checkpoint]
         problems = merge_problems(checkpoints, is_revert=True)
         InputError.raise_any("delta_revert recipe", problems)
-        num_layers = theirs.checkpoint.depth()
+        num_layers, decoder = theirs.checkpoint.depth(), theirs.checkpoint.decoder
         with input_errors("delta_revert recipe"):
             layers = spec.layers(num_layers)
         mavs, threshold = _measure(self, models) if spec.by_feature else ({}, None)
         parts: dict[str, ExpertPart] = {}
 
         def mix(name: str) -> TensorMix:
-            rule = spec.rule(name, decoder_layer(name, num_layers), layers)
+            rule = spec.rule(name, decoder.layer(name), layers)
             shape = ours.stored(name).shape
             axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
             features, weights = feature_layout(shape, axis).features, math.prod(shape)
@@ -217,7 +217,7 @@ class DeltaRevertRecipe(Recipe):
 
         dtype, base = self.written_dtype, theirs.checkpoint
         merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
-        record = plan_record(self, layers, num_layers, threshold, parts)
+        record = plan_record(self, layers, decoder, threshold, parts)
         return replace(merge, record=record, lines=(*log_lines(spec, record), *merge.lines))
 
 
@@ -265,19 +265,19 @@ def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: 
 def plan_record(
     recipe: DeltaRevertRecipe,
     layers: frozenset[int],
-    num_layers: int,
+    decoder: Decoder,
     threshold: float | None,
     parts: Mapping[str, ExpertPart],
 ) -> dict[str, Any]:
     """Return what `delta_revert_plan.json` holds."""
     by_module = defaultdict[str, list[ExpertPart]](list)
     for name, part in parts.items():
-        by_module["non_layer" if decoder_layer(name) is None else layer_part(name)].append(part)
+        by_module["non_layer" if decoder.layer(name) is None else layer_part(name)].append(part)
     return {
         **{"schema_version": 1, "merge_method": recipe.merge_method},
         "layerswap_version": __version__,
         **{"expert": recipe.expert, "base_model": str(recipe.base_model)},
-        "num_layers": num_layers,
+        "num_layers": decoder.num_layers,
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
         "reverted_layers": sorted(layers),

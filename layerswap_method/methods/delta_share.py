@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
 from layerswap_method.plan import MODULES, ROLES, LayerPlan, Source
-from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part
+from layerswap_method.tensor_names import is_norm, layer_part
 
 if TYPE_CHECKING:
     from layerswap_method.deltas.pair import DeltaPair
@@ -210,7 +210,7 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     parts = MODULES if by_module else ("layer",)
     units: Units = {(layer, part): [] for layer in range(num_layers) for part in parts}
     for name in pair.names:
-        layer, part = decoder_layer(name, num_layers), layer_part(name)
+        layer, part = pair.decoder.layer(name), layer_part(name)
         if layer is not None and part in MODULES and not is_norm(name):
             units[layer, part if by_module else "layer"].append(name)
     for (empty, lacking), names in units.items():

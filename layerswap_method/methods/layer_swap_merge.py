@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensor_names import decoder_layer, layer_part
+from layerswap_method.tensor_names import layer_part
 from layerswap_method.tensors import LazyModel, TensorMix, build_merge
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     inputs = recipe.inputs(measured.scales)
 
     def mix(name: str) -> TensorMix:
-        layer = decoder_layer(name, measured.plan.num_layers)
+        layer = checkpoints[0].decoder.layer(name)
         source = spec.tensor_source(name, layer, measured.plan)
         made_of = weighted_inputs(name, source, inputs, spec.side_weights)
         if len(made_of.inputs) == 1:
@@ -71,19 +71,19 @@ def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
 def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:
     """Return plan and scales of a merge; changes are measured where the recipe goes by them."""
     spec, depth = recipe.parameters, first.depth()
-    check_swap_modules(spec, first.name, first.tensors)
+    check_swap_modules(spec, first)
     with input_errors("layer_swap recipe"):
         plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
     return measure(recipe, models, depth, plan)
 
 
-def check_swap_modules(spec: LayerSwapSpec, model: str, names: Iterable[str]) -> None:
+def check_swap_modules(spec: LayerSwapSpec, model: Checkpoint) -> None:
     """Raise `InputError` where the layers of a model lack what ``swap_modules`` names."""
-    parts = {layer_part(name) for name in names if decoder_layer(name) is not None}
+    parts = {layer_part(name) for name in model.tensors if model.decoder.layer(name) is not None}
     if spec.swap_modules not in ("all", *parts):
         raise InputError(
-            f"layer_swap recipe: swap_modules is {spec.swap_modules}, but the layers of {model} "
-            f"have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
+            f"layer_swap recipe: swap_modules is {spec.swap_modules}, but the layers of "
+            f"{model.name} have no such tensors (found: {', '.join(sorted(parts)) or 'no layers'})"
         )
 
 

@@ -29,7 +29,8 @@ class Merge:
     `tensors` are in the order of the first expert's files. `donor` is the folder whose config and
     tokenizer the merged model has, `dtype` the torch dtype in which an engine runs it (None where
     nothing states it). `record` is the content of the plan file ({} writes none), `lines` are for
-    log and card, `plan` has the source of every decoder layer, where the method has one.
+    log and card, `plan` has the source of every decoder layer, where the method has one. `config`
+    has what the merge's config says otherwise than the donor's, where that states it.
     """
 
     tensors: Mapping[str, TensorMix] = field(repr=False)
@@ -39,6 +40,7 @@ class Merge:
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plan: LayerPlan | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[Path, Any]:

@@ -17,6 +17,10 @@ _PATTERNS = (
 """Files of a hub repository that a model is made of; pickles stay away."""
 
 
+PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
+"""What to say of a reference with a plus sign that may be the folder's own."""
+
+
 @dataclass(frozen=True)
 class Model:
     """One model on this machine: its name for messages, and the folders of its files."""
@@ -100,9 +104,12 @@ def find_model_files(
         raise InputError(problem)
     model, *adapters = reference.split("+")
     how: Any = {"cache_dir": cache_dir, "download": download, "hint": hint}
-    base = _find_folder(model, folder, **how)
-    for adapter in adapters:
-        adapter_folder = _find_folder(adapter, folder, **how)
+    try:
+        base, *adapter_folders = (_find_folder(part, folder, **how) for part in (model, *adapters))
+    except InputError as error:
+        plus = f"; {reference}: {PLUS}" if adapters else ""
+        raise InputError(f"{error.message}{plus}") from error
+    for adapter, adapter_folder in zip(adapters, adapter_folders, strict=True):
         for file in ("adapter_config.json", "adapter_model.safetensors"):
             if not (adapter_folder / file).is_file():
                 why = "so it is not a PEFT adapter"

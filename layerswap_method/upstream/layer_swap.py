@@ -19,7 +19,8 @@ from mergekit.merge_methods.base import (
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)\.(\d+)\.")
 _NOT_DECODER = re.compile(
-    r"vision|visual|image|audio|speech|projector|resampler|perceiver|(?:^|\.)mtp\."
+    r"vision|visual|image|video|audio|speech|codec|projector|resampler|perceiver|talker"
+    r"|(?:^|\.)mtp\."
 )
 
 # The layerswap package, from which recipes may come, has these parameters too.

@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import own_file
 from layerswap_method.checkpoint.config import read_document, text_part
@@ -39,9 +41,16 @@ def copy_donor_files(
     copy_files(donor, out, with_tokenizer=with_tokenizer)
 
 
-def write_config(donor: Path, out: Path, dtype: str | None) -> None:
-    """Write the donor's config, which may be in `out` itself, with `dtype` where it is given."""
+def write_config(
+    donor: Path, out: Path, dtype: str | None, changes: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Write the donor's config, which may be in `out` itself, with `dtype` where it is given.
+
+    `changes` are keys with other values, where the donor's config states them.
+    """
     config = read_document("donor", donor)
+    for part in (text_part(config), config):
+        part.update((key, value) for key, value in changes.items() if part.get(key) is not None)
     if dtype is not None:
         for part, least in ((text_part(config), ()), (config, ("dtype",))):
             part |= dict.fromkeys({"dtype", "torch_dtype"} & {*part} or least, dtype)

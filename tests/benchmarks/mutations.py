@@ -22,6 +22,10 @@ range(end, end + bottom_transition) => range(end, end + top_transition)
 (num_layers - top_layers, num_layers)] => (num_layers - top_layers, 0)]
 key=drawn.__getitem__)[:count] => key=drawn.__getitem__)[-count:]
 if part == "norm" and layer_norms => if layer_norms @ methods
+layerswap_method/tensor_names.py @ checkpoint/test_layers.py
+chosen = [stack for stack in sized if stack in texts] => chosen = sized
+not _TEXT.search(stack), not => not _LAYERS.search(stack), not
+and place >= self.num_layers => and False
 layerswap_method/average.py @ plan
 total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coefficients))
 in (dtype, result) else torch.float32 => in (dtype, result) else dtype

@@ -9,7 +9,6 @@ from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensor_names import decoder_layer, is_norm, layer_part, split_layer
 from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, tensors_of
 from tests.standins.oracle import assert_same
 from tests.standins.tuned import edited, tune, with_head
@@ -105,25 +104,3 @@ def test_configs_that_do_not_say_whether_they_tie(tied, tmp_path):
     )
     for other in (twice, tied["base twice"]):
         assert not [*pair_problems(read_checkpoint("once", once), read_checkpoint("other", other))]
-
-
-NAMES = [
-    ("model.layers.3.self_attn.q_norm.weight", 3, "attention", True),
-    ("model.layers.5.something.weight", 5, "other", False),
-    # F4: the module is called norm_attn_norm, and its attention was taken for a norm
-    ("transformer.blocks.7.norm_attn_norm.attn.Wqkv.weight", 7, "attention", False),
-    ("transformer.blocks.7.norm_attn_norm.norm_1.weight", 7, "norm", True),
-    # F7: layers that predict further tokens were layer 0 of the decoder
-    ("model.mtp.layers.0.input_layernorm.weight", None, None, True),
-    ("model.vision_tower.encoder.layers.3.self_attn.q_proj.weight", None, None, False),
-    ("vpm.encoder.layers.0.mlp.fc1.weight", None, None, False),
-    ("talker.model.layers.3.mlp.up_proj.weight", None, None, False),
-]
-
-
-@pytest.mark.parametrize(("name", "layer", "part", "norm"), NAMES)
-def test_layer_and_part_follow_from_the_name(name, layer, part, norm):
-    """The names of all architectures that mergekit knows are in tests/families."""
-    assert (decoder_layer(name), is_norm(name)) == (layer, norm)
-    if layer is not None:
-        assert layer_part(name) == layer_part(split_layer(name)[1]) == part

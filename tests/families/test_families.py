@@ -8,8 +8,8 @@ import pytest
 import torch
 from mergekit.architecture.json_definitions import NAME_TO_ARCH
 
-from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer, layer_part
+from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.tensor_names import find_decoder, layer_part
 from tests.standins.experts import assert_loads
 from tests.standins.merging import by_mergekit, recipe, revert_recipe, roles, tensors_of, write
 from tests.standins.oracle import Swap, assert_same, expected, layer_number, row_change, stored
@@ -51,6 +51,30 @@ def test_mergekits_executor_gives_the_same(family, experts, tmp_path):
     assert len(shared) == len(files) or family in ("mixtral", "qwen3_moe")
     total = [sum(float(t.double().sum()) for t in held.values()) for held in (files, through)]
     assert total[0] == pytest.approx(total[1], rel=1e-9)
+
+
+def test_layers_that_mergekits_executor_loses_are_noticed(experts, tmp_path):
+    """mergekit 0.1.5 does not find Video-LLaVA's text layers, and says nothing."""
+    document = recipe(roles(experts("video_llava")), SWAP.parameters())
+    with pytest.raises(LayerSwapError, match=r"lost weights of layers 0-5: .* VideoLlava"):
+        by_mergekit(document, tmp_path / "out")
+    assert [*tmp_path.iterdir()] == []
+
+
+def with_prediction_layer(tensors):
+    """Return a model's tensors with one more layer, which predicts further tokens."""
+    layer = {n: t for n, t in tensors.items() if n.startswith("model.layers.5.")}
+    return tensors | {n.replace(".5.", ".6.", 1): t.clone() for n, t in layer.items()}
+
+
+def test_layers_that_predict_further_tokens_are_outside(experts, tmp_path):
+    given = experts("glm4_moe", num_nextn_predict_layers=1)
+    models = {n: restored(f, tmp_path / n, with_prediction_layer) for n, f in roles(given).items()}
+    document = recipe(models, SWAP.parameters() | {"non_layer": "language"})
+    language, found = stored(models["language"]), tensors_of(document)
+    behind = [name for name in found if name.startswith("model.layers.6.")]
+    assert len(behind) > 8
+    assert_same({n: found[n] for n in behind}, {n: language[n] for n in behind})
 
 
 def is_whole(name):
@@ -128,12 +152,16 @@ def test_layers_and_parts_are_read_off_the_names_of_all_of_mergekits_architectur
     ]
     assert len(modules) >= 50
     for name, definition, prefix in modules:
+        templates = [prefix + weight.name for weight in definition.layer_templates.weights]
+        layered = [n.replace("${layer_index}", str(i)) for n in templates for i in range(18)]
+        others = [*definition.pre_weights, *definition.post_weights]
+        decoder = find_decoder([*layered, *(prefix + weight.name for weight in others)])
         for weight in definition.layer_templates.weights:
             own = weight.name.replace("${layer_index}", "17")
             is_other = own.partition("17.")[2].startswith(NO_ATTENTION)
-            found = decoder_layer(prefix + own), layer_part(prefix + own) == "other"
+            found = decoder.layer(prefix + own), layer_part(prefix + own) == "other"
             assert found == (17, is_other), (name, own)
-        for weight in (*definition.pre_weights, *definition.post_weights):
+        for weight in others:
             # Phi's first remote code calls its embeddings layer 0.
             if name != "MixFormerSequentialForCausalLM":
-                assert decoder_layer(prefix + weight.name) is None, weight.name
+                assert decoder.layer(prefix + weight.name) is None, weight.name

@@ -294,6 +294,23 @@ def test_roles_and_weights_of_every_input():
     assert_same(souped, wanted)
 
 
+def test_the_kernels_know_which_layers_are_the_decoders():
+    """Of eight layers, the last two predict further tokens; and a tower is as deep as the text."""
+    depth, behind = {"num_layers": 6, "decoder": "model.layers"}, f"model.layers.6.{PARTS[0]}"
+    found = swapped({"bottom_layers": 1, "top_layers": 1, "non_layer": "base", **depth})
+    for layer, source in ((0, LANGUAGE), (3, TASK), (5, LANGUAGE), (6, BASE)):
+        name = f"model.layers.{layer}.{PARTS[0]}"
+        assert torch.equal(found[name], source[name])
+    assert torch.equal(reverted({"top_layers": 1, **depth})[behind], EXPERT[behind])
+    other = {"decoder": "model.language_model.layers", "num_layers": 8, "non_layer": "base"}
+    assert_same(
+        swapped({"bottom_layers": 8, "top_layers": 0, **other}),
+        LANGUAGE
+        | {name: BASE[name] for name in ("model.embed_tokens.weight", "model.norm.weight")},
+    )
+    assert_same(swapped({**other, "decoder": "model.vision_tower.layers"}), BASE)
+
+
 def test_features_go_back_by_the_names_of_the_model_type():
     name, base = "transformer.h.0.attn.c_attn.weight", torch.zeros(6, 4)
     models = {"expert": {name: base + FEATURES[:, None]}, "base": {name: base}}

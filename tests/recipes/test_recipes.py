@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from ablations.paper.published import published_tables
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.tensor_names import split_layer
 from tests.recipes.expected import OTHERS, REVERTS, SHARES, SWAPS
 from tests.standins.oracle import stored
 from tests.standins.recipe_files import (
@@ -72,7 +72,7 @@ def write_model(name, folder):
     def edit(tensor, values):
         change = torch.randn(values.shape, generator=own)
         moved = 0.04 * torch.rand(values.shape[-1:], generator=own).square()
-        layer = decoder_layer(tensor)
+        layer = split_layer(tensor)[0]
         pace = paces[-1 if layer is None else layer]
         return (values.float() + change * moved * pace).to(dtype)
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 _NUMBER = re.compile(r"\b(?:layers|h)\.(\d+)\.")
-_NOT_TEXT = ("vision_tower", "visual.", "multi_modal_projector")
+_NOT_TEXT = ("vision_tower", "image_tower", "video_tower", "visual.", "multi_modal_projector")
 
 
 @dataclass(frozen=True)

@@ -123,6 +123,17 @@ FAMILIES = {
         },
         **_QWEN_TOKENS,
     ),
+    "video_llava": _vision(
+        "VideoLlava",
+        {"model_type": "llama"},
+        # Both towers are as deep as the text model.
+        vision_config={
+            **{**_VISION, "num_hidden_layers": LAYERS},
+            **{"model_type": "clip_vision_model", "projection_dim": 16},
+        },
+        image_token_index=5,
+        video_token_index=6,
+    ),
     "llava": _vision(
         "Llava",
         {"model_type": "llama"},
@@ -132,8 +143,53 @@ FAMILIES = {
 }
 
 
+_SPEECH = {
+    **{"input_dim": 8, "hidden_dim": 16, "output_dim": 10, "feedforward_mult": 2},
+    **{"num_layers": LAYERS, "num_heads": 2, "dim_head": 8, "context_size": 10, "max_pos_emb": 12},
+}
+_MAMBA = {"mamba_d_state": 8, "mamba_expand": 2, "n_mamba_heads": 2, "mamba_ngroups": 1}
+
+SPECIAL = {
+    "qwen3_5": Family(
+        "Qwen3_5", {**_HEADS, "layer_types": ["full_attention"] * LAYERS}, config_kind="Text"
+    ),
+    "xlm": Family(
+        "XLM",
+        {
+            **{"emb_dim": 16, "n_heads": 2, "n_layers": LAYERS, "n_words": VOCAB},
+            "max_position_embeddings": 64,
+        },
+        "WithLMHeadModel",
+        common=False,
+    ),
+    # One attention block, stored in layer 1, is that of layers 1, 3 and 5.
+    "zamba2": Family(
+        "Zamba2",
+        {
+            **{**_MAMBA, "num_key_value_heads": 2, "num_mem_blocks": 1, "adapter_rank": 4},
+            "layers_block_type": ["mamba", "hybrid"] * (LAYERS // 2),
+        },
+    ),
+    # A speech encoder that is called "encoder.layers", with batch norms, which count.
+    "granite_speech": Family(
+        "GraniteSpeech",
+        {
+            "text_config": {**_BASE, "model_type": "granite"},
+            "encoder_config": _SPEECH,
+            "projector_config": {
+                **{"model_type": "blip_2_qformer", "num_hidden_layers": 1, "hidden_size": 16},
+                **{"num_attention_heads": 2, "intermediate_size": 24, "encoder_hidden_size": 16},
+            },
+        },
+        "ForConditionalGeneration",
+        common=False,
+    ),
+}
+"""What some tests need, and not every one of all families."""
+
+
 def make_config(family, **changes):
-    entry = FAMILIES[family]
+    entry = (FAMILIES | SPECIAL)[family]
     options = {**(_BASE if entry.common else {}), **entry.options, **changes}
     return getattr(transformers, f"{entry.name}{entry.config_kind}Config")(**options)
 
@@ -146,7 +202,7 @@ def make_model(family, folder, seed, *, dtype=torch.bfloat16, fill=None, shard="
     config = make_config(family, **changes)
     config.dtype = dtype
     torch.manual_seed(seed)
-    model = getattr(transformers, FAMILIES[family].model)(config)
+    model = getattr(transformers, (FAMILIES | SPECIAL)[family].model)(config)
     with torch.no_grad():
         for parameter in model.parameters():
             centre = parameter.mean() if parameter.ndim == 1 else 0.0

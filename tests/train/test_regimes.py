@@ -19,7 +19,7 @@ from ablations.train.model import load_base
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.tensor_names import split_layer
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.oracle import stored
 from tests.standins.tuned import train_adapter, write_prefix
@@ -42,7 +42,7 @@ def changed(base, expert):
     """Return the layers with a changed tensor; None for what is outside of them."""
     before, after = stored(base), stored(expert)
     assert set(before) == set(after)
-    return {decoder_layer(n) for n, tensor in before.items() if not torch.equal(tensor, after[n])}
+    return {split_layer(n)[0] for n, tensor in before.items() if not torch.equal(tensor, after[n])}
 
 
 def train(place, base, rows, name="expert", **changes):

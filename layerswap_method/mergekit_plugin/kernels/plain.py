@@ -6,7 +6,8 @@ stands for a line that a recipe does not have, so both refuse the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Optional, TypeVar
 
 import torch
@@ -25,7 +26,7 @@ from layerswap_method.deltas.features import feature_layout, input_axis, spread_
 from layerswap_method.methods.delta_revert import RevertSpec
 from layerswap_method.methods.layer_swap import ExpertParameters, LayerSwapSpec
 from layerswap_method.plan import LayerPlan
-from layerswap_method.tensor_names import decoder_layer
+from layerswap_method.tensor_names import Decoder, find_decoder
 
 Values = TypeVar("Values", bound=BaseModel)
 
@@ -38,6 +39,10 @@ class SwapParameters(LayerSwapSpec):
 
     num_layers: PositiveInt | None = None
     """The depth of the models; by default that of the first input's config."""
+
+    decoder: StrictStr | None = None
+    """What the names of the text decoder's layers begin with (`tensor_names.Decoder.prefix`); by
+    default what the names of the first input's tensors say."""
 
 
 class SwapInputParameters(ExpertParameters):
@@ -52,6 +57,9 @@ class RevertParameters(RevertSpec):
 
     num_layers: PositiveInt | None = None
     """The depth of the models; by default that of the base's config."""
+
+    decoder: StrictStr | None = None
+    """What the names of the text decoder's layers begin with; by default as the base's say."""
 
     model_type: StrictStr | None = None
     """It says which weights are stored inputs x outputs; by default that of the base's config."""
@@ -70,11 +78,11 @@ def _layer_swap(group: TensorGroup, /, **given: Any) -> torch.Tensor:
         if spec.weighting == "magnitude" and expert.role and expert.scale is None:
             raise ValueError("weighting: magnitude is measured on whole checkpoints; write weights")
         inputs.append(expert.as_input(is_base=entry.is_base, scale=expert.scale or 1.0))
-    layer, plan = decoder_layer(name), LayerPlan(())
-    if spec.layer_sources is not None:
-        plan = LayerPlan.from_text(spec.layer_sources)
-    elif layer is not None:
-        plan = spec.plan(spec.num_layers or depth_of(group.entries[0].id, name))
+    plan = LayerPlan.from_text(spec.layer_sources) if spec.layer_sources else LayerPlan(())
+    first, depth = group.entries[0].id, plan.num_layers or spec.num_layers
+    layer = decoder_in(first, name, spec.decoder, depth).layer(name)
+    if layer is not None and not plan.num_layers:
+        plan = spec.plan(spec.num_layers or depth_of(first, name))
     source = spec.tensor_source(name, layer, plan)
     mean = weighted_inputs(name, source, inputs, spec.side_weights)
     return weighted_average([group.entries[i].tensor for i in mean.inputs], mean.coefficients)
@@ -87,7 +95,8 @@ def _delta_revert(group: TensorGroup, /, **given: Any) -> torch.Tensor:
         raise ValueError(f"{name}: delta_revert takes one expert and its base; name the base")
     if spec.keep_fraction is not None:
         raise ValueError("keep_fraction is measured on whole checkpoints; here write threshold")
-    layer, layers = decoder_layer(name), frozenset[int]()
+    stack, layers = decoder_in(base.id, name, spec.decoder, spec.num_layers), frozenset[int]()
+    layer = stack.layer(name)
     if layer is not None and (spec.bottom_layers or spec.top_layers or spec.revert_layers):
         layers = spec.layers(spec.num_layers or depth_of(base.id, name))
     rule = spec.rule(name, layer, layers)
@@ -128,12 +137,36 @@ def _name(group: TensorGroup) -> str:
     return str(name)
 
 
+def decoder_in(model: object, name: str, prefix: str | None, num_layers: int | None) -> Decoder:
+    """Return the text decoder of an input's model; what is None is read from the model's files."""
+    if num_layers is None:
+        num_layers = getattr(_config(model), "num_hidden_layers", None)
+    if prefix is not None:
+        return Decoder(prefix, num_layers)
+    names = _names(model)
+    decoder = find_decoder(names or (name,), num_layers)
+    if decoder.doubt:
+        raise ValueError(f"{model!r} has {decoder.doubt}; give decoder")
+    # Of one name nobody can say whether its layer predicts further tokens, or the depth is wrong.
+    return decoder._replace(num_layers=num_layers if names else None)
+
+
 def depth_of(model: object, tensor: str) -> int:
     """Return the decoder layers that the config of an input's model states."""
     depth = getattr(_config(model), "num_hidden_layers", None)
     if depth is None:
         raise ValueError(f"{tensor}: {model!r} has no config that says the depth; give num_layers")
     return int(depth)
+
+
+@functools.cache
+def _names(model: object) -> Iterable[str]:
+    """Return the names of all tensors of an input's model; () where its id names none."""
+    try:
+        whole = model.model_copy(update={"lora": None})  # type: ignore[attr-defined]
+        return tuple(whole.tensor_index().tensor_paths)
+    except (AttributeError, OSError, TypeError, ValueError, RuntimeError):
+        return ()
 
 
 def _config(model: object) -> object:

@@ -10,7 +10,6 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.options import EngineOptions
@@ -18,8 +17,6 @@ from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
     import torch
-
-    from layerswap_method.tensors import TensorMix
 
 _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
@@ -136,22 +133,17 @@ class SwapExtension:
         are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
         support was slower (`tests/benchmarks/results/bench_lora.json`).
         """
+        from layerswap_method.loading import read_tensors
         from layerswap_method.tensors import MIXES
 
         try:
-            self.reload_weights(weights_iterator=_tensors(MIXES.validate_json(text)))
+            tensors = read_tensors(MIXES.validate_json(text), self.device)
+            self.reload_weights(weights_iterator=tensors)
             if is_cpu_build():
                 _prepack_tied(self.get_model())
         except Exception as error:  # whatever vLLM raises: the driver must hear of it in words
             return f"{type(error).__name__}: {error}"
         return None
-
-
-def _tensors(mixes: Mapping[str, TensorMix]) -> Iterator[tuple[str, torch.Tensor]]:
-    from layerswap_method.tensors import MixReader
-
-    for name, mix in mixes.items():
-        yield name, MixReader(mix).read()
 
 
 def _prepack_tied(model: torch.nn.Module) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from queue import SimpleQueue
-from typing import IO, NamedTuple
+from queue import LifoQueue
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -21,9 +22,16 @@ from layerswap_method.checkpoint.stored import StoredTensor, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.tensors import Buffers, MixReader, TensorMix, memory_of
 
-_AHEAD_BYTES = {"cpu": 1 << 26, "cuda": 1 << 30}
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_AHEAD_BYTES = {"cpu": 1 << 27, "cuda": 1 << 30}
 """Bytes of tensors that are read before they are asked for, at most, on a kind of device. A single
 larger tensor is read alone."""
+
+_REUSED_BYTES = 1 << 20
+"""Smaller tensors come from memory that the process has."""
 
 _PART = 1 << 20
 """Values of a tensor that are one thread's work at a time on the CPU; on a GPU it is a block."""
@@ -44,11 +52,12 @@ def read_tensors(
     them is there. What is yielded is ordered after its computation in the stream that is current.
     `threads` None is `default_threads`. Raises as `stored.read_rows`, at the tensor's place.
     """
-    device = torch.device(device)
+    device, memory = torch.device(device), _Memory()
 
     def make(name: str, reader: MixReader) -> torch.Tensor:
-        place = "cpu" if ".experts." in name else device
-        return torch.empty(reader.shape, dtype=reader.dtype, device=place)
+        if device.type == "cpu" or ".experts." in name:
+            return memory.take(reader)
+        return torch.empty(reader.shape, dtype=reader.dtype, device=device)
 
     return _load(mixes, make, device, threads)
 
@@ -84,6 +93,34 @@ def default_threads(device: torch.device) -> int:
     if device.type == "cpu":
         return torch.get_num_threads()
     return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+
+
+class _Memory:
+    """Memory of tensors on the CPU, given out again when no view of it is left.
+
+    Pages that a process touches for the first time cost more than what is read into them.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[npt.NDArray[np.uint8]] = []
+
+    def take(self, reader: MixReader) -> torch.Tensor:
+        """Return memory for a tensor, which is the caller's until nothing refers to it."""
+        if reader.nbytes < _REUSED_BYTES:
+            return torch.empty(reader.shape, dtype=reader.dtype, device="cpu")
+        free = [(len(memory), place) for place, memory in enumerate(self._free)]
+        fitting = [entry for entry in free if entry[0] >= reader.nbytes]
+        if fitting:
+            memory = self._free.pop(min(fitting)[1])
+        else:
+            memory = torch.empty(reader.nbytes, dtype=torch.uint8, device="cpu").numpy()
+        view = memory[: reader.nbytes]
+        # A tensor holds the array, and so do its views, wherever an engine keeps them.
+        weakref.finalize(view, self._give_back, memory).atexit = False
+        return torch.from_numpy(view).view(reader.dtype).view(reader.shape)
+
+    def _give_back(self, memory: npt.NDArray[np.uint8]) -> None:
+        self._free.append(memory)
 
 
 class _Pinned:
@@ -149,7 +186,7 @@ def _load(
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", torch.cuda.current_device())
     lanes = [_take_lane(device) for _ in range(threads)]
-    free: SimpleQueue[Buffers] = SimpleQueue()
+    free: LifoQueue[Buffers] = LifoQueue()
     for lane in lanes:
         free.put(lane)
     pool = _one_core_threads(threads)
@@ -202,17 +239,16 @@ def _one_core_threads(count: int) -> ThreadPoolExecutor:
 
 
 def _start(
-    name: str, reader: MixReader, place: Place, pool: ThreadPoolExecutor, free: SimpleQueue[Buffers]
+    name: str, reader: MixReader, place: Place, pool: ThreadPoolExecutor, free: LifoQueue[Buffers]
 ) -> _Started:
     """Have the parts of a tensor written by threads."""
     tensor = place(name, reader)
     flat, size, after = tensor.view(-1), _PART, None
     if tensor.is_cuda:
-        # An adapter's product is one thread's work, beside others on other tensors.
-        size = len(flat) if reader.has_changes else _Lane.block
+        size = _Lane.block
         after = torch.cuda.current_stream(tensor.device).record_event()
-    else:
-        reader.prepare()  # on all of torch's threads
+    if reader.has_changes:
+        size = len(flat)  # its product is one thread's work, beside others on other tensors
     parts = [
         pool.submit(_fill, reader, flat[first : first + size], first, free, after)
         for first in range(0, len(flat), max(1, size))
@@ -224,7 +260,7 @@ def _fill(
     reader: MixReader,
     out: torch.Tensor,
     first: int,
-    free: SimpleQueue[Buffers],
+    free: LifoQueue[Buffers],
     after: torch.cuda.Event | None,
 ) -> torch.cuda.Event | None:
     """Write a part of a tensor; on a GPU, return the event after which it is there."""

@@ -7,7 +7,6 @@ change): content is read and computed a block of rows at a time.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import reduce
@@ -152,16 +151,16 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 
 
 class MixReader:
-    """The content of one `TensorMix`, computed block by block, also by several threads at once.
+    """The content of one `TensorMix`, computed block by block.
 
     `shape`, `dtype` (torch's) and `nbytes` are those of the result. Values do not depend on where
-    blocks begin; every operation rounds as in `average.weighted_average`.
+    blocks begin; every operation rounds as in `average.weighted_average`. Several threads may call
+    `fill` at once, each with its own buffers, unless `has_changes`.
     """
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
-        self._lock = threading.Lock()
         self._buffers = Buffers(device)
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
         self.shape = mix.shape
@@ -196,19 +195,6 @@ class MixReader:
         for block in row_blocks(self.shape):
             yield block.start, self._rows(block.start, block.stop)
 
-    def prepare(self) -> None:
-        """Compute the products of adapters, whole and on the CPU.
-
-        A GPU, or a part of the rows, would round them otherwise.
-        """
-        import torch
-
-        with self._lock:
-            for position, term in enumerate(self._mix.terms):
-                if term.change is not None and position not in self._deltas:
-                    compute = torch.promote_types(torch_dtype(term.dtype), torch.float32)
-                    self._deltas[position] = term.change.read(compute).reshape(-1)
-
     def fill(self, out: torch.Tensor, first: int = 0, buffers: Buffers | None = None) -> None:
         """Write values, in the order of memory from `first` on, over a flat, contiguous tensor.
 
@@ -218,9 +204,10 @@ class MixReader:
         import torch
 
         buffers = buffers or self._buffers
-        self.prepare()
         with torch.inference_mode(), ExitStack() as files:
             opened = [files.enter_context(open_stored(term.stored)) for term in self._mix.terms]
+            if self.has_changes and not self._deltas:
+                self._multiply(buffers)
             for start in range(0, out.numel(), buffers.block):
                 part, at = out[start : start + buffers.block], first + start
                 if self._mix.copy_of is not None and part.dtype == self.dtype:
@@ -235,6 +222,20 @@ class MixReader:
         rows = torch.empty(shape, dtype=self.dtype, device=self._device)
         self.fill(rows.view(-1), start * math.prod(self.shape[1:]))
         return rows.cpu()
+
+    def _multiply(self, buffers: Buffers) -> None:
+        """Compute the products of adapters, whole and on the CPU.
+
+        A GPU, or a part of the rows, would round them otherwise.
+        """
+        import torch
+
+        for position, term in enumerate(self._mix.terms):
+            if term.change is not None:
+                compute = torch.promote_types(torch_dtype(term.dtype), torch.float32)
+                size = math.prod(self.shape)
+                memory = buffers.take(f"change {position}", compute, size, "cpu")
+                self._deltas[position] = term.change.read(compute, memory).reshape(-1)
 
     def _compute(
         self, opened: Sequence[IO[bytes]], out: torch.Tensor, at: int, buffers: Buffers

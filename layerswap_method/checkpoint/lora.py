@@ -61,11 +61,16 @@ class LowRankChange(Frozen):
     transposed: bool
     module: str
 
-    def read(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""
+    def read(self, dtype: torch.dtype, memory: torch.Tensor) -> torch.Tensor:
+        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does.
+
+        It is a view of `memory`, a flat tensor of that dtype.
+        """
+        import torch
+
         down, up = (read_tensor(factor).to(dtype) for factor in (self.down, self.up))
-        change = up @ down
-        return (change.T if self.transposed else change) * self.scaling
+        change = torch.mm(up, down, out=memory.view(len(up), down.shape[1])).mul_(self.scaling)
+        return change.T if self.transposed else change
 
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (left, right), float32: ``left @ right`` is the change in the file's order."""

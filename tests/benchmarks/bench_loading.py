@@ -10,7 +10,8 @@ whose weights differ from tensor to tensor, as those by magnitude do. "tensors" 
 an engine, into new memory on the device; "hf" and "vllm" are the engines of a study, which get the
 merges in turn, so none is there before. Everything is read from the page cache: the models are
 written just before. The first round of a way pays for memory that later ones use again, and is
-shown apart. Needs 2.1 times the size of a model on the disk, and as much memory; "vllm" needs vLLM.
+shown apart; "/ cat" is beside `cat` of as many bytes as are read. Needs 3.1 times the size of a
+model on the disk, and memory for two; "vllm" needs vLLM.
 Absolute times mean nothing outside this machine, ratios to `cat` and `cp` do.
 """
 
@@ -179,33 +180,34 @@ def start_way(way, folder, device, threads, memory):
 
 
 def measure(loader, merges, rounds):
-    """Load every merge in turn; return merge -> seconds of each round."""
-    seconds = {name: [] for name in merges}
+    """Load every merge in turn; return merge -> seconds and CPU seconds of each round."""
+    costs = {name: [] for name in merges}
     for _ in range(rounds + 1):
         for name, mixes in merges.items():
-            started = time.perf_counter()
+            started, used = time.perf_counter(), time.process_time()
             loader.load(mixes)
             loader.reset_cache()
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()
-            seconds[name].append(time.perf_counter() - started)
-            click.echo(f"{name} {seconds[name][-1]:.2f} s", err=True)
-    return seconds
+            costs[name].append((time.perf_counter() - started, time.process_time() - used))
+            click.echo(f"{name} {costs[name][-1][0]:.2f} s", err=True)
+    return costs
 
 
-def figures_of(name, mixes, seconds, floor):
+def figures_of(name, mixes, costs, floor):
     """Return what one merge cost."""
     read = sum(
         stored.nbytes for mix in mixes.values() for t in mix.terms for stored in t.all_stored
     )
-    first, *others = seconds
-    warm = median(others)
+    (first, _), *others = costs
+    warm = median(wall_s for wall_s, _ in others)
     return {
         "merge": name,
         "out_bytes": floor["model_bytes"],
         "read_bytes": read,
         "first_s": first,
         "s": warm,
+        "cpu_s": median(cpu_s for _, cpu_s in others),
         "s_per_gb": warm / floor["model_bytes"] * 1e9,
         "read_gb_per_s": read / 1e9 / warm,
         "by_cat": warm / (floor["cat"] * read / floor["model_bytes"]),
@@ -217,19 +219,19 @@ def report(figures):
     """Return the table."""
     floor, gb = figures["floor"], figures["floor"]["model_bytes"] / 1e9
     lines = [
-        f"{figures['size']}: {gb:.2f} GB a model, {figures['device']}, {figures['cores']} cores, torch"
-        f" on {figures['torch_threads']}, "
+        f"{figures['size']}: {gb:.2f} GB a model, {figures['device']}, {figures['cores']} cores, "
+        f"torch on {figures['torch_threads']}, "
         f"{figures['threads'] or 'default'} threads, load {figures['load']:.1f}; "
         f"cat {gb / floor['cat']:.2f} GB/s, cp -r {gb / floor['cp']:.2f} GB/s",
-        "| way | merge | first s | s | s a GB | GB/s read | / cat of what is read | / cp -r |",
-        "|---|---|---|---|---|---|---|---|",
+        "| way | merge | first s | s | CPU s | s a GB | read GB/s | / cat | / cp -r |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for way, merges in figures["ways"].items():
         for row in merges:
             lines.append(
                 f"| {way} | {row['merge']} | {row['first_s']:.2f} | {row['s']:.2f} "
-                f"| {row['s_per_gb']:.2f} | {row['read_gb_per_s']:.2f} | {row['by_cat']:.1f} "
-                f"| {row['by_cp']:.1f} |"
+                f"| {row['cpu_s']:.2f} | {row['s_per_gb']:.2f} | {row['read_gb_per_s']:.2f} "
+                f"| {row['by_cat']:.1f} | {row['by_cp']:.1f} |"
             )
     return "\n".join(lines)
 
@@ -271,11 +273,11 @@ def main(size, device, ways, merges, rounds, threads, block, memory, work, json_
             started = time.perf_counter()
             loader = start_way(way, scratch / size / "task", device, threads, memory)
             click.echo(f"{way}: started in {time.perf_counter() - started:.1f} s", err=True)
-            seconds = measure(loader, chosen, rounds)
+            costs = measure(loader, chosen, rounds)
             loader.close()
             del loader
             figures["ways"][way] = [
-                figures_of(name, chosen[name], found, floor) for name, found in seconds.items()
+                figures_of(name, chosen[name], found, floor) for name, found in costs.items()
             ]
     finally:
         if work is None:

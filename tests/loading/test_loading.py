@@ -126,6 +126,7 @@ def same_bits(one, other):
 def small_parts(monkeypatch):
     """Every larger tensor is the work of several threads, in parts that end inside of a block."""
     monkeypatch.setattr(loading, "_PART", 100_001)
+    monkeypatch.setattr(loading, "_REUSED_BYTES", 1000)
     monkeypatch.setattr(loading._Lane, "block", 100_001)
 
 
@@ -188,6 +189,23 @@ def test_experts_of_a_mixture_stay_on_the_host(tmp_path):
     assert [tensor.device.type for tensor in found.values()] == ["cpu", "cuda"]
     for name, key in named.items():
         assert same_bits(found[name].cpu(), trials.wanted[key])
+
+
+def test_memory_is_used_again_only_when_no_view_of_it_is_left(tmp_path):
+    save_file({f"t{i}": torch.full((50, 60), float(i)) for i in range(24)}, tmp_path / "a")
+    stored = read_header(tmp_path / "a")
+    mixes = {name: TensorMix(terms=(Term(stored=at),)) for name, at in stored.items()}
+    views, places = {}, set()
+    for number, (name, tensor) in enumerate(read_tensors(mixes, threads=2)):
+        places.add(tensor.data_ptr())
+        if number % 4 == 0:
+            views[name] = tensor.view(-1)[100:200].view(10, 10)
+        del tensor
+        if number == 15:
+            assert len(places) == 16  # all were read before the first was asked for
+    assert len(places) == len(mixes)
+    for name, view in views.items():
+        assert torch.equal(view, torch.full((10, 10), float(name[1:])))
 
 
 def load_threads():

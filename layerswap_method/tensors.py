@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from layerswap_method.average import weighted_average
 from layerswap_method.checkpoint.checkpoint import (
     Checkpoint,
     is_buffer,
@@ -29,7 +29,8 @@ from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     StoredTensor,
-    read_rows,
+    open_stored,
+    read_into,
     row_blocks,
     torch_dtype,
 )
@@ -116,70 +117,195 @@ MIXES = TypeAdapter(dict[str, TensorMix])
 """Tensor name -> mix, to and from JSON."""
 
 
-class MixReader:
-    """The content of one `TensorMix`, in blocks of rows (ranges of the first dimension).
+class Buffers:
+    """Memory in which one thread computes a block of values, made once and used again."""
 
-    `shape`, `dtype` (torch's) and `nbytes` are those of the result.
+    block = 1 << 17
+    """Values that are read and computed at a time: with their sum they stay in a core's cache."""
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        self._device = device
+        self._memory: dict[tuple[str, str], torch.Tensor] = {}
+
+    def take(
+        self, use: str, dtype: torch.dtype, count: int, device: str | torch.device | None = None
+    ) -> torch.Tensor:
+        """Return a flat tensor of `count` values, which is overwritten when `use` is taken anew."""
+        import torch
+
+        place, nbytes = device or self._device, count * dtype.itemsize
+        memory = self._memory.get((use, str(place)))
+        if memory is None or len(memory) < nbytes:
+            room = max(count, self.block) * dtype.itemsize
+            memory = torch.empty(room, dtype=torch.uint8, device=place)
+            self._memory[use, str(place)] = memory
+        return memory[:nbytes].view(dtype)
+
+    def read(self, opened: IO[bytes], stored: StoredTensor, first: int, out: torch.Tensor) -> None:
+        """Fill `out` with stored values from `first` on; `opened` is the tensor's `open_stored`."""
+        on_cpu = out.device.type == "cpu"
+        host = out if on_cpu else self.take("host", out.dtype, out.numel(), "cpu")
+        read_into(opened, stored, first * stored.itemsize, memory_of(host))
+        if not on_cpu:
+            out.copy_(host)
+
+
+def memory_of(tensor: torch.Tensor) -> memoryview:
+    """Return the bytes of a flat, contiguous tensor on the CPU, which can be written."""
+    import torch
+
+    return tensor.view(torch.uint8).numpy().data
+
+
+class MixReader:
+    """The content of one `TensorMix`, computed block by block.
+
+    `shape`, `dtype` (torch's) and `nbytes` are those of the result. Values do not depend on where
+    blocks begin; every operation rounds as in `average.weighted_average`. Several threads may call
+    `fill` at once, each with its own buffers, unless `has_changes`.
     """
 
     def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
         self._mix, self._device = mix, device
         self._deltas: dict[int, torch.Tensor] = {}
+        self._buffers = Buffers(device)
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
-        self._sum_dtype = torch_dtype(mix.sum_dtype)
         self.shape = mix.shape
         self.dtype = torch_dtype(mix.dtype or mix.sum_dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+        if any(term.stored.shape != self.shape for term in mix.terms):
+            raise ValueError(f"shapes differ: {[term.stored.shape for term in mix.terms]}")
+
+    @property
+    def has_changes(self) -> bool:
+        """Return whether an adapter is added: its whole product is computed at the first block."""
+        return any(term.change is not None for term in self._mix.terms)
+
+    @property
+    def work_bytes(self) -> int:
+        """Return the bytes of the tensor and of the products of its adapters."""
+        changes = sum(term.change is not None for term in self._mix.terms)
+        return self.nbytes + changes * math.prod(self.shape) * 4
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether anything is float64."""
+        names = {name for term in self._mix.terms for name in (term.dtype, term.stored.torch_name)}
+        return "float64" in names | {self._mix.load_dtype, self._mix.dtype}
 
     def read(self) -> torch.Tensor:
         """Return the tensor on CPU; it is the caller's. Raises as `stored.read_rows`."""
         return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
 
-    def blocks(self, rows: slice = slice(None)) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield first row and content of each block of `rows` (in steps of 1); see `read`."""
-        for block in row_blocks(self.shape, rows):
+    def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield first row and content of each block of rows; see `read`."""
+        for block in row_blocks(self.shape):
             yield block.start, self._rows(block.start, block.stop)
 
-    def copy_to(self, target: torch.Tensor, window: Sequence[slice] = ()) -> None:
-        """Write the tensor, or a window of the target's shape, over `target`, cast to its dtype.
+    def fill(self, out: torch.Tensor, first: int = 0, buffers: Buffers | None = None) -> None:
+        """Write values, in the order of memory from `first` on, over a flat, contiguous tensor.
 
-        The window is a range in steps of 1 for each of the first dimensions. See `read`.
+        They are cast to its dtype. `buffers` are those of this thread, on the device of `out`, or
+        else the reader's own. Raises as `stored.read_rows`.
         """
-        rows, *others = window or (slice(None),)
-        place = target if self.shape else target.view(1)
-        begin = rows.indices(self._mix.terms[0].stored.rows)[0]
-        for first, block in self.blocks(rows):
-            start = first - begin
-            place[start : start + len(block)].copy_(block[(slice(None), *others)])
+        import torch
+
+        buffers = buffers or self._buffers
+        with torch.inference_mode(), ExitStack() as files:
+            opened = [files.enter_context(open_stored(term.stored)) for term in self._mix.terms]
+            if self.has_changes and not self._deltas:
+                self._multiply(buffers)
+            for start in range(0, out.numel(), buffers.block):
+                part, at = out[start : start + buffers.block], first + start
+                if self._mix.copy_of is not None and part.dtype == self.dtype:
+                    buffers.read(opened[0], self._mix.copy_of, at, part)
+                else:
+                    self._compute(opened, part, at, buffers)
 
     def _rows(self, start: int, stop: int) -> torch.Tensor:
         import torch
 
-        mix = self._mix
-        tensors = [self._term_rows(position, start, stop) for position in range(len(mix.terms))]
-        if self._first is not None:
-            first = self._first if len(self._first) == 1 else self._first[start:stop]
-            given, base = tensors
-            return torch.where(first.to(self._device), given, base).to(self.dtype).cpu()
-        coefficients = [term.coefficient for term in mix.terms]
-        average = weighted_average(tensors, coefficients, self.dtype)
-        return (average if mix.factor == 1 else average * mix.factor).cpu()
+        shape = (stop - start, *self.shape[1:])
+        rows = torch.empty(shape, dtype=self.dtype, device=self._device)
+        self.fill(rows.view(-1), start * math.prod(self.shape[1:]))
+        return rows.cpu()
 
-    def _term_rows(self, position: int, start: int, stop: int) -> torch.Tensor:
-        """Return rows of one term as they enter the sum, on the device."""
+    def _multiply(self, buffers: Buffers) -> None:
+        """Compute the products of adapters, whole and on the CPU.
+
+        A GPU, or a part of the rows, would round them otherwise.
+        """
         import torch
 
+        for position, term in enumerate(self._mix.terms):
+            if term.change is not None:
+                compute = torch.promote_types(torch_dtype(term.dtype), torch.float32)
+                size = math.prod(self.shape)
+                memory = buffers.take(f"change {position}", compute, size, "cpu")
+                self._deltas[position] = term.change.read(compute, memory).reshape(-1)
+
+    def _compute(
+        self, opened: Sequence[IO[bytes]], out: torch.Tensor, at: int, buffers: Buffers
+    ) -> None:
+        """Write what is no copy over one block; values begin `at` a place in the tensor."""
+        import torch
+
+        mix, count = self._mix, out.numel()
+        result = out
+        if out.dtype != self.dtype:
+            result = buffers.take("result", self.dtype, count)
+        sum_dtype = torch_dtype(mix.sum_dtype)
+        is_wide = torch.float64 in (sum_dtype, self.dtype)
+        compute = torch.float64 if is_wide else torch.float32
+        if self._first is not None:
+            total = buffers.take("total", sum_dtype, count)
+            total.copy_(self._values(1, opened[1], at, count, buffers))
+            others = buffers.take("term", sum_dtype, count)
+            others.copy_(self._values(0, opened[0], at, count, buffers))
+            first = self._first_of(at, count, out.device)
+            result.copy_(torch.where(first, others, total, out=total))
+        elif len(mix.terms) == 1:
+            result.copy_(self._values(0, opened[0], at, count, buffers))
+        else:
+            total = buffers.take("total", compute, count)
+            for position, term in enumerate(mix.terms):
+                wide = total if position == 0 else buffers.take("term", compute, count)
+                wide.copy_(self._values(position, opened[position], at, count, buffers))
+                if term.coefficient != 1:
+                    wide.mul_(term.coefficient)  # apart from the sum: `alpha=` would fuse them
+                if position:
+                    total.add_(wide)
+            divisor = math.fsum(term.coefficient for term in mix.terms)
+            # By a tensor on the device: by a plain number a GPU multiplies with the inverse.
+            result.copy_(total.div_(total.new_full((), divisor)))
+        if mix.factor != 1:
+            result.mul_(mix.factor)
+        if result is not out:
+            out.copy_(result)
+
+    def _values(
+        self, position: int, opened: IO[bytes], at: int, count: int, buffers: Buffers
+    ) -> torch.Tensor:
+        """Return values of one term as they enter the sum, in a buffer."""
         term = self._mix.terms[position]
-        dtype = torch_dtype(term.dtype)
-        tensor = read_rows(term.stored, slice(start, stop)).to(dtype)
-        if term.change is not None:
-            # Whole and on the CPU: a GPU, or a part of the rows, would round its product otherwise.
-            if position not in self._deltas:
-                compute = torch.promote_types(dtype, torch.float32)
-                self._deltas[position] = term.change.read(compute)
-            tensor.add_(self._deltas[position][start:stop])
-        loaded = torch_dtype(self._mix.load_dtype or term.dtype)
-        return tensor.to(self._device).to(loaded).to(self._sum_dtype)
+        values = buffers.take("stored", torch_dtype(term.stored.torch_name), count)
+        buffers.read(opened, term.stored, at, values)
+        if (dtype := torch_dtype(term.dtype)) != values.dtype:
+            values = buffers.take("cast", dtype, count).copy_(values)
+        if position in self._deltas:
+            values.add_(self._deltas[position][at : at + count].to(values.device))
+        if (loaded := torch_dtype(self._mix.load_dtype or term.dtype)) != values.dtype:
+            values = buffers.take("loaded", loaded, count).copy_(values)
+        return values
+
+    def _first_of(self, at: int, count: int, device: torch.device) -> torch.Tensor:
+        """Return whether values are the first term's."""
+        assert self._first is not None
+        width = math.prod(self.shape[1:])
+        rows = slice(at // width, -(-(at + count) // width))
+        first = self._first if len(self._first) == 1 else self._first[rows]
+        spread = first.to(device).expand(rows.stop - rows.start, *self.shape[1:]).reshape(-1)
+        return spread[at - rows.start * width :][:count]
 
 
 def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:

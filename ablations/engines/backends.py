@@ -1,15 +1,22 @@
-"""Which engine evaluates on this machine, in which version. Imports none of them."""
+"""Which engine evaluates on this machine, in which version. Only `importing` imports one."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import logging
+import math
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.quiet import quietly
 from ablations.scoring.records import Backend
 from layerswap_method.errors import InputError
 
@@ -45,13 +52,18 @@ def resolve_backend(choice: BackendChoice, adapter: Path | None = None) -> Backe
     return chosen
 
 
-def check_devices(backend: Backend, options: EngineOptions) -> None:
+def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> None:
     """Check that this machine has the GPUs that a model takes; on vLLM's CPU build, the cores.
+
+    `jobs` engines run at a time, and share GPUs where there are too few.
 
     Raises:
         InputError: where it has fewer, for options that are vLLM's, and for pipeline
-            stages on the CPU build, whose second stage fails in its first step (0.32.0).
+            stages on the CPU build, whose second stage fails in its first step (0.32.0); where
+            engines share a GPU and would take more than its memory.
     """
+    if backend == "vllm" and not vllm_engine.is_cpu_build():
+        _check_shares(options, jobs)
     if options.gpus == 1:
         return
     if backend == "hf":
@@ -78,12 +90,53 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
         )
 
 
+def _check_shares(options: EngineOptions, jobs: int) -> None:
+    import torch
+
+    devices = torch.cuda.device_count()
+    engines = -(-jobs // max(1, devices // options.gpus))
+    share = math.floor(100 * options.gpu_memory_utilization / engines) / 100
+    if engines > 1 and engines * options.gpu_memory_utilization > 1:
+        machine = f"this machine has {devices} GPUs for engines of {options.gpus}"
+        each = f"each takes {options.gpu_memory_utilization:g} of its memory"
+        raise InputError(
+            f"--jobs {jobs}: {machine}, so that {engines} engines would share one, and {each}; use "
+            f"--jobs {max(1, devices // options.gpus)}, or add --set "
+            f"evaluate.options.gpu_memory_utilization={share:g} where the model fits that"
+        )
+
+
 def describe_backend(backend: Backend) -> str:
     """Return the backend in words, with its version and what would change it."""
     if backend == "vllm":
         return f"vLLM {vllm_engine.installed_version()}"
     reason = "as requested" if vllm_engine.is_installed() else "vLLM is not installed"
     return f"HF transformers {importlib.metadata.version('transformers')} ({reason})"
+
+
+@contextmanager
+def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
+    """Import the libraries of a backend in a thread while the block runs, which waits for it."""
+
+    def import_all() -> None:
+        # What fails here fails again when the engine is started, and is told there.
+        with contextlib.suppress(Exception), quietly():
+            if backend == "hf":
+                import ablations.engines.hf_model
+            else:
+                vllm_engine.prepare(options)
+                import ablations.engines.vllm_model  # noqa: F401
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(import_all)
+        yield
+
+
+def engine_facts(backend: Backend) -> dict[str, Any]:
+    """Return what is true of engines started here and decided by the machine."""
+    if backend == "hf":
+        return {}
+    return {"batch_invariant": vllm_engine.is_batch_invariant()}
 
 
 def backend_versions(backend: Backend) -> dict[str, str]:

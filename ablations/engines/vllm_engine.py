@@ -10,7 +10,8 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.options import EngineOptions
@@ -53,11 +54,16 @@ def is_cpu_build() -> bool:
     return (installed_version() or "").endswith("cpu")
 
 
-def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
-    import torch
+def _supports_batch_invariance() -> bool:
+    """Return whether vLLM documents it for the first GPU; CUDA is not initialised here for that."""
+    from vllm.platforms import current_platform
 
-    is_nvidia = torch.cuda.device_count() > 0 and torch.version.cuda is not None
-    return is_nvidia and torch.cuda.get_device_capability() >= (9, 0)
+    return bool(current_platform.is_cuda() and current_platform.has_device_capability(80))
+
+
+def is_batch_invariant() -> bool:
+    """Return whether an answer depends on no other in its batch, in engines started from here."""
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") and not is_cpu_build()
 
 
 def prepare(options: EngineOptions) -> None:
@@ -75,10 +81,10 @@ def prepare(options: EngineOptions) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
-    elif _supports_batch_invariance():
-        # Else two equal models need not answer alike.
-        os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
     try:
+        if not is_cpu_build() and _supports_batch_invariance():
+            # Else two equal models need not answer alike.
+            os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
         import vllm  # noqa: F401
     except ImportError as error:
         raise InputError(
@@ -91,6 +97,50 @@ def prepare(options: EngineOptions) -> None:
         # vLLM gives every worker a NUMA node of its own, and refuses to start with too few.
         if options.gpus > len(get_visible_memory_node()):
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def explain_start(error: Exception, model: Path, options: EngineOptions) -> str:
+    """Return why an engine did not start; of one in another process with the GPU's memory.
+
+    vLLM says of that only that it failed, and to look above.
+    """
+    text = str(error)
+    if is_cpu_build() or "Engine core initialization failed" not in text:
+        return text
+    from vllm.platforms import current_platform
+    from vllm.utils.import_utils import import_pynvml
+
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    nvml = import_pynvml()
+    nvml.nvmlInit()  # does not take memory of the GPU, as CUDA would
+    try:
+        place = current_platform.device_id_to_physical_device_id(0)
+        memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(place))
+    finally:
+        nvml.nvmlShutdown()
+    why = memory_of_a_start(weights, memory.free, memory.total, options)
+    return f"the engine did not start: {why}"
+
+
+def memory_of_a_start(weights: int, free: int, total: int, options: EngineOptions) -> str:
+    """Return what the memory of its (first) GPU, in bytes, has to do with a start that failed."""
+    room = total * options.gpu_memory_utilization
+    weights = weights // options.gpus
+    if free < room:
+        what = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, and an engine takes "
+        what += f"{room / 1e9:.1f}"
+        how = "end what else runs there, or lower it"
+    elif weights > room:
+        what = f"its weights alone are {weights / 1e9:.1f} GB, and an engine has {room / 1e9:.1f}"
+        what += f" of {total / 1e9:.1f} GB"
+        how = "raise it, or let GPUs share every layer: tensor_parallel_size"
+    else:
+        free_gb, total_gb = free / 1e9, total / 1e9
+        return (
+            f"the cause is in the lines above; it has {free_gb:.1f} of {total_gb:.1f} GB free, and "
+            f"its weights are {weights / 1e9:.1f} GB"
+        )
+    return f"{what} (gpu_memory_utilization {options.gpu_memory_utilization:g}): {how}"
 
 
 def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[str, Any]:
@@ -120,38 +170,97 @@ def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[s
 
 
 def clean_up() -> None:
-    """Clear the process's distributed state, so that another engine can start in it."""
+    """Clear the process's distributed state, so that another engine can start in it.
+
+    An engine in this process has also put operations of its own in the place of torch's, for batch
+    invariance, and has no way to take them back.
+    """
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.model_executor.determinism import batch_invariant
 
     cleanup_dist_env_and_memory()
+    if batch_invariant._batch_invariant_MODE:
+        batch_invariant._batch_invariant_LIB._destroy()
+        batch_invariant._batch_invariant_LIB = None
+        batch_invariant._batch_invariant_MODE = False
+
+
+@contextlib.contextmanager
+def torch_settings() -> Iterator[None]:
+    """Put torch's global settings of precision back at the end: an engine may change them."""
+    import torch
+
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    products: Any = cuda.matmul
+    places: list[tuple[Any, str]] = [
+        (products, "allow_fp16_reduced_precision_reduction"),
+        (products, "allow_bf16_reduced_precision_reduction"),
+        *((place, "fp32_precision") for place in (products, cudnn.conv, cudnn.rnn)),  # type: ignore[attr-defined]
+    ]
+    before = [(place, name, getattr(place, name)) for place, name in places]
+    library = cuda.preferred_blas_library()
+    try:
+        yield
+    finally:
+        for place, name, value in before:
+            setattr(place, name, value)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            cuda.preferred_blas_library(library)
 
 
 class SwapExtension:
     """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
-    def layerswap_load(self: Any, text: str) -> str | None:
+    def layerswap_load(self: Any, text: str, names: Collection[str]) -> str | None:
         """Load a model, named as JSON by `MIXES`; return what went wrong, if anything did.
 
-        It is loaded whole: vLLM fuses tensors, and leaves random numbers in the place of those that
-        are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
-        support was slower (`tests/benchmarks/results/bench_lora.json`).
+        Only tensors of `names` are loaded: the others are in the engine. Where vLLM fuses some of
+        them with others, it would leave random numbers in the others' place, so all are loaded. The
+        change of an adapter is added to the base's weights: vLLM's own LoRA support was slower
+        (`tests/benchmarks/results/bench_lora.json`).
         """
         from layerswap_method.tensors import MIXES
 
         try:
-            self.reload_weights(weights_iterator=_tensors(MIXES.validate_json(text)))
+            mixes = MIXES.validate_json(text)
+            incomplete = _reload(self, {name: mixes[name] for name in names})
+            if len(names) == len(mixes):
+                self.layerswap_padded = incomplete
+            elif not incomplete <= self.layerswap_padded:
+                _reload(self, mixes)
             if is_cpu_build():
                 _prepack_tied(self.get_model())
+            # A NaN of the model before would be one of every later model: attention multiplies what
+            # is masked by 0, and 0 times NaN is NaN.
+            for cache in self.model_runner.kv_caches:
+                cache.zero_()
         except Exception as error:  # whatever vLLM raises: the driver must hear of it in words
             return f"{type(error).__name__}: {error}"
         return None
 
 
-def _tensors(mixes: Mapping[str, TensorMix]) -> Iterator[tuple[str, torch.Tensor]]:
-    from layerswap_method.tensors import MixReader
+def _reload(worker: Any, mixes: Mapping[str, TensorMix]) -> set[str]:
+    """Load tensors; return the modules that got a part of their values only.
 
-    for name, mix in mixes.items():
-        yield name, MixReader(mix).read()
+    vLLM has no error for those. It gives the rest of their memory no value, which is right where
+    that is padding: then a whole load leaves it, too.
+    """
+    from vllm.model_executor.layers.attention import is_deferred_attention_layer
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    from layerswap_method.loading import read_tensors
+
+    incomplete = set[str]()
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        yield from read_tensors(mixes, worker.device)
+        for name, module in worker.get_model().named_modules():
+            info = get_layerwise_info(module)  # as new where a module is complete
+            if info.can_load() and 0 < info.load_numel < info.load_numel_total:
+                incomplete.update(() if is_deferred_attention_layer(module) else (name,))
+
+    worker.reload_weights(weights_iterator=tensors())
+    return incomplete
 
 
 def _prepack_tied(model: torch.nn.Module) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from transformers import AutoConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
-from ablations.engines.vllm_engine import clean_up, engine_arguments
+from ablations.engines.vllm_engine import clean_up, engine_arguments, torch_settings
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -30,19 +31,25 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
         stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
-        super().__init__(
-            pretrained=model,
-            batch_size=sys.maxsize,
-            worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
-            **engine_arguments(options, stored_dtype),
-            **more,
-        )
+        with ExitStack() as stack:
+            stack.callback(clean_up)
+            stack.enter_context(torch_settings())
+            super().__init__(
+                pretrained=model,
+                batch_size=sys.maxsize,
+                worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
+                **engine_arguments(options, stored_dtype),
+                **more,
+            )
+            self._end = stack.pop_all()
 
     def check_names(self, names: Iterable[str]) -> None:
         """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
 
-    def load(self, mixes: Mapping[str, TensorMix]) -> None:
-        """Have every worker load a whole model; only names and paths go there, as JSON.
+    def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:
+        """Have every worker load tensors of a model: those of `names` are not in the engine yet.
+
+        Only names and paths go there, as JSON.
 
         Raises:
             LayerSwapError: when that failed; the engine is then of no more use.
@@ -50,7 +57,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         from layerswap_method.tensors import MIXES
 
         text = MIXES.dump_json(dict(mixes)).decode()
-        for problem in self.model.collective_rpc("layerswap_load", args=(text,)):
+        for problem in self.model.collective_rpc("layerswap_load", args=(text, list(names))):
             if problem is not None:
                 raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
 
@@ -62,7 +69,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
     def close(self) -> None:
         """End the engine."""
         self.model.llm_engine.engine_core.shutdown()
-        clean_up()
+        self._end.close()
 
     def _generate(self, questions: Sequence[Question]) -> None:
         end = self.tokenizer.decode(self.eot_token_id) or self.tokenizer.eos_token

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
 from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_content
 from layerswap_method.errors import InputError
@@ -60,11 +60,16 @@ class LowRankChange(Frozen):
     transposed: bool
     module: str
 
-    def read(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does."""
+    def read(self, dtype: torch.dtype, memory: torch.Tensor) -> torch.Tensor:
+        """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does.
+
+        It is a view of `memory`, a flat tensor of that dtype.
+        """
+        import torch
+
         down, up = (read_tensor(factor).to(dtype) for factor in (self.down, self.up))
-        change = up @ down
-        return (change.T if self.transposed else change) * self.scaling
+        change = torch.mm(up, down, out=memory.view(len(up), down.shape[1])).mul_(self.scaling)
+        return change.T if self.transposed else change
 
     def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return (left, right), float32: ``left @ right`` is the change in the file's order."""
@@ -208,7 +213,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
 
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     """Return name -> place of an adapter's tensors. Raises `InputError` for a damaged file."""
-    return read_header(own_file(str(adapter), adapter, adapter / ADAPTER_WEIGHTS))
+    return read_header(adapter / ADAPTER_WEIGHTS)
 
 
 def _pattern(

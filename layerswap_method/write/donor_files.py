@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from layerswap_method.checkpoint.checkpoint import own_file
-from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.checkpoint.config import own_file, read_document, text_part
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.output import TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe

@@ -15,7 +15,7 @@ What lm-eval does otherwise with HF than with vLLM:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -78,13 +78,14 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
                 f"({', '.join(odd[:3])}), so its tensors cannot be replaced in place"
             )
 
-    def load(self, mixes: Mapping[str, TensorMix]) -> None:
-        """Write tensors over the parameters of the same names, block by block, in their dtype.
+    def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:
+        """Write the tensors of `names` over the parameters of the same names, in their dtype.
 
         Raises:
             LayerSwapError: for another shape, or where a file is not as it was.
         """
-        fill_tensors(mixes, self.model.state_dict(keep_vars=True), self.device)
+        wanted = {name: mixes[name] for name in names}
+        fill_tensors(wanted, self.model.state_dict(keep_vars=True), self.device)
 
     def reset_cache(self) -> None:
         """Do nothing: lm-eval has no cache between two runs on a transformers model."""

@@ -198,6 +198,7 @@ class LiveEvaluator:
                     f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
                     f"{_CORRUPTION} in the engine, so loading weights has no effect"
                 )
+        self._loaded = None
         self._load(tensors)
         self._compare("with every tensor of the base loaded over itself")
 
@@ -213,12 +214,16 @@ class LiveEvaluator:
         return ask_probe(self._lm)
 
     def _load(self, tensors: Mapping[str, TensorMix]) -> None:
-        """Load a whole model, unless it is loaded."""
-        if tensors == self._loaded:
+        """Load what of a model is not in the engine; all of it where nothing is known of that.
+
+        An error leaves the engine with neither model, and so in need of an end.
+        """
+        names = to_load(self._loaded, tensors)
+        if not names:
             return
         show_step(Step("loading the weights"))
         self._loaded = None
-        self._lm.load(tensors)
+        self._lm.load(tensors, names)
         self._loaded = tensors
         self._lm.reset_cache()
 
@@ -253,6 +258,24 @@ class LiveEvaluator:
             )
         if problems:
             raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
+
+
+def to_load(loaded: Mapping[str, TensorMix] | None, wanted: Mapping[str, TensorMix]) -> list[str]:
+    """Return the tensors of a model that an engine with another one lacks, by whole units.
+
+    Engines fuse tensors, and only ones of the same layer, or outside of the layers of the same
+    module: where one of those differs, all are loaded. `loaded` None is an engine with no model.
+    """
+    if loaded is None or loaded.keys() != wanted.keys():
+        return list(wanted)
+    changed = {_unit(name) for name, mix in wanted.items() if loaded[name] != mix}
+    return [name for name in wanted if _unit(name) in changed]
+
+
+def _unit(name: str) -> str:
+    """Return the layer of a tensor (``model.layers.3``), or its module outside of the layers."""
+    layer = re.match(r".*?\.\d+(?=\.)", name)
+    return layer[0] if layer else name.rpartition(".")[0]
 
 
 def _final_norm(base: Merge) -> str | None:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.options import EngineOptions
@@ -17,6 +18,8 @@ from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
     import torch
+
+    from layerswap_method.tensors import TensorMix
 
 _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
@@ -126,24 +129,56 @@ def clean_up() -> None:
 class SwapExtension:
     """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
 
-    def layerswap_load(self: Any, text: str) -> str | None:
+    def layerswap_load(self: Any, text: str, names: Collection[str]) -> str | None:
         """Load a model, named as JSON by `MIXES`; return what went wrong, if anything did.
 
-        It is loaded whole: vLLM fuses tensors, and leaves random numbers in the place of those that
-        are not there. The change of an adapter is added to the base's weights: vLLM's own LoRA
-        support was slower (`tests/benchmarks/results/bench_lora.json`).
+        Only tensors of `names` are loaded: the others are in the engine. Where vLLM fuses some of
+        them with others, it would leave random numbers in the others' place, so all are loaded. The
+        change of an adapter is added to the base's weights: vLLM's own LoRA support was slower
+        (`tests/benchmarks/results/bench_lora.json`).
         """
-        from layerswap_method.loading import read_tensors
         from layerswap_method.tensors import MIXES
 
         try:
-            tensors = read_tensors(MIXES.validate_json(text), self.device)
-            self.reload_weights(weights_iterator=tensors)
+            mixes = MIXES.validate_json(text)
+            incomplete = _reload(self, {name: mixes[name] for name in names})
+            if len(names) == len(mixes):
+                self.layerswap_padded = incomplete
+            elif not incomplete <= self.layerswap_padded:
+                _reload(self, mixes)
             if is_cpu_build():
                 _prepack_tied(self.get_model())
+            # A NaN of the model before would be one of every later model: attention multiplies what
+            # is masked by 0, and 0 times NaN is NaN.
+            for cache in self.model_runner.kv_caches:
+                cache.zero_()
         except Exception as error:  # whatever vLLM raises: the driver must hear of it in words
             return f"{type(error).__name__}: {error}"
         return None
+
+
+def _reload(worker: Any, mixes: Mapping[str, TensorMix]) -> set[str]:
+    """Load tensors; return the modules that got a part of their values only.
+
+    vLLM has no error for those. It gives the rest of their memory no value, which is right where
+    that is padding: then a whole load leaves it, too.
+    """
+    from vllm.model_executor.layers.attention import is_deferred_attention_layer
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    from layerswap_method.loading import read_tensors
+
+    incomplete = set[str]()
+
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        yield from read_tensors(mixes, worker.device)
+        for name, module in worker.get_model().named_modules():
+            info = get_layerwise_info(module)  # as new where a module is complete
+            if info.can_load() and 0 < info.load_numel < info.load_numel_total:
+                incomplete.update(() if is_deferred_attention_layer(module) else (name,))
+
+    worker.reload_weights(weights_iterator=tensors())
+    return incomplete
 
 
 def _prepack_tied(model: torch.nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +41,10 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
     def check_names(self, names: Iterable[str]) -> None:
         """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
 
-    def load(self, mixes: Mapping[str, TensorMix]) -> None:
-        """Have every worker load a whole model; only names and paths go there, as JSON.
+    def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:
+        """Have every worker load tensors of a model: those of `names` are not in the engine yet.
+
+        Only names and paths go there, as JSON.
 
         Raises:
             LayerSwapError: when that failed; the engine is then of no more use.
@@ -50,7 +52,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         from layerswap_method.tensors import MIXES
 
         text = MIXES.dump_json(dict(mixes)).decode()
-        for problem in self.model.collective_rpc("layerswap_load", args=(text,)):
+        for problem in self.model.collective_rpc("layerswap_load", args=(text, list(names))):
             if problem is not None:
                 raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
 

@@ -153,7 +153,7 @@ class Tensors:
     def __init__(self, device, threads):
         self.device, self.threads = device, threads
 
-    def load(self, mixes):
+    def load(self, mixes, names):
         from layerswap_method.loading import read_tensors
 
         for _, tensor in read_tensors(mixes, self.device, self.threads):
@@ -185,7 +185,7 @@ def measure(loader, merges, rounds):
     for _ in range(rounds + 1):
         for name, mixes in merges.items():
             started, used = time.perf_counter(), time.process_time()
-            loader.load(mixes)
+            loader.load(mixes, [*mixes])
             loader.reset_cache()
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()

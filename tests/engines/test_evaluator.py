@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from ablations.engines import vllm_engine
 from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed, differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.records import EvaluationRequest
+from layerswap_method import loading
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import MixReader
 from tests.engines.backends import VLLM
@@ -79,7 +79,7 @@ def test_a_swap_is_exact_and_loads_no_model_twice(world, live, monkeypatch):
     assert holds(live, base)
     live.swap(swap)
     assert holds(live, swap)
-    monkeypatch.setattr(live._lm, "load", lambda tensors: pytest.fail("loaded twice"))
+    monkeypatch.setattr(live._lm, "load", lambda *tensors: pytest.fail("loaded twice"))
     live.swap(merge_of(world.cells["swap"]))
 
 
@@ -177,7 +177,7 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
 
 
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
-    monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
+    monkeypatch.setattr(HfModel, "load", lambda engine, mixes, names: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*has no effect"):
         LiveEvaluator(world.base, "hf", OPTIONS).start()
 
@@ -192,8 +192,8 @@ def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
     live.swap(merge_of(world.cells["swap"]))
     load = HfModel.load
 
-    def forgetful(engine, mixes):
-        load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
+    def forgetful(engine, mixes, names):
+        load(engine, mixes, [name for name in names if name != WRONG])
 
     monkeypatch.setattr(HfModel, "load", forgetful)
     with pytest.raises(SwapFailed, match=BACK):
@@ -205,13 +205,13 @@ def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
 
 @pytest.mark.parametrize("backend", [pytest.param("vllm", marks=VLLM)])
 def test_vllm_is_checked_alike(world, backend, monkeypatch):
-    read, wrong = vllm_engine._tensors, []
+    read, wrong = loading.read_tensors, []
 
-    def transposing(mixes):
-        for name, tensor in read(mixes):
+    def transposing(*arguments):
+        for name, tensor in read(*arguments):
             yield name, tensor.T.contiguous() if name in wrong else tensor
 
-    monkeypatch.setattr(vllm_engine, "_tensors", transposing)
+    monkeypatch.setattr(loading, "read_tensors", transposing)
     live = LiveEvaluator(world.base, backend, OPTIONS)
     live.swap(merge_of(world.cells["swap"]))
     live.check()

@@ -1,15 +1,20 @@
-"""Which engine evaluates on this machine, in which version. Imports none of them."""
+"""Which engine evaluates on this machine, in which version. Only `importing` imports one."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import logging
 import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.quiet import quietly
 from ablations.scoring.records import Backend
 from layerswap_method.errors import InputError
 
@@ -84,6 +89,24 @@ def describe_backend(backend: Backend) -> str:
         return f"vLLM {vllm_engine.installed_version()}"
     reason = "as requested" if vllm_engine.is_installed() else "vLLM is not installed"
     return f"HF transformers {importlib.metadata.version('transformers')} ({reason})"
+
+
+@contextmanager
+def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
+    """Import the libraries of a backend in a thread while the block runs, which waits for it."""
+
+    def import_all() -> None:
+        # What fails here fails again when the engine is started, and is told there.
+        with contextlib.suppress(Exception), quietly():
+            if backend == "hf":
+                import ablations.engines.hf_model
+            else:
+                vllm_engine.prepare(options)
+                import ablations.engines.vllm_model  # noqa: F401
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(import_all)
+        yield
 
 
 def backend_versions(backend: Backend) -> dict[str, str]:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import os
+import platform
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +26,17 @@ _CHECKPOINT_FILES = (
 )
 
 _LARGE = 50_000_000
-"""Bytes from which on progress is shown while they are read."""
+"""Bytes from which on files are read by several threads, with progress, and one is remembered."""
+
+_PIECE = 1 << 22
+"""Bytes that are hashed at a time: an interrupt waits for no more."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
-def fingerprint_checkpoint(folder: Path) -> str:
+def fingerprint_checkpoint(folder: Path, hashes: FileHashes | None = None) -> str:
     """Return a hash of the `checkpoint_files` of a folder, wherever that is."""
-    return fingerprint_files(folder, checkpoint_files(folder))
+    return fingerprint_files(folder, checkpoint_files(folder), hashes)
 
 
 def checkpoint_files(folder: Path) -> set[Path]:
@@ -51,20 +63,126 @@ def fingerprint_of(**parts: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def fingerprint_files(folder: Path, paths: set[Path]) -> str:
+def fingerprint_files(folder: Path, paths: set[Path], hashes: FileHashes | None = None) -> str:
     """Return a hash of the contents of `paths` and of their names relative to `folder`."""
     whole, files = hashlib.sha256(), [path for path in sorted(paths) if path.is_file()]
-    total, done = sum(path.stat().st_size for path in files), 0
+    contents = (hashes or FileHashes()).of(files)
     for path in files:
-        if total >= _LARGE:
-            show_step(Step(f"reading {folder}", done, total, unit="bytes"))
         name = path.relative_to(folder).as_posix()
-        whole.update(f"{name}\0{hash_file(path)}\n".encode())
-        done += path.stat().st_size
+        whole.update(f"{name}\0{contents[path]}\n".encode())
     return whole.hexdigest()
 
 
-def hash_file(path: Path) -> str:
-    """Return the SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+class FileHashes:
+    """SHA-256 of files, which stand in a file of lines: what is large is read once for all runs.
+
+    A file is known by machine, device, inode, size and the times of its last write and change.
+    """
+
+    def __init__(self, cache: Path | None = None) -> None:
+        """Read the file `cache`; None keeps nothing beyond this object."""
+        self._cache = cache
+        self._known: dict[str, str] = {}
+        if cache is not None:
+            with contextlib.suppress(OSError):
+                for line in cache.read_text(encoding="utf-8", errors="replace").splitlines():
+                    with contextlib.suppress(ValueError, TypeError, KeyError):  # a killed run's
+                        entry = json.loads(line)
+                        self._known[str(entry["file"])] = str(entry["sha256"])
+
+    def unread_bytes(self, paths: Iterable[Path]) -> int:
+        """Return how much `of` would read."""
+        return sum(path.stat().st_size for path in paths if self._of_known(path) is None)
+
+    def of(self, paths: Iterable[Path]) -> dict[Path, str]:
+        """Return path -> SHA-256, as hexadecimal digits; for files of the hub's cache, its claim.
+
+        Several threads read what is not known, the largest first so that none is left for the end.
+        """
+        hashes, unread = dict[Path, str](), dict[Path, str]()
+        for path in paths:
+            if (content := self._of_known(path)) is not None:
+                hashes[path] = content
+            else:
+                unread[path] = _identity(path)
+        for path, content in _hash_files([*unread]).items():
+            hashes[path] = content
+            if _identity(path) == unread[path]:
+                self._keep(unread[path], content, path.stat().st_size)
+        return hashes
+
+    def _of_known(self, path: Path) -> str | None:
+        return claimed_sha256(path) or self._known.get(_identity(path))
+
+    def _keep(self, identity: str, content: str, size: int) -> None:
+        self._known[identity] = content
+        if self._cache is not None and size >= _LARGE:
+            # What a killed run has left unfinished ends before it.
+            line = "\n" + json.dumps({"file": identity, "sha256": content})
+            with contextlib.suppress(OSError):  # it is found out again
+                self._cache.parent.mkdir(parents=True, exist_ok=True)
+                with self._cache.open("ab", buffering=0) as file:
+                    file.write(line.encode())  # at once: several runs may share it
+
+
+def claimed_sha256(path: Path) -> str | None:
+    """Return what the hub says is the SHA-256 of a file in its cache; None where nothing says so.
+
+    In ``models--*/snapshots/COMMIT/`` a file is a link to ``models--*/blobs/``, and the name there
+    is the SHA-256 of a large file. Only that one link counts: from huggingface_hub 2 on the blob
+    may be a link itself, to a name of 64 digits that is no SHA-256. An edited file keeps its name.
+    """
+    if not path.is_symlink():
+        return None
+    blob = Path(os.path.normpath(path.parent / path.readlink()))
+    snapshots = next((above for above in path.parents if above.name == "snapshots"), None)
+    if snapshots is None or not snapshots.parent.name.startswith("models--"):
+        return None
+    is_own = blob.parent == Path(os.path.normpath(snapshots.parent / "blobs"))
+    return blob.name if is_own and blob.is_file() and _SHA256.fullmatch(blob.name) else None
+
+
+def hash_file(path: Path, advance: Callable[[int], object] = lambda count: None) -> str:
+    """Return the SHA-256 of a file, as hexadecimal digits; `advance` is called with bytes read."""
+    digest, piece = hashlib.sha256(), bytearray(_PIECE)
+    view = memoryview(piece)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(piece):
+            digest.update(view[:count])
+            advance(count)
+    return digest.hexdigest()
+
+
+def _identity(path: Path) -> str:
+    state = path.stat()
+    times = (state.st_mtime_ns, state.st_ctime_ns)
+    return " ".join(map(str, (platform.node(), state.st_dev, state.st_ino, state.st_size, *times)))
+
+
+def _hash_files(paths: Sequence[Path]) -> dict[Path, str]:
+    sizes = {path: path.stat().st_size for path in paths}
+    ordered, total = sorted(paths, key=lambda path: -sizes[path]), sum(sizes.values())
+    if total < _LARGE:
+        return {path: hash_file(path) for path in ordered}
+    done, stopped, lock = 0, threading.Event(), threading.Lock()
+
+    def advance(count: int) -> None:
+        nonlocal done
+        if stopped.is_set():
+            raise InterruptedError
+        with lock:
+            done += count
+
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        try:
+            futures = {path: pool.submit(hash_file, path, advance) for path in ordered}
+            waiting = set(futures.values())
+            while waiting:
+                show_step(Step("reading the weights", done, total, unit="bytes"))
+                _, waiting = wait(waiting, timeout=0.3, return_when=FIRST_EXCEPTION)
+                if any(future.done() and future.exception() for future in futures.values()):
+                    break
+            return {path: future.result() for path, future in futures.items()}
+        finally:  # an error, or an interrupt
+            stopped.set()
+            pool.shutdown(cancel_futures=True)

@@ -43,6 +43,9 @@ logger = logging.getLogger(__name__)
 FINGERPRINTS = ".fingerprints.json"
 """File of a run folder with the hashes of its experts."""
 
+HASHES = ".sha256.jsonl"
+"""File of the folder of answers with the hashes of large files, which runs share."""
+
 
 @dataclass(frozen=True)
 class RunOptions:
@@ -195,7 +198,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
     logger.info("%s on %s, in %s", what, plan.backend, out)
     show = functools.partial(show_scores, metric=plan.study.report.metric)
-    answers = (options.answers or default_answers(out)).absolute()
+    answers = _answers(options, out)
     try:
         summary = run_cells(
             out,
@@ -227,14 +230,16 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
 
 
 def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False) -> StudyPlan:
-    experts = options.experts
+    experts, is_local = options.experts, options.executor == "local" and not dry
     return plan_study(
         file,
         find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
         backend=options.backend,
         cache=out / FINGERPRINTS,
+        hashes=_answers(options, out) / HASHES,
         dry=dry,
-        is_engine_local=options.executor == "local" and not dry,
+        is_engine_local=is_local,
+        is_engine_here=is_local and options.jobs in (None, 1),
         only=options.only,
         isolation=options.isolation,
     )
@@ -252,6 +257,10 @@ def default_answers(out: Path) -> Path:
     """Return the default folder of answers for the run folder `out`."""
     runs = Path("runs").absolute()
     return (runs if runs in out.absolute().parents else out.parent) / "answers"
+
+
+def _answers(options: RunOptions, out: Path) -> Path:
+    return (options.answers or default_answers(out)).absolute()
 
 
 def _start(options: RunOptions, gpus: int) -> Start:

@@ -24,6 +24,7 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import lm_eval_file
 from ablations.machine.fingerprint import (
     TOKENIZER_DATA,
+    FileHashes,
     checkpoint_files,
     fingerprint_checkpoint,
     fingerprint_of,
@@ -50,13 +51,13 @@ _DONATED = ("config.json", "generation_config.json", *TOKENIZER_DATA)
 class Fingerprints:
     """Fingerprints of expert folders, cached in a file while sizes and dates stay the same."""
 
-    def __init__(self, cache: Path | None, *, dry: bool = False):
-        """Read the file `cache`; None keeps nothing.
+    def __init__(self, cache: Path | None, *, hashes: FileHashes | None = None, dry: bool = False):
+        """Read the file `cache`; None keeps nothing. `hashes` may know files from other runs.
 
         With `dry`, no expert is read and nothing written: what is not in the cache is known by its
         `folder_state`, and no record fits it.
         """
-        self._cache, self._dry = cache, dry
+        self._cache, self._hashes, self._dry = cache, hashes or FileHashes(), dry
         self._known: dict[str, list[str]] = {}
         if cache is not None:
             with contextlib.suppress(OSError, ValueError):  # it is found out again
@@ -66,9 +67,29 @@ class Fingerprints:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
         state, (then, content) = folder_state(folder), self._known.get(str(folder), ("", ""))
         if state != then:
-            content = f"unread {state}" if self._dry else fingerprint_checkpoint(folder)
+            if self._dry:
+                content = f"unread {state}"
+            else:
+                content = fingerprint_checkpoint(folder, self._hashes)
             self._known[str(folder)] = [state, content]
         return content
+
+    def unread(self, folders: Iterable[Path]) -> tuple[list[Path], int]:
+        """Return the files that `of` would read for folders, and how many bytes of them are new."""
+        if self._dry:
+            return [], 0
+        files = [
+            file
+            for folder in folders
+            if self._known.get(str(folder), ("", ""))[0] != folder_state(folder)
+            for file in sorted(checkpoint_files(folder))
+            if file.is_file()
+        ]
+        return files, self._hashes.unread_bytes(files)
+
+    def read(self, files: Iterable[Path]) -> None:
+        """Read files of all folders at once, as several threads do it best."""
+        self._hashes.of(files)
 
     def recorded(self, folder: Path) -> str | None:
         """Return the hash that the cache has of a folder, as it was then; None for no entry."""

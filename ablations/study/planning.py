@@ -10,15 +10,22 @@ import importlib.metadata
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 import layerswap_method
-from ablations.engines.backends import backend_versions, check_devices, resolve_backend
+from ablations.engines.backends import (
+    backend_versions,
+    check_devices,
+    importing,
+    resolve_backend,
+)
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.task_loading import check_tasks
+from ablations.machine.fingerprint import FileHashes, checkpoint_files, claimed_sha256
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
@@ -39,6 +46,9 @@ from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import named_models
+
+_WORTH_IMPORTS = 1_000_000_000
+"""Bytes of experts that take longer to read than a thread needs to begin."""
 
 
 @dataclass(frozen=True)
@@ -101,8 +111,10 @@ def plan_study(
     *,
     backend: BackendChoice = "auto",
     cache: Path | None = None,
+    hashes: Path | None = None,
     dry: bool = False,
     is_engine_local: bool = False,
+    is_engine_here: bool = False,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
 ) -> StudyPlan:
@@ -114,8 +126,11 @@ def plan_study(
             `experts_file`.
         backend: what is to evaluate.
         cache: file of the experts' fingerprints.
+        hashes: file of the hashes of single files, which runs share.
         dry: whether to download no expert, read no weights or data and write nothing.
         is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
+        is_engine_here: whether this process will, so that it may as well import the libraries while
+            it reads the experts.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
 
@@ -167,7 +182,13 @@ def plan_study(
     cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
     versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
     show_step(Step("reading the experts"))
-    fingerprints = Fingerprints(cache, dry=dry)
+    fingerprints = Fingerprints(cache, hashes=FileHashes(hashes), dry=dry)
+    folders_read = {folder: None for expert in experts.values() for folder in expert.folders}
+    files, nbytes = fingerprints.unread(folders_read)
+    with ExitStack() as stack:
+        if is_engine_here and nbytes >= _WORTH_IMPORTS:
+            stack.enter_context(importing(chosen, study.evaluate.options))
+        fingerprints.read(files)
     contents = read_contents(experts.values(), fingerprints)
     fingerprints.save()
     protocol = protocol_key(requests[None]["request"], chosen, study.evaluate.options)
@@ -175,6 +196,11 @@ def plan_study(
     if not checkpoints:
         with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
             checkpoints = [read_checkpoint(base.name, base.folder)]
+    claimed = [
+        name
+        for name, expert in experts.items()
+        if any(claimed_sha256(file) for at in expert.folders for file in checkpoint_files(at))
+    ]
     num_layers, num_weights = 0, 0
     if checkpoints:
         num_layers = checkpoints[0].num_layers or 0
@@ -184,6 +210,10 @@ def plan_study(
         *checks.plan_notes(study, experts, cells),
         *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
     )
+    if claimed:
+        which = ", ".join(claimed)
+        what = "their content is what the hub's names of the files say, and was not read"
+        notes += (f"from the hub's cache: {which}: {what}",)
     if places and not places.keys() & experts.keys():
         notes += (f"the experts file names none of the study's experts: {', '.join(experts)}",)
     return StudyPlan(

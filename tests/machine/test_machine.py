@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import subprocess
@@ -12,10 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ablations.machine.fingerprint import fingerprint_checkpoint, fingerprint_folder
+from ablations.machine.fingerprint import (
+    FileHashes,
+    claimed_sha256,
+    fingerprint_checkpoint,
+    fingerprint_folder,
+    hash_file,
+)
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import printable, spreadsheet_text
-from ablations.machine.progress import Step, above, show_step, status_line
+from ablations.machine.progress import Step, above, listening, show_step, status_line
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError
 from tests.waiting import wait_for_end, wait_until
@@ -56,6 +63,88 @@ def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path):
     (folder / "chat_template.jinja").write_text("{{ messages[0] }}")
     assert folder_state(folder) != state
     assert hashes.of(folder) != found
+
+
+def write_large(path, seed, size=60_000_000):
+    """Write a file of which hashes are remembered: a few values, and a hole."""
+    with path.open("wb") as file:
+        file.write(bytes([seed]) * 99)
+        file.truncate(size)
+    return path
+
+
+def test_large_files_are_read_once_for_all_runs_by_threads_that_show_how_far_they_are(tmp_path):
+    files = [write_large(tmp_path / f"{seed}.safetensors", seed) for seed in range(3)]
+    cache, steps = tmp_path / "answers" / ".sha256.jsonl", []
+    with listening(steps.append):
+        first = FileHashes(cache).of(files)
+    for file in files:
+        assert first[file] == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert {(step.total, step.unit) for step in steps} == {(180_000_000, "bytes")}
+    assert all(0 <= step.done <= step.total for step in steps)
+    with cache.open("a") as opened:
+        opened.write('{"file": "cut sho')  # by a run that was killed
+    again = FileHashes(cache)
+    assert again.unread_bytes(files) == 0
+    assert again.of(files) == first
+    cache.write_text(cache.read_text().replace(first[files[1]], "f" * 64))
+    assert FileHashes(cache).of(files)[files[1]] == "f" * 64  # so it is not read
+    times = files[0].stat()
+    with files[0].open("r+b") as opened:
+        opened.write(b"another")
+    os.utime(files[0], ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert FileHashes(cache).unread_bytes(files) == 60_000_000
+    assert FileHashes(cache).of(files)[files[0]] == hash_file(files[0]) != first[files[0]]
+    assert FileHashes(cache).unread_bytes(files) == 0
+
+
+def test_an_error_or_an_interrupt_ends_the_threads_that_read(tmp_path):
+    files = [write_large(tmp_path / f"{seed}.safetensors", seed, 10**12) for seed in range(2)]
+
+    def interrupt(step):
+        if step.done:
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    with listening(interrupt), pytest.raises(KeyboardInterrupt):
+        FileHashes().of(files)
+    assert time.monotonic() - started < 60  # all of it would take many minutes
+
+
+def test_only_the_one_link_of_the_hubs_cache_is_a_claim(tmp_path):
+    model = tmp_path / "models--org--model"
+    snapshot, digest = model / "snapshots" / "c0ffee", "ab" * 32
+    for folder in (snapshot / "part", model / "blobs", tmp_path / "blobs" / "xx"):
+        folder.mkdir(parents=True)
+    blob = model / "blobs" / digest
+    blob.write_bytes(b"weights")
+
+    def link(name, target):
+        (snapshot / name).symlink_to(target)
+        return claimed_sha256(snapshot / name)
+
+    assert link("model.safetensors", f"../../blobs/{digest}") == digest
+    assert link("part/model.safetensors", f"../../../blobs/{digest}") == digest
+    assert link("absolute.safetensors", blob) == digest
+    assert FileHashes().of([snapshot / "model.safetensors"]) == {
+        snapshot / "model.safetensors": digest
+    }
+    # huggingface_hub 2: a blob may be a link to a name of 64 digits that is no SHA-256.
+    xet = tmp_path / "blobs" / "xx" / ("cd" * 32)
+    xet.write_bytes(b"weights")
+    (model / "blobs" / ("ef" * 32)).symlink_to(xet)
+    assert link("linked.safetensors", f"../../blobs/{'ef' * 32}") == "ef" * 32
+    assert link("straight.safetensors", xet) is None
+    small = model / "blobs" / ("1" * 40)
+    small.write_text("{}")
+    assert link("config.json", f"../../blobs/{small.name}") is None  # a git blob's id
+    assert link("gone.safetensors", f"../../blobs/{'9' * 64}") is None
+    assert link("elsewhere.safetensors", tmp_path / "blobs" / "xx" / "none") is None
+    (snapshot / "copied.safetensors").write_bytes(b"weights")
+    assert claimed_sha256(snapshot / "copied.safetensors") is None
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "model.safetensors").symlink_to(blob)
+    assert claimed_sha256(tmp_path / "own" / "model.safetensors") is None
 
 
 def test_nothing_hidden_in_a_folder_counts(tmp_path):

@@ -1,6 +1,7 @@
 """Run folders: read back, what is wrong with their evaluations, and what they were made of."""
 
 import csv
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -215,6 +216,33 @@ def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, expert
     for _ in range(2):  # the second call finds the first one's run
         head = write_plan(tmp_path / "run", plan)
     assert head.experts["swahili"] == "org/swahili@0123abc"
+
+
+def test_a_hash_that_only_the_hub_has_computed_is_said_to_be_its_claim(
+    tmp_path, models, experts, monkeypatch
+):
+    folder = tmp_path / "hub" / "models--org--swahili"
+    snapshot = shutil.copytree(models / "swahili", folder / "snapshots" / "0123abc")
+    (folder / "refs").mkdir()
+    (folder / "refs" / "main").write_text("0123abc")
+    (folder / "blobs").mkdir()
+    weights = snapshot / "model.safetensors"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    weights.rename(folder / "blobs" / digest)
+    weights.symlink_to(f"../../blobs/{digest}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    setting = yaml.safe_load(experts.read_text())
+    study = read_study(write_yaml(tmp_path / "s.yml", study_document()))
+    own = plan_study(study, experts, cache=tmp_path / "own.json")
+    setting["experts"]["swahili"] = "org/swahili"
+    file = write_yaml(tmp_path / "hub.yml", setting)
+    for _ in range(2):  # it is said of what the first call has stored, too
+        plan = plan_study(study, file, cache=tmp_path / "run.json")
+        (note,) = (note for note in plan.notes if "hub" in note)
+        assert note.startswith("from the hub's cache: swahili: their content is what the hub's")
+        assert [cell.records for cell in plan.cells] == [cell.records for cell in own.cells]
+    assert note in write_plan(tmp_path / "run", plan).notes
+    assert not any("hub" in note for note in own.notes)
 
 
 def test_a_copy_for_readers_is_not_written_over(tmp_path):

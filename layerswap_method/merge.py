@@ -145,6 +145,14 @@ def check_device(device: str) -> None:
         return
     import torch
 
+    try:
+        place = torch.device(device)
+    except RuntimeError as error:
+        what = "torch knows no such device; write cpu, cuda, or cuda:0 for the first GPU"
+        raise InputError(f"device {device}: {what}") from error
     if not torch.cuda.is_available():
         what = f"there is no GPU that torch {torch.__version__} can use"
         raise InputError(f"device {device}: {what}; leave it out to use the processor")
+    count = torch.cuda.device_count()
+    if place.index is not None and place.index >= count:
+        raise InputError(f"device {device}: there are {count} GPUs, cuda:0 to cuda:{count - 1}")

@@ -6,11 +6,13 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import logging
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
@@ -50,13 +52,18 @@ def resolve_backend(choice: BackendChoice, adapter: Path | None = None) -> Backe
     return chosen
 
 
-def check_devices(backend: Backend, options: EngineOptions) -> None:
+def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> None:
     """Check that this machine has the GPUs that a model takes; on vLLM's CPU build, the cores.
+
+    `jobs` engines run at a time, and share GPUs where there are too few.
 
     Raises:
         InputError: where it has fewer, for options that are vLLM's, and for pipeline
-            stages on the CPU build, whose second stage fails in its first step (0.32.0).
+            stages on the CPU build, whose second stage fails in its first step (0.32.0); where
+            engines share a GPU and would take more than its memory.
     """
+    if backend == "vllm" and not vllm_engine.is_cpu_build():
+        _check_shares(options, jobs)
     if options.gpus == 1:
         return
     if backend == "hf":
@@ -80,6 +87,21 @@ def check_devices(backend: Backend, options: EngineOptions) -> None:
         raise InputError(
             f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and this "
             f"machine has {devices} {what}; lower one of them"
+        )
+
+
+def _check_shares(options: EngineOptions, jobs: int) -> None:
+    import torch
+
+    devices = torch.cuda.device_count()
+    engines = -(-jobs // max(1, devices // options.gpus))
+    share = math.floor(100 * options.gpu_memory_utilization / engines) / 100
+    if engines > 1 and engines * options.gpu_memory_utilization > 1:
+        raise InputError(
+            f"--jobs {jobs}: this machine has {devices} GPUs for engines of {options.gpus}, so that "
+            f"{engines} engines would share one, and each takes {options.gpu_memory_utilization:g} "
+            f"of its memory; use --jobs {max(1, devices // options.gpus)}, or add --set "
+            f"evaluate.options.gpu_memory_utilization={share:g} where the model fits that"
         )
 
 
@@ -107,6 +129,13 @@ def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
     with ThreadPoolExecutor(1) as pool:
         pool.submit(import_all)
         yield
+
+
+def engine_facts(backend: Backend) -> dict[str, Any]:
+    """Return what is true of engines started here and decided by the machine."""
+    if backend == "hf":
+        return {}
+    return {"batch_invariant": vllm_engine.is_batch_invariant()}
 
 
 def backend_versions(backend: Backend) -> dict[str, str]:

@@ -58,8 +58,6 @@ def start_model(
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        if backend == "vllm":
-            vllm_engine.clean_up()
         kind = LayerSwapError if isinstance(error, RuntimeError) else InputError
         raise kind(f"{model}: {backend} cannot load it: {error}") from error
 

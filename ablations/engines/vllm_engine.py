@@ -53,11 +53,16 @@ def is_cpu_build() -> bool:
     return (installed_version() or "").endswith("cpu")
 
 
-def _supports_batch_invariance() -> bool:  # vLLM documents it for GPUs from Hopper on
-    import torch
+def _supports_batch_invariance() -> bool:
+    """Return whether vLLM documents it for the first GPU; CUDA is not initialised here for that."""
+    from vllm.platforms import current_platform
 
-    is_nvidia = torch.cuda.device_count() > 0 and torch.version.cuda is not None
-    return is_nvidia and torch.cuda.get_device_capability() >= (9, 0)
+    return bool(current_platform.is_cuda() and current_platform.has_device_capability(80))
+
+
+def is_batch_invariant() -> bool:
+    """Return whether an answer depends on no other in its batch, in engines started from here."""
+    return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") and not is_cpu_build()
 
 
 def prepare(options: EngineOptions) -> None:
@@ -75,10 +80,10 @@ def prepare(options: EngineOptions) -> None:
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         # The default asks for nearly all of the machine's memory.
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
-    elif _supports_batch_invariance():
-        # Else two equal models need not answer alike.
-        os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
     try:
+        if not is_cpu_build() and _supports_batch_invariance():
+            # Else two equal models need not answer alike.
+            os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
         import vllm  # noqa: F401
     except ImportError as error:
         raise InputError(
@@ -120,10 +125,42 @@ def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[s
 
 
 def clean_up() -> None:
-    """Clear the process's distributed state, so that another engine can start in it."""
+    """Clear the process's distributed state, so that another engine can start in it.
+
+    An engine in this process has also put operations of its own in the place of torch's, for batch
+    invariance, and has no way to take them back.
+    """
     from vllm.distributed import cleanup_dist_env_and_memory
+    from vllm.model_executor.determinism import batch_invariant
 
     cleanup_dist_env_and_memory()
+    if batch_invariant._batch_invariant_MODE:
+        batch_invariant._batch_invariant_LIB._destroy()
+        batch_invariant._batch_invariant_LIB = None
+        batch_invariant._batch_invariant_MODE = False
+
+
+@contextlib.contextmanager
+def torch_settings() -> Iterator[None]:
+    """Put torch's global settings of precision back at the end: an engine may change them."""
+    import torch
+
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    products: Any = cuda.matmul
+    places: list[tuple[Any, str]] = [
+        (products, "allow_fp16_reduced_precision_reduction"),
+        (products, "allow_bf16_reduced_precision_reduction"),
+        *((place, "fp32_precision") for place in (products, cudnn.conv, cudnn.rnn)),  # type: ignore[attr-defined]
+    ]
+    before = [(place, name, getattr(place, name)) for place, name in places]
+    library = cuda.preferred_blas_library()
+    try:
+        yield
+    finally:
+        for place, name, value in before:
+            setattr(place, name, value)
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            cuda.preferred_blas_library(library)
 
 
 class SwapExtension:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from transformers import AutoConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
-from ablations.engines.vllm_engine import clean_up, engine_arguments
+from ablations.engines.vllm_engine import clean_up, engine_arguments, torch_settings
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -30,13 +31,17 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
         stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
-        super().__init__(
-            pretrained=model,
-            batch_size=sys.maxsize,
-            worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
-            **engine_arguments(options, stored_dtype),
-            **more,
-        )
+        with ExitStack() as stack:
+            stack.callback(clean_up)
+            stack.enter_context(torch_settings())
+            super().__init__(
+                pretrained=model,
+                batch_size=sys.maxsize,
+                worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
+                **engine_arguments(options, stored_dtype),
+                **more,
+            )
+            self._end = stack.pop_all()
 
     def check_names(self, names: Iterable[str]) -> None:
         """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
@@ -64,7 +69,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
     def close(self) -> None:
         """End the engine."""
         self.model.llm_engine.engine_core.shutdown()
-        clean_up()
+        self._end.close()
 
     def _generate(self, questions: Sequence[Question]) -> None:
         end = self.tokenizer.decode(self.eot_token_id) or self.tokenizer.eos_token

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ablations.engines.answers import AnswerFile
-from ablations.engines.backends import backend_versions
+from ablations.engines.backends import backend_versions, engine_facts
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import write_text
@@ -181,7 +181,8 @@ class StudyEngine:
             folder = self._stack.enter_context(checkpoint_of(self, work))
         if not self._materialize:
             try:
-                return self._swapped(recipe, folder)
+                ask, how = self._swapped(recipe, folder)
+                return ask, {**how, **engine_facts(self.plan.backend)}
             except SwapFailed as error:  # two models need not fit into memory
                 why = {"fallback": error.message}
                 logger.warning(
@@ -190,8 +191,9 @@ class StudyEngine:
                 self._close_live()
         if folder is None:
             folder = self._stack.enter_context(checkpoint_of(self, work))
+        ask = self._cold(folder)
         how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return self._cold(folder), how
+        return ask, {**how, **engine_facts(self.plan.backend)}
 
     def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.

@@ -230,7 +230,7 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
 
 
 def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False) -> StudyPlan:
-    experts, is_local = options.experts, options.executor == "local" and not dry
+    experts = options.experts
     return plan_study(
         file,
         find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
@@ -238,8 +238,8 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         cache=out / FINGERPRINTS,
         hashes=_answers(options, out) / HASHES,
         dry=dry,
-        is_engine_local=is_local,
-        is_engine_here=is_local and options.jobs in (None, 1),
+        is_engine_local=options.executor == "local" and not dry,
+        jobs=options.jobs or 1,
         only=options.only,
         isolation=options.isolation,
     )

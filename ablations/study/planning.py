@@ -114,7 +114,7 @@ def plan_study(
     hashes: Path | None = None,
     dry: bool = False,
     is_engine_local: bool = False,
-    is_engine_here: bool = False,
+    jobs: int = 1,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
 ) -> StudyPlan:
@@ -129,8 +129,8 @@ def plan_study(
         hashes: file of the hashes of single files, which runs share.
         dry: whether to download no expert, read no weights or data and write nothing.
         is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
-        is_engine_here: whether this process will, so that it may as well import the libraries while
-            it reads the experts.
+        jobs: engines that this machine will run at a time. One is this process's, which may as well
+            import the libraries while it reads the experts.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
 
@@ -148,7 +148,7 @@ def plan_study(
     with _collected(problems):
         chosen = resolve_backend(backend)
         if is_engine_local:
-            check_devices(chosen, study.evaluate.options)
+            check_devices(chosen, study.evaluate.options, jobs)
     with _collected(problems):
         requests = _requests(study, isolation)
         tasks = {task for fields in requests.values() for task in fields["request"].tasks}
@@ -186,7 +186,7 @@ def plan_study(
     folders_read = {folder: None for expert in experts.values() for folder in expert.folders}
     files, nbytes = fingerprints.unread(folders_read)
     with ExitStack() as stack:
-        if is_engine_here and nbytes >= _WORTH_IMPORTS:
+        if is_engine_local and jobs == 1 and nbytes >= _WORTH_IMPORTS:
             stack.enter_context(importing(chosen, study.evaluate.options))
         fingerprints.read(files)
     contents = read_contents(experts.values(), fingerprints)

@@ -120,16 +120,6 @@ def is_buffer(name: str) -> bool:
     return name.endswith(_BUFFERS)
 
 
-def own_file(name: str, folder: Path, file: Path) -> Path:
-    """Return a file of a model folder; raise for a link that leads outside of the hub's cache."""
-    home, place = folder.resolve(), file.resolve()
-    blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
-    if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
-        what = f"{file} is a link to {place}, outside of the model's folder"
-        raise InputError(f"{name}: {what}; copy the file there in its place")
-    return file
-
-
 def name_list(names: Sequence[str], shown: int = 3) -> str:
     """Return the first few names and how many more there are."""
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
@@ -143,7 +133,7 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     index, single = path / _INDEX, path / _SINGLE
     if not index.is_file():
         if single.is_file():
-            return [(own_file(name, path, single), None)]
+            return [(single, None)]
         if pickles := sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
             raise InputError(
                 f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
@@ -162,7 +152,7 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     if absent:
         what = f"{len(absent)} of {len(shards)} shards are missing in {path}"
         raise InputError(f"{name}: {what}: {name_list(absent)}; download the checkpoint again")
-    return [(own_file(name, path, path / file), shards[file]) for file in sorted(shards)]
+    return [(path / file, shards[file]) for file in sorted(shards)]
 
 
 def _weight_map(name: str, index: Path) -> dict[str, str]:

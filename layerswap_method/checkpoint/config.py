@@ -138,13 +138,28 @@ class ModelShape(Frozen):
         return self.heads // self.kv_heads
 
 
+def own_file(name: str, folder: Path, file: Path) -> Path:
+    """Return a file of a model folder; raise for a link that leads outside of the hub's cache.
+
+    Weights may be such a link, as on clusters: they are only ever read as numbers. What an output
+    folder gets a copy of may not: it could be any file of this user.
+    """
+    home, place = folder.resolve(), file.resolve()
+    blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
+    if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
+        what = f"{file} is a link to {place}, outside of the model's folder"
+        raise InputError(f"{name}: {what}; copy the file there in its place")
+    return file
+
+
 def read_document(name: str, folder: Path) -> dict[str, Any]:
     """Return the ``config.json`` in `folder`, as it is.
 
     Raises `InputError`, which begins with `name`, where there is none or one that is no config.
     """
     try:
-        document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        file = own_file(name, folder, folder / "config.json")
+        document = json.loads(file.read_text(encoding="utf-8"))
         if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
             raise ValueError("config.json names no model_type")
         for key, value in text_part(document).items():

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list, own_file
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
 from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, read_tensor, same_content
 from layerswap_method.errors import InputError
@@ -185,7 +185,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
 
 def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     """Return name -> place of an adapter's tensors. Raises `InputError` for a damaged file."""
-    return read_header(own_file(str(adapter), adapter, adapter / ADAPTER_WEIGHTS))
+    return read_header(adapter / ADAPTER_WEIGHTS)
 
 
 def _pattern(

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from layerswap_method.checkpoint.checkpoint import own_file
-from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.checkpoint.config import own_file, read_document, text_part
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.output import TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe

@@ -300,8 +300,8 @@ def test_an_index_that_is_wrong(damage, parts, sharded):
     assert all(part in caught.value.message for part in parts), caught.value.message
 
 
-def test_links_lead_into_the_folder_or_the_hubs_cache(experts, tmp_path):
-    """H8: weights were read wherever a link led."""
+def test_weights_may_be_links_and_what_an_output_gets_a_copy_of_may_not(experts, tmp_path):
+    """Clusters keep weights elsewhere; any other file of this user could be behind a config."""
     source = experts("llama").base
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
     blobs.mkdir()
@@ -311,12 +311,16 @@ def test_links_lead_into_the_folder_or_the_hubs_cache(experts, tmp_path):
         (snapshot / file.name).symlink_to(f"../../blobs/{file.name}")
     assert read_checkpoint("hub", snapshot).shapes
     odd = shutil.copytree(source, tmp_path / "odd")
-    (odd / FILE).rename(odd / "weights")
-    (odd / FILE).symlink_to("weights")
-    assert read_checkpoint("inside", odd).shapes
     (odd / FILE).unlink()
     (odd / FILE).symlink_to(blobs / FILE)
-    with pytest.raises(InputError, match=f"odd: .*{FILE} is a link to .*blobs"):
+    assert read_checkpoint("odd", odd).shapes == read_checkpoint("hub", snapshot).shapes
+    shutil.copyfile(source / "config.json", odd / "own.json")
+    (odd / "config.json").unlink()
+    (odd / "config.json").symlink_to("own.json")
+    assert read_checkpoint("inside", odd).shapes
+    (odd / "config.json").unlink()
+    (odd / "config.json").symlink_to(blobs / "config.json")
+    with pytest.raises(InputError, match=r"odd: .*config\.json is a link to .*blobs"):
         read_checkpoint("odd", odd)
 
 

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices, resolve_backend
@@ -81,6 +82,36 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
         check_devices("vllm", EngineOptions(pipeline_parallel_size=2))
 
 
+@pytest.mark.parametrize(
+    ("devices", "jobs", "options", "said"),
+    [
+        (
+            1,
+            2,
+            {},
+            r"--jobs 2: .* 1 GPUs .*so that 2 engines .*0\.9 .*--jobs 1, .*utilization=0\.45 ",
+        ),
+        (1, 3, {"gpu_memory_utilization": 0.45}, r"3 engines would share .*utilization=0\.15 "),
+        (8, 3, {"tensor_parallel_size": 4}, r"8 GPUs for engines of 4, .*use --jobs 2, "),
+        (1, 2, {"gpu_memory_utilization": 0.45}, None),
+        (1, 1, {"gpu_memory_utilization": 1.0}, None),
+        (8, 8, {}, None),
+        (8, 2, {"tensor_parallel_size": 4}, None),
+    ],
+)
+def test_engines_that_share_a_gpu_share_its_memory(devices, jobs, options, said, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    check_devices("hf", EngineOptions(), jobs)
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    check_devices("vllm", EngineOptions(), jobs)
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    if said is None:
+        check_devices("vllm", EngineOptions(**options), jobs)
+    else:
+        with pytest.raises(InputError, match=said):
+            check_devices("vllm", EngineOptions(**options), jobs)
+
+
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
     plain = vllm_engine.engine_arguments(EngineOptions(), "bfloat16")
     assert plain["max_num_seqs"] is None
@@ -109,3 +140,25 @@ def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
 def test_what_counts_as_equal(second, now, mismatch):
     found = Baseline(CALM, second).mismatch(ProbeAnswers(*now))
     assert found is None if mismatch is None else mismatch in found
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_what_vllm_puts_in_the_place_of_torchs_operations_does_not_outlive_an_engine():
+    vllm_engine.prepare(EngineOptions(kv_cache_gib=1))
+    from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
+
+    numbers, products = torch.randn(3, 5), torch.backends.cuda.matmul
+    wanted, before = numbers.softmax(-1), products.fp32_precision
+    with pytest.MonkeyPatch.context() as patch, vllm_engine.torch_settings():
+        for name in ("CUBLAS_WORKSPACE_CONFIG", "VLLM_USE_AOT_COMPILE"):
+            patch.setenv(name, "")
+        patch.setenv("VLLM_BATCH_INVARIANT", "1")
+        init_batch_invariance()
+        assert products.fp32_precision == "ieee"
+        with pytest.raises(Exception):  # noqa: B017, PT011 - its kernels run on GPUs only
+            numbers.softmax(-1)
+    vllm_engine.clean_up()
+    assert torch.equal(numbers.softmax(-1), wanted)
+    assert products.fp32_precision == before

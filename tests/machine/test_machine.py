@@ -83,7 +83,7 @@ def test_large_files_are_read_once_for_all_runs_by_threads_that_show_how_far_the
     assert {(step.total, step.unit) for step in steps} == {(180_000_000, "bytes")}
     assert all(0 <= step.done <= step.total for step in steps)
     with cache.open("a") as opened:
-        opened.write('{"file": "cut sho')  # by a run that was killed
+        opened.write('\n{"file": "cut sho')  # by a run that was killed
     again = FileHashes(cache)
     assert again.unread_bytes(files) == 0
     assert again.of(files) == first

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.lora import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import check_device
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
@@ -290,3 +290,13 @@ def test_threads_are_those_that_were_asked_for(tmp_path):
         torch.set_num_threads(before)
     assert len(seen) > 20
     assert max(seen) == idle + 2
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch):
+    with pytest.raises(InputError, match=r"device cuda:x: torch knows no such device; write cpu"):
+        check_device("cuda:x")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    check_device("cuda:1")
+    with pytest.raises(InputError, match=r"device cuda:7: there are 2 GPUs, cuda:0 to cuda:1"):
+        check_device("cuda:7")

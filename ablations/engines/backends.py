@@ -97,10 +97,11 @@ def _check_shares(options: EngineOptions, jobs: int) -> None:
     engines = -(-jobs // max(1, devices // options.gpus))
     share = math.floor(100 * options.gpu_memory_utilization / engines) / 100
     if engines > 1 and engines * options.gpu_memory_utilization > 1:
+        machine = f"this machine has {devices} GPUs for engines of {options.gpus}"
+        each = f"each takes {options.gpu_memory_utilization:g} of its memory"
         raise InputError(
-            f"--jobs {jobs}: this machine has {devices} GPUs for engines of {options.gpus}, so that "
-            f"{engines} engines would share one, and each takes {options.gpu_memory_utilization:g} "
-            f"of its memory; use --jobs {max(1, devices // options.gpus)}, or add --set "
+            f"--jobs {jobs}: {machine}, so that {engines} engines would share one, and {each}; use "
+            f"--jobs {max(1, devices // options.gpus)}, or add --set "
             f"evaluate.options.gpu_memory_utilization={share:g} where the model fits that"
         )
 

@@ -59,7 +59,8 @@ def start_model(
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         kind = LayerSwapError if isinstance(error, RuntimeError) else InputError
-        raise kind(f"{model}: {backend} cannot load it: {error}") from error
+        why = vllm_engine.explain_start(error, Path(model), options) if backend == "vllm" else error
+        raise kind(f"{model}: {backend} cannot load it: {why}") from error
 
 
 def run_tasks(

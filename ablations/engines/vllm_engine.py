@@ -11,6 +11,7 @@ import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.engines.options import EngineOptions
@@ -96,6 +97,50 @@ def prepare(options: EngineOptions) -> None:
         # vLLM gives every worker a NUMA node of its own, and refuses to start with too few.
         if options.gpus > len(get_visible_memory_node()):
             os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+def explain_start(error: Exception, model: Path, options: EngineOptions) -> str:
+    """Return why an engine did not start; of one in another process with the GPU's memory.
+
+    vLLM says of that only that it failed, and to look above.
+    """
+    text = str(error)
+    if is_cpu_build() or "Engine core initialization failed" not in text:
+        return text
+    from vllm.platforms import current_platform
+    from vllm.utils.import_utils import import_pynvml
+
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    nvml = import_pynvml()
+    nvml.nvmlInit()  # does not take memory of the GPU, as CUDA would
+    try:
+        place = current_platform.device_id_to_physical_device_id(0)
+        memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(place))
+    finally:
+        nvml.nvmlShutdown()
+    why = memory_of_a_start(weights, memory.free, memory.total, options)
+    return f"the engine did not start: {why}"
+
+
+def memory_of_a_start(weights: int, free: int, total: int, options: EngineOptions) -> str:
+    """Return what the memory of its (first) GPU, in bytes, has to do with a start that failed."""
+    room = total * options.gpu_memory_utilization
+    weights = weights // options.gpus
+    if free < room:
+        what = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, and an engine takes "
+        what += f"{room / 1e9:.1f}"
+        how = "end what else runs there, or lower it"
+    elif weights > room:
+        what = f"its weights alone are {weights / 1e9:.1f} GB, and an engine has {room / 1e9:.1f}"
+        what += f" of {total / 1e9:.1f} GB"
+        how = "raise it, or let GPUs share every layer: tensor_parallel_size"
+    else:
+        free_gb, total_gb = free / 1e9, total / 1e9
+        return (
+            f"the cause is in the lines above; it has {free_gb:.1f} of {total_gb:.1f} GB free, and "
+            f"its weights are {weights / 1e9:.1f} GB"
+        )
+    return f"{what} (gpu_memory_utilization {options.gpu_memory_utilization:g}): {how}"
 
 
 def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
             1,
             2,
             {},
-            r"--jobs 2: .* 1 GPUs .*so that 2 engines .*0\.9 .*--jobs 1, .*utilization=0\.45 ",
+            r"--jobs 2: .* 1 GPUs .*2 engines .*0\.9 .*--jobs 1, .*tion=0\.45 ",
         ),
         (1, 3, {"gpu_memory_utilization": 0.45}, r"3 engines would share .*utilization=0\.15 "),
         (8, 3, {"tensor_parallel_size": 4}, r"8 GPUs for engines of 4, .*use --jobs 2, "),
@@ -110,6 +110,30 @@ def test_engines_that_share_a_gpu_share_its_memory(devices, jobs, options, said,
     else:
         with pytest.raises(InputError, match=said):
             check_devices("vllm", EngineOptions(**options), jobs)
+
+
+@pytest.mark.parametrize(
+    ("free", "total", "share", "said"),
+    [
+        (3.2, 85, 0.9, "3.2 of 85.0 GB are free, and an engine takes 76.5 (gpu_memory_utilization"),
+        (
+            16,
+            17,
+            0.9,
+            "its weights alone are 16.1 GB, and an engine has 15.3 of 17.0 GB (gpu_memory",
+        ),
+        (
+            80,
+            85,
+            0.9,
+            "the cause is in the lines above; it has 80.0 of 85.0 GB free, and its weights",
+        ),
+    ],
+)
+def test_a_start_that_failed_says_what_memory_there_was(free, total, share, said):
+    options = EngineOptions(gpu_memory_utilization=share)
+    found = vllm_engine.memory_of_a_start(int(16.1e9), int(free * 1e9), int(total * 1e9), options)
+    assert said in found
 
 
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):

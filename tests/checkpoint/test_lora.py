@@ -135,11 +135,12 @@ def test_tensors_that_are_no_change_are_refused(experts, tmp_path):
         ({}, "changes no tensor"),
         (lambda: file.write_bytes(b"not safetensors"), "is damaged"),
         (lambda: file.rename(file.with_suffix(".bin")), "No such file"),
-        (lambda: file.symlink_to(tmp_path / "elsewhere"), "is a link to"),
     ):
         damage() if callable(damage) else save_file(damage, file)
         with pytest.raises(InputError, match=part):
             merge_of_one(Model("model", experts("llama").base, file.parent))
+    file.symlink_to(tmp_path / "elsewhere")  # weights may be a link to another place
+    assert merge_of_one(Model("model", experts("llama").base, file.parent)).tensors
 
 
 def test_an_adapter_of_another_model_is_refused(experts, tmp_path):

@@ -17,6 +17,7 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.machine.progress import Step, show_step
+from ablations.models.load import refuse_code
 from ablations.scoring.observed import empty_notes, notes_on, task_notes
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.scores import mean_scores, read_samples, read_scores
@@ -39,14 +40,14 @@ def start_model(
 
     Raises:
         InputError: when the model or the backend is not what it should be.
-        LayerSwapError: when the engine fails to start.
+        LayerSwapError: when its files lack a tensor, or the engine fails to start.
     """
     from safetensors import SafetensorError
 
     model = str(model)
     show_step(Step(f"starting {backend} on {model}"))
     try:
-        with quietly():
+        with quietly(), refuse_code(model):
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 

@@ -18,6 +18,7 @@ from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
+from ablations.models.load import read_tokenizer
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
@@ -54,13 +55,11 @@ def measure_tasks(
         InputError: for tasks whose files or data are wrong.
         LayerSwapError: for data not on this machine, where the user has switched downloads off.
     """
-    from transformers import AutoTokenizer
-
     sizes: dict[str, TaskSize | str] = {}
     problems: list[LayerSwapError] = []
     with _offline() as was_offline:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            tokenizer = read_tokenizer(model)
             context = max_model_len or context_of(str(model))
         except (OSError, ValueError) as error:
             why = f"no tokenizer on this machine ({first_line(error)})"

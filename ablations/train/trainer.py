@@ -23,6 +23,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.machine.progress import Step, show_step
+from ablations.models.load import fill_adapter
 from ablations.train import fusion
 from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
 from ablations.train.folder import (
@@ -152,8 +153,10 @@ def train(
     start = base if resume is None or donor is None else resume
     try:
         model = prepare(load_base(start), config)
-    except InputError as error:
-        raise error if start == base else InputError(f"{error.message}; {_IF_DAMAGED}") from error
+    except LayerSwapError as error:
+        if start == base:
+            raise
+        raise type(error)(f"{error.message}; {_IF_DAMAGED}") from error
     fused = getattr(model, fusion.NAME, None)
     watch = _Watch(out, donor)
     callbacks: list[TrainerCallback] = [watch]
@@ -181,6 +184,10 @@ def train(
             trainer._load_from_checkpoint = lambda folder, *_: fused.load(Path(folder))
         elif start == resume:
             trainer._load_from_checkpoint = lambda *_: None
+        else:
+            trainer._load_from_checkpoint = lambda folder, *_: fill_adapter(
+                model, Path(folder), is_trainable=True
+            )
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except Exception as error:

@@ -130,12 +130,13 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         until = handle_stop_sequences(options.pop("until", None), eos=end)
         stop = [end] if self.think_end_token else until
         limit = options.pop("max_gen_toks")
-        context, mask = self.tok_batch_encode(
-            list(prompts), left_truncate_len=self.max_length - limit, truncation=self.truncation
-        )
+        room = self.max_length - limit
+        tokens = {"input_ids": [self.tok_encode(prompt)[-room:] for prompt in prompts]}
+        batch = self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
+        context = batch["input_ids"]
         rows = self._model_generate(
             context=context.to(self.device),
-            attention_mask=mask.to(self.device),
+            attention_mask=batch["attention_mask"].to(self.device),
             stop=stop,
             max_length=options.pop("max_length", context.shape[1] + limit),
             **options,

@@ -19,6 +19,7 @@ from ablations.engines.task_loading import load_tasks, raise_problems, task_erro
 from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
 from ablations.models.load import read_tokenizer
+from ablations.models.tokens import prompt_tokens
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
@@ -90,9 +91,9 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     lengths, limits = [], []
     for prompt, second in (request.args for request in task.instances):
         is_generated = not isinstance(second, str)
-        # Not verbose: too long a prompt is cut, and transformers would warn of errors.
-        tokens = tokenizer(prompt if is_generated else f"{prompt}{second}", verbose=False)
-        lengths.append(len(tokens["input_ids"]))
+        with quietly():  # too long a prompt is cut, and transformers would warn of errors
+            tokens = prompt_tokens(tokenizer, prompt if is_generated else f"{prompt}{second}")
+        lengths.append(len(tokens))
         limits.append(task_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
     if context is not None:
         # A limit that the user gives may take what the longest prompt leaves of the context.

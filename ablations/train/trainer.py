@@ -59,6 +59,8 @@ _FOREIGN = {
 }
 """Options that the Trainer has and a training file has not -> what to do instead."""
 
+_RENAMED = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+"""Options that newer transformers call ``activation_...``; of these names they warn."""
 
 _IF_DAMAGED = "if it is damaged, remove this folder, and the run goes on from the one before"
 
@@ -79,6 +81,10 @@ def _on_cpu() -> bool:
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
+    for name in _RENAMED:
+        new = name.replace("gradient", "activation")
+        if name in options and hasattr(TrainingArguments, new):
+            options[new] = options.pop(name)
     world = processes().num_processes
     at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
     if at_once < 1 or config.batch_size % (at_once * world):
@@ -89,7 +95,6 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     if options.get("save_strategy", "steps") not in ("steps", "epoch"):
         raise InputError("trainer.save_strategy: write steps, or epoch to save at the end only")
     defaults = {
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "logging_steps": 10,
         "disable_tqdm": True,
         "run_name": out.name,

@@ -17,6 +17,9 @@ from tools.task_languages import Language, MbppProblems
 VERSION = 1.0
 """Version of the protocol: raised with every change that can change a score."""
 
+MGSM_VERSION = 1.1
+"""That of MGSM and MGSM-Rev2; 1.1: in a chat, exemplars are asked as items are."""
+
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
 
@@ -43,17 +46,21 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
         strict = {"function": "regex", "regex_pattern": answer_pattern(*words.phrases)}
         flexible = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
         data = _data(benchmark, {code: words.config})
+        data["dataset_kwargs"]["before_question"] = words.question
+        data["dataset_kwargs"]["before_solution"] = f"{words.answer}{words.delimiter}"
         if benchmark == "mgsm_rev2":
             data["dataset_kwargs"]["exemplars"] = HUB_IDS["mgsm"]
         yield {
             **_head(benchmark, code, language, template="mgsm"),
             **data,
             "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
+            "target_delimiter": words.delimiter,
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": [
                 _filter("strict-match", strict),
                 _filter("flexible-extract", flexible),
             ],
+            "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
         }
 
 

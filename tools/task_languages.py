@@ -32,6 +32,11 @@ class MgsmWords(Frozen):
     """Stands before the final number of a solution; several where solutions differ in it."""
 
     @property
+    def delimiter(self) -> str:
+        """What is between `answer` and a solution: a full-width colon brings its own space."""
+        return "" if self.answer.endswith("：") else " "
+
+    @property
     def phrases(self) -> tuple[str, ...]:
         """Every phrase, the usual one first."""
         return (self.phrase,) if isinstance(self.phrase, str) else self.phrase

@@ -9,6 +9,8 @@ from vLLM; the tests named show each case:
 - For log-likelihoods lm-eval keeps two tokens more of a long prompt on HF than on vLLM; here both
   keep vLLM's number (`test_outcomes`).
 - Answers are stored as they arrive (`test_answers`); lm-eval has those of vLLM when all are there.
+- Prompts become tokens as texts do in training (`test_tokens`). lm-eval puts an EOS behind a prompt
+  where the tokenizer adds one, and decides for a batch on HF by its first prompt.
 - A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
   what else is sent (`test_answers`). HF draws whole batches, from torch's seed.
 """
@@ -22,6 +24,7 @@ from typing import Any, cast
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
 from ablations.machine.progress import Step, show_step
+from ablations.models.tokens import prompt_tokens
 from ablations.scoring.observed import Outcome
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
@@ -66,7 +69,7 @@ class Answering:
 
     max_length: int
     max_gen_toks: int
-    tok_encode: Callable[..., Any]
+    tokenizer: Any
     cache_hook: Any
     _left: Sequence[Question]
     _new: dict[str, Answer]
@@ -95,6 +98,16 @@ class Answering:
         ]
         answers = self._answer(questions, self._score_texts)
         return [cast(tuple[float, bool], answer.response) for answer in answers]
+
+    def tok_encode(
+        self, string: str | Sequence[str], add_special_tokens: bool | None = None
+    ) -> Any:
+        """Return the tokens of a prompt, as training has them; of each of several in a list."""
+        if not isinstance(string, str):
+            return [self.tok_encode(text, add_special_tokens) for text in string]
+        if add_special_tokens is None:
+            return prompt_tokens(self.tokenizer, string)
+        return self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
 
     _generate: Callable[[Sequence[Question]], None]
     """Generates answers, and hands each to `_keep`."""

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from ablations.models.load import read_tokenizer
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, first_line
 
@@ -104,9 +105,7 @@ def _thinking(protocol: Protocol) -> dict[str, bool]:
 
 @lru_cache(64)
 def _tokenizer(folder: Path) -> Any:
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(folder)
+        return read_tokenizer(folder)
     except (OSError, ValueError, KeyError) as error:
         raise InputError(f"{folder}: its tokenizer cannot be read: {first_line(error)}") from error

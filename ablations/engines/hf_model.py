@@ -32,6 +32,7 @@ from transformers import GenerationConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
+from ablations.models.load import check_complete, load_adapter
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.loading import fill_tensors
 
@@ -49,17 +50,23 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         """Load a checkpoint, with an adapter of peft's on it if there is one."""
         super().__init__(
             pretrained=model,
-            peft=None if adapter is None else str(adapter),
             device="cuda" if torch.cuda.is_available() else "cpu",
             dtype=options.dtype,
             batch_size=options.batch_size,
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
+        if adapter is not None:
+            self._model = load_adapter(self.model, adapter)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         marks = {name: getattr(self.model.generation_config, name) for name in names}
         for each in [self.model, *([] if adapter is None else [self.model.get_base_model()])]:
             each.generation_config = GenerationConfig(**marks)
+
+    def _create_model(self, pretrained: str, **options: Any) -> None:
+        """Load the weights, where the files give all of them."""
+        check_complete(pretrained, self.AUTO_MODEL_CLASS)
+        super()._create_model(pretrained, **options)
 
     def check_names(self, names: Iterable[str]) -> None:
         """Check that every tensor has a parameter of its name, and no parameter is left over.
@@ -114,12 +121,13 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         until = handle_stop_sequences(options.pop("until", None), eos=end)
         stop = [end] if self.think_end_token else until
         limit = options.pop("max_gen_toks")
-        context, mask = self.tok_batch_encode(
-            list(prompts), left_truncate_len=self.max_length - limit, truncation=self.truncation
-        )
+        room = self.max_length - limit
+        tokens = {"input_ids": [self.tok_encode(prompt)[-room:] for prompt in prompts]}
+        batch = self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
+        context = batch["input_ids"]
         rows = self._model_generate(
             context=context.to(self.device),
-            attention_mask=mask.to(self.device),
+            attention_mask=batch["attention_mask"].to(self.device),
             stop=stop,
             max_length=options.pop("max_length", context.shape[1] + limit),
             **options,

@@ -21,6 +21,7 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
+from ablations.models.load import read_config, read_generation_config, read_tokenizer
 from ablations.scoring.records import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
@@ -328,19 +329,17 @@ def differences(one: Path, other: Path) -> list[str]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    from transformers import AutoConfig
-
-    return _active(AutoConfig.from_pretrained(folder).to_dict())
+    return _active(read_config(folder).to_dict())
 
 
 def _generation(folder: Path) -> dict[str, Any]:
     """Return the generation settings; where there is no file, engines take them from the config."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     if (folder / "generation_config.json").is_file():
-        settings = GenerationConfig.from_pretrained(folder)
+        settings = read_generation_config(folder)
     else:
-        settings = GenerationConfig.from_model_config(AutoConfig.from_pretrained(folder))
+        settings = GenerationConfig.from_model_config(read_config(folder))
     return _active(settings.to_dict())
 
 
@@ -354,9 +353,7 @@ def _active(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tokenizer(folder: Path) -> dict[str, Any]:
     """Return what decides how text becomes tokens, and which of them are special."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = read_tokenizer(folder)
     facts = {
         "class": type(tokenizer).__name__,
         "special tokens": {key: str(token) for key, token in tokenizer.special_tokens_map.items()},

@@ -17,7 +17,8 @@ from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.machine.progress import Step, show_step
-from ablations.scoring.observed import notes_on, task_notes
+from ablations.models.load import refuse_code
+from ablations.scoring.observed import empty_notes, notes_on, task_notes
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.scores import mean_scores, read_samples, read_scores
 from ablations.tasks.mbpp import code_isolation
@@ -39,14 +40,14 @@ def start_model(
 
     Raises:
         InputError: when the model or the backend is not what it should be.
-        LayerSwapError: when the engine fails to start.
+        LayerSwapError: when its files lack a tensor, or the engine fails to start.
     """
     from safetensors import SafetensorError
 
     model = str(model)
     show_step(Step(f"starting {backend} on {model}"))
     try:
-        with quietly():
+        with quietly(), refuse_code(model):
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 
@@ -103,11 +104,13 @@ def run_tasks(
             scores.append(read_scores(result, samples[-1], seed=request.seed, level=request.level))
             if repeat == 0:
                 raw, notes = result, tuple(notes_on(lm.outcomes))
+    all_samples = tuple(sample for part in samples for sample in part)
+    notes = (*notes, *empty_notes(all_samples))
     return Evaluation(
         model=str(folder),
         backend=backend,
         scores=mean_scores(scores, samples, request.level) if scores else (),
-        samples=tuple(sample for part in samples for sample in part),
+        samples=all_samples,
         task_versions={name: str(raw["versions"].get(name) or "") for name in raw["samples"]},
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),

@@ -8,11 +8,11 @@ from typing import Any
 
 from lm_eval.api.model import LM
 from lm_eval.models.huggingface import HFLM
-from transformers import AutoTokenizer
 
 from ablations.engines.answering import Answering, Question, task_limit
 from ablations.engines.answers import AnswerFile
 from ablations.engines.lm_eval_backend import run_tasks
+from ablations.models.load import read_tokenizer
 from ablations.scoring.observed import Outcome
 from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 
@@ -46,7 +46,7 @@ class _StoredModel(Answering, LM):  # type: ignore[misc]
     def __init__(self, folder: Path, is_chat: bool) -> None:
         super().__init__()
         self.tokenizer_name = str(folder)
-        self.tokenizer = AutoTokenizer.from_pretrained(folder) if is_chat else None
+        self.tokenizer = read_tokenizer(folder) if is_chat else None
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         raise _Unanswered

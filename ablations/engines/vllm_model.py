@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -10,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from lm_eval.models.utils import maybe_truncate, postprocess_generated_text
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
-from transformers import AutoConfig
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
 from ablations.engines.vllm_engine import clean_up, engine_arguments, torch_settings
+from ablations.models.load import check_complete, model_class, read_config
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix
+
+logger = logging.getLogger(__name__)
 
 _PART = 1024
 """Texts that are handed to the engine at once to be scored."""
@@ -29,7 +32,9 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
 
     def __init__(self, model: str, options: EngineOptions, **more: Any) -> None:
         """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
-        stored = getattr(AutoConfig.from_pretrained(model), "dtype", None)
+        config = read_config(model)
+        _check_weights(model, config)
+        stored = getattr(config, "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
         with ExitStack() as stack:
             stack.callback(clean_up)
@@ -119,3 +124,17 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
             for output in engine.step():
                 if output.finished:
                     yield places[output.request_id], output
+
+
+def _check_weights(model: str, config: Any) -> None:
+    """Check that the checkpoint is complete by transformers' class of it.
+
+    vLLM itself does not look: whatever it packs after loading counts as loaded, which is every
+    linear layer, and of a fused tensor one part is enough.
+    """
+    kind = model_class(config)
+    if kind is None or getattr(config, "quantization_config", None) is not None:
+        reason = "is quantised" if kind is not None else "has a class that transformers does not"
+        logger.warning("%s: %s, so it is not known whether its files are complete", model, reason)
+    else:
+        check_complete(model, kind)

@@ -18,6 +18,8 @@ from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import load_tasks, raise_problems, task_errors
 from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
+from ablations.models.load import read_tokenizer
+from ablations.models.tokens import prompt_tokens
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
@@ -54,13 +56,11 @@ def measure_tasks(
         InputError: for tasks whose files or data are wrong.
         LayerSwapError: for data not on this machine, where the user has switched downloads off.
     """
-    from transformers import AutoTokenizer
-
     sizes: dict[str, TaskSize | str] = {}
     problems: list[LayerSwapError] = []
     with _offline() as was_offline:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model)
+            tokenizer = read_tokenizer(model)
             context = max_model_len or context_of(str(model))
         except (OSError, ValueError) as error:
             why = f"no tokenizer on this machine ({first_line(error)})"
@@ -91,9 +91,9 @@ def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> Ta
     lengths, limits = [], []
     for prompt, second in (request.args for request in task.instances):
         is_generated = not isinstance(second, str)
-        # Not verbose: too long a prompt is cut, and transformers would warn of errors.
-        tokens = tokenizer(prompt if is_generated else f"{prompt}{second}", verbose=False)
-        lengths.append(len(tokens["input_ids"]))
+        with quietly():  # too long a prompt is cut, and transformers would warn of errors
+            tokens = prompt_tokens(tokenizer, prompt if is_generated else f"{prompt}{second}")
+        lengths.append(len(tokens))
         limits.append(task_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
     if context is not None:
         # A limit that the user gives may take what the longest prompt leaves of the context.

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ablations.models.find import Expert
+from ablations.models.load import read_config
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
@@ -87,9 +88,7 @@ def context_of(model: str) -> int | None:
     Raises:
         OSError: where there is no config to be read.
     """
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model).get_text_config()
+    config = read_config(model).get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     positions = next((number for number in stated if number is not None), None)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}

@@ -31,6 +31,9 @@ OBSERVED = {LANGUAGE_FIDELITY: True, TRUNCATED: False, PROMPT_TRUNCATED: False}
 TRUNCATION_NOTED = 0.02
 """Share of truncated answers above which a note says that the score is too low for it."""
 
+EMPTY_NOTED = 0.02
+"""Share of empty answers above which a note says how many there are."""
+
 
 Key = tuple[str, int]
 """Task and ``doc_id`` of an item."""
@@ -136,6 +139,26 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             )
 
 
+def empty_notes(samples: Iterable[Sample]) -> Iterator[str]:
+    """Yield notes on tasks of which many answers are empty: often their prompt is at fault."""
+    by_task: dict[str, dict[tuple[int, int], bool]] = {}
+    for sample in samples:
+        if all(isinstance(text, str) for text in sample.responses):
+            answers = by_task.setdefault(sample.task, {})
+            answers[sample.doc_id, sample.repeat] = is_empty(sample)
+    for task, answers in by_task.items():
+        if (empty := sum(answers.values())) > EMPTY_NOTED * len(answers):
+            yield (
+                f"{task}: {empty} of {len(answers)} answers are empty; compare its prompts in the "
+                "folder of answers with those that the model was trained on"
+            )
+
+
+def is_empty(sample: Sample) -> bool:
+    """Return whether nothing but white space was generated for an item."""
+    return not any(str(text).strip() for text in sample.responses)
+
+
 def join_notes(notes: Iterable[str]) -> list[str]:
     """Return `notes` with those that say the same of several tasks as one, each once, in order."""
     tasks: dict[str, dict[str, None]] = {}
@@ -174,17 +197,19 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
     answers = [text for sample in samples for text in sample.answers]
     if not samples or not all(isinstance(text, str) for text in (*responses, *answers)):
         return None
-    if not any(str(text).strip() for text in responses):
-        return f"all {len(samples)} answers are empty"
+    empty = sum(map(is_empty, samples))
+    if empty == len(samples):
+        return f"all {empty} answers are empty"
     if spaced := sum(map(_differs_by_space, samples)):
         return (
             f"{spaced} of {len(samples)} answers differ from their targets only in white space and "
             "count as wrong; add the filter remove_whitespace to the task"
         )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
+        among = f", of which {empty} are empty" if empty else ""
         return (
-            f"the filter {filter_name} finds no answer in any of the {len(samples)} responses "
-            f"(it gives {shorten(repr(answers[0]), 60)} for all of them)"
+            f"the filter {filter_name} finds no answer in any of the {len(samples)} responses"
+            f"{among} (it gives {shorten(repr(answers[0]), 60)} for all of them)"
         )
     return None
 

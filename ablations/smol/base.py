@@ -17,6 +17,7 @@ from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage
 from ablations.models.find import find_model
+from ablations.models.load import load_model, read_tokenizer
 from ablations.pocket.task_files import write_rows
 from layerswap_method.errors import InputError, describe_error
 
@@ -113,14 +114,10 @@ def find_gguf(reason: str = "") -> Path:
 
 def _copy(source: Path, folder: Path, **options: Any) -> None:
     """Write the model and tokenizer that transformers reads from `source` to `folder`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
     show_step(Step(f"reading {source.name}"))
-    model = AutoModelForCausalLM.from_pretrained(
-        source, dtype="float32", local_files_only=True, **options
-    )
+    model = load_model(source, dtype="float32", local_files_only=True, **options)
     options.pop("use_safetensors", None)
-    tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=True, **options)
+    tokenizer = read_tokenizer(source, local_files_only=True, **options)
     # transformers takes the model of a GGUF file for a quantised one, which it is no longer.
     model.hf_quantizer = None
     model.is_quantized = False
@@ -152,10 +149,7 @@ def write_replay(folder: Path, base: Path) -> None:
 
     It answers greedily; the rows are ``en.jsonl`` in `folder`.
     """
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(base)
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    model, tokenizer = load_model(base), read_tokenizer(base)
     rows = []
     for prompt in (text.format(topic) for text in _OPENINGS for topic in _TOPICS.split(", ")):
         given = tokenizer(prompt, return_tensors="pt")

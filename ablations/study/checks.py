@@ -183,6 +183,6 @@ def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell
     chatty = [n for n, expert in experts.items() if n != base and has_template(expert.folder)]
     if chatty and not study.evaluate.apply_chat_template:
         yield (
-            f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}: "
-            "for models that were trained on chats set evaluate.apply_chat_template: true"
+            f"no prompt is written with a chat template, and there is one in {', '.join(chatty)}; "
+            "evaluate.apply_chat_template: true writes prompts with it"
         )

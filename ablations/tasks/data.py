@@ -78,13 +78,17 @@ def load_mgsm(
     *,
     hub_id: str,
     configs: Mapping[str, str],
+    before_question: str,
+    before_solution: str,
     exemplars: str | None = None,
     data_dir: Path | str | None = None,
     **_metadata: Any,
 ) -> dict[str, Dataset]:
-    """Return the splits ``train`` (whole exemplars) and ``test`` of MGSM or MGSM-Rev2.
+    """Return the splits ``train`` (exemplars) and ``test`` of MGSM or MGSM-Rev2.
 
-    `exemplars` is the hub id of MGSM for MGSM-Rev2, which has corrected questions and no exemplars.
+    Only exemplars have native words in the data: `before_question` and `before_solution`, which are
+    taken off, so that one template asks exemplars and items. `exemplars` is the hub id of MGSM for
+    MGSM-Rev2, which has corrected questions and no exemplars.
     """
     ((language, config),) = configs.items()
     train = read_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
@@ -94,23 +98,30 @@ def load_mgsm(
         numbers = [row.pop(name) for name in source.optional if name in row] or [None]
         answer = {"question": row["question"].strip(), "answer_number": numbers[0]}
         row |= dict.fromkeys(MGSM.columns) | answer
+    words = {"question": before_question, "answer": before_solution}
+    problems = [
+        f"item {index}: an exemplar whose {name} does not begin with {before!r}"
+        for index, row in enumerate(train)
+        for name, before in words.items()
+        if not str(row[name] or "").startswith(before)
+    ]
+    if len(train) < MGSM_EXEMPLARS:
+        problems.append(f"{len(train)} exemplars; needed are {MGSM_EXEMPLARS}")
+    for row in train if not problems else ():
+        row |= {name: row[name].removeprefix(before) for name, before in words.items()}
     return {
-        "train": _mgsm_dataset(f"mgsm {language} (train)", train, are_exemplars=True),
-        "test": _mgsm_dataset(f"{source.benchmark} {language} (test)", test, are_exemplars=False),
+        "train": _mgsm_dataset(f"mgsm {language} (train)", train, problems),
+        "test": _mgsm_dataset(f"{source.benchmark} {language} (test)", test),
     }
 
 
-def _mgsm_dataset(where: str, rows: list[Row], *, are_exemplars: bool) -> Dataset:
-    problems = []
+def _mgsm_dataset(where: str, rows: list[Row], problems: Sequence[str] = ()) -> Dataset:
+    problems = list(problems)
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
             problems.append(f"item {index}: answer_number {row['answer_number']!r} is not a number")
-        elif are_exemplars and not row["answer"]:
-            problems.append(f"item {index}: an exemplar without `answer`")
         else:  # the hub has 2125 where files may have "2,125"
             row["answer_number"] = f"{number:f}"
-    if are_exemplars and len(rows) < MGSM_EXEMPLARS:
-        problems.append(f"{len(rows)} exemplars; needed are {MGSM_EXEMPLARS}")
     return make_dataset(where, rows, problems)
 
 

@@ -233,10 +233,11 @@ class TrainConfig(Frozen):
 
     @model_validator(mode="after")
     def _fits(self) -> TrainConfig:
-        if isinstance(self.regime, Prefix) and self.trainer.get("gradient_checkpointing"):
-            raise ValueError(
-                "trainer.gradient_checkpointing: peft's prefix tuning cannot do it; set it to false"
-            )
+        for name in ("gradient_checkpointing", "activation_checkpointing"):
+            if isinstance(self.regime, Prefix) and self.trainer.get(name):
+                raise ValueError(
+                    f"trainer.{name}: peft's prefix tuning cannot do it; set it to false"
+                )
         if self.lora and not isinstance(self.regime, Lora):
             raise ValueError(f"lora: is for regime: lora, and the regime is {self.regime.kind}")
         why: str | None = f"the regime is {self.regime.kind}"

@@ -21,6 +21,7 @@ from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, show_step, track
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from ablations.models.find import Expert, find_model
+from ablations.models.tokens import prompt_tokens
 from ablations.train.folder import read_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.rows import read_texts
@@ -126,9 +127,7 @@ def hidden_states(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = model.to(device).eval()
     for text in track(f"reading texts with {name}", texts, "texts"):
-        # A rendered chat begins with the token that the tokenizer would put in front by itself.
-        is_bare = not text.startswith(tokenizer.bos_token or "\0")
-        ids = tokenizer(text, add_special_tokens=is_bare)["input_ids"][:TOKENS]
+        ids = prompt_tokens(tokenizer, text)[:TOKENS]
         with torch.no_grad():
             # peft hands the prefix to the model as a cache, which it must be allowed to have.
             output = model(input_ids=torch.tensor([ids], device=device), output_hidden_states=True)

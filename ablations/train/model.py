@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from ablations.models.find import find_model
+from ablations.models.load import load_adapter, load_model, read_tokenizer
 from ablations.train.config import AdapterFusion, Disjoint, FrozenLayers, Full, Prefix, TrainConfig
 from ablations.train.decoder import decoder_of
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
@@ -73,24 +74,19 @@ def lora_config(config: TrainConfig) -> LoraConfig:
 def load_base(folder: Path) -> Any:
     """Return the model in `folder` with float32 weights, all of them trained."""
     from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            folder, dtype="float32", use_safetensors=True, local_files_only=True
-        )
+        return load_model(folder, dtype="float32", use_safetensors=True, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot be loaded: {describe_error(error)}") from error
 
 
 def load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer in `folder`."""
-    from transformers import AutoTokenizer
-
     try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+        return read_tokenizer(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: cannot load its tokenizer: {describe_error(error)}") from error
 
@@ -146,10 +142,8 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     if fusion.is_fusion(adapter):
         fusion.load(model, adapter)
         return model
-    from peft import PeftModel
-
     try:
-        return PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
+        return load_adapter(model, adapter)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise InputError(
             f"{adapter}: does not fit {model.name_or_path}; it was trained on another base, or is "

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ablations.models.tokens import following_tokens, prompt_tokens
 from ablations.train.config import Source, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
 
@@ -307,17 +308,14 @@ def _tokenize(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig)
     parts = split_row(row, tokenizer, config)
     ids: list[int] = []
     labels: list[int] = []
-    for text, is_learned in parts:
-        part = tokenizer(text, add_special_tokens=False)["input_ids"]
+    for place, (text, is_learned) in enumerate(parts):
+        part = (following_tokens if place else prompt_tokens)(tokenizer, text)
         ids += part
         labels += part if is_learned else [IGNORED] * len(part)
-    if config.template == "plain":
-        bos, eos = tokenizer.bos_token_id, tokenizer.eos_token_id
-        if bos is not None and tokenizer("a")["input_ids"][:1] == [bos]:
-            ids, labels = [bos, *ids], [IGNORED, *labels]
-        if eos is not None:
-            ids.append(eos)
-            labels.append(eos if parts and parts[-1][1] else IGNORED)
+    eos = tokenizer.eos_token_id
+    if config.template == "plain" and eos is not None:
+        ids.append(eos)
+        labels.append(eos if parts and parts[-1][1] else IGNORED)
     if labels:
         labels[0] = IGNORED  # nothing stands before it to predict it from
     return {"input_ids": ids, "labels": labels}

@@ -23,6 +23,7 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.machine.progress import Step, show_step
+from ablations.models.load import fill_adapter
 from ablations.train import fusion
 from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
 from ablations.train.folder import (
@@ -58,6 +59,8 @@ _FOREIGN = {
 }
 """Options that the Trainer has and a training file has not -> what to do instead."""
 
+_RENAMED = ("gradient_checkpointing", "gradient_checkpointing_kwargs")
+"""Options that newer transformers call ``activation_...``; of these names they warn."""
 
 _IF_DAMAGED = "if it is damaged, remove this folder, and the run goes on from the one before"
 
@@ -78,6 +81,10 @@ def _on_cpu() -> bool:
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
+    for name in _RENAMED:
+        new = name.replace("gradient", "activation")
+        if name in options and hasattr(TrainingArguments, new):
+            options[new] = options.pop(name)
     world = processes().num_processes
     at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
     if at_once < 1 or config.batch_size % (at_once * world):
@@ -88,7 +95,6 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     if options.get("save_strategy", "steps") not in ("steps", "epoch"):
         raise InputError("trainer.save_strategy: write steps, or epoch to save at the end only")
     defaults = {
-        "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "logging_steps": 10,
         "disable_tqdm": True,
         "run_name": out.name,
@@ -152,8 +158,10 @@ def train(
     start = base if resume is None or donor is None else resume
     try:
         model = prepare(load_base(start), config)
-    except InputError as error:
-        raise error if start == base else InputError(f"{error.message}; {_IF_DAMAGED}") from error
+    except LayerSwapError as error:
+        if start == base:
+            raise
+        raise type(error)(f"{error.message}; {_IF_DAMAGED}") from error
     fused = getattr(model, fusion.NAME, None)
     watch = _Watch(out, donor)
     callbacks: list[TrainerCallback] = [watch]
@@ -181,6 +189,10 @@ def train(
             trainer._load_from_checkpoint = lambda folder, *_: fused.load(Path(folder))
         elif start == resume:
             trainer._load_from_checkpoint = lambda *_: None
+        else:
+            trainer._load_from_checkpoint = lambda folder, *_: fill_adapter(
+                model, Path(folder), is_trainable=True
+            )
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except Exception as error:

@@ -104,7 +104,9 @@ def test_a_stop_string_ends_an_answer(whole):
 
 
 def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly):
-    assert whole.notes == ()
+    # What this random model says begins with a stop string now and then.
+    (empty,) = whole.notes
+    assert empty.startswith("words_stop: 2 of 24 answers are empty")
     assert whole.score("words_generate", "prompt_truncated").value == 0
     assert short.score("words_generate", "prompt_truncated").value == 1
     assert "24 of 24 prompts (up to 20 tokens) do not fit the context of 12" in short.notes[0]

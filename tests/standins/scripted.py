@@ -22,11 +22,18 @@ Say = Callable[[str, Mapping[str, Any]], str]
 """Task name and item → the text of the answer, or the letter of the choice."""
 
 
-def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
-    """Evaluate a model that answers with `say`."""
+def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options):
+    """Evaluate a model that answers with `say`; `folder` has its tokenizer, for a chat template."""
     from lm_eval.api.model import LM
+    from lm_eval.models.huggingface import HFLM
+    from transformers import AutoTokenizer
 
     class Scripted(LM):  # type: ignore[misc]
+        tokenizer = None if folder is None else AutoTokenizer.from_pretrained(folder)
+        tokenizer_name = "scripted"
+        chat_template = HFLM.chat_template
+        apply_chat_template = HFLM.apply_chat_template
+
         def generate_until(self, requests):
             return [say(request.task_name, request.doc) for request in requests]
 
@@ -45,7 +52,7 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, **options):
     request = EvaluationRequest(
         tasks=tasks, include_path=include_path, data_dir=data_dir, **options
     )
-    return run_tasks(Scripted(), request, None, "hf")
+    return run_tasks(Scripted(), request, folder, "hf")
 
 
 def gold(task, item):

@@ -127,5 +127,7 @@ def test_models_with_a_chat_template_are_noted_where_no_prompt_has_it(plan, own)
         notes = [note for note in plan(own).notes if "written with a chat template" in note]
         assert len(notes) == 1
         assert "there is one in math" in notes[0]
+        # It recommends nothing: no trial has shown which of the two scores higher.
+        assert notes[0].endswith("; evaluate.apply_chat_template: true writes prompts with it")
     chat = {"tasks": ["words"], "apply_chat_template": True}
     assert not any("chat template" in note for note in plan(own, evaluate=chat).notes)

@@ -7,19 +7,25 @@ import pytest
 from ablations.tasks.data import DataAway, load_belebele, load_flores, load_mgsm, load_mmlu
 from ablations.tasks.mbpp import load_mbpp
 from layerswap_method.errors import InputError
-from tests.standins.scripted import DATA, read_jsonl, write_jsonl
+from tests.standins.scripted import DATA, TABLE, read_jsonl, write_jsonl
 
 
 def _load_mbpp(**how):
     return load_mbpp(split="train", column="text_jpn", **how)
 
 
+def _load_mgsm(**how):
+    words = TABLE["sw"].mgsm
+    before = f"{words.answer}{words.delimiter}"
+    return load_mgsm(before_question=words.question, before_solution=before, **how)
+
+
 def _load_rev2(**how):
-    return load_mgsm(exemplars="nobody/exemplars", **how)
+    return _load_mgsm(exemplars="nobody/exemplars", **how)
 
 
 LOADERS = {
-    **{"mgsm": load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores},
+    **{"mgsm": _load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores},
     **{"mbpp": _load_mbpp, "mgsm_rev2": _load_rev2},
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
@@ -127,7 +133,8 @@ def text(content):
             ["6 problems", "row 4: no column 'flores_passage'", "and 2 more"],
         ),
         ("mgsm/sw_test.jsonl", put(2, answer_number="many"), ["mgsm sw (test)", "item 2: answer"]),
-        ("mgsm/sw_train.jsonl", put(3, answer=None), ["(train)", "item 3: an exemplar without"]),
+        ("mgsm/sw_train.jsonl", put(3, answer=None), ["(train)", "item 3: an exemplar whose ans"]),
+        ("mgsm/sw_train.jsonl", put(3, question="Ngapi?"), ["question does not begin with 'Swali"]),
         ("mgsm/sw_train.jsonl", cut(7), ["7 exemplars; needed are 8"]),
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),

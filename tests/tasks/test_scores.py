@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from ablations.scoring.observed import zero_reasons
 from ablations.scoring.records import Evaluation
 from ablations.tasks.catalog import SHIPPED_TASKS
 from tests.standins.scripted import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PROMPTS = Path(__file__).parent / "prompts"
-SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5}
+SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5, "mbpp": 0}
 METRICS = {
     "mgsm": {("exact_match", "strict-match"), ("exact_match", "flexible-extract")},
     "flores": {("bleu", "stripped"), ("chrf++", "stripped")},
@@ -33,9 +34,9 @@ def right():
     return ask(gold, task_names(*OURS))
 
 
-def check_prompt(evaluation, task):
+def check_prompt(evaluation, task, form=""):
     prompt = evaluation.samples_of(task)[0].prompts[0]
-    path = PROMPTS / f"{task}.txt"
+    path = PROMPTS / f"{task}{form}.txt"
     if os.environ.get("LAYERSWAP_WRITE_PROMPTS") == "1":
         path.write_text(prompt, encoding="utf-8")
     assert prompt == path.read_text(encoding="utf-8")
@@ -64,6 +65,21 @@ def test_wrong_and_empty_answers_score_zero(answer):
     assert scores == dict.fromkeys(scores, 0.0)
 
 
+@pytest.mark.parametrize("first", [gold, lambda *_: "no number"])
+def test_empty_answers_are_counted(first):
+    def say(task, item):
+        return first(task, item) if item["answer_number"] == "32" else " "
+
+    evaluation = ask(say, ("layerswap_mgsm_sw",))
+    (note,) = (note for note in evaluation.notes if "empty" in note)
+    assert note.startswith("layerswap_mgsm_sw: 3 of 4 answers are empty; compare its prompts")
+    reasons = zero_reasons(evaluation)
+    assert bool(reasons) is (first is not gold)
+    for name in reasons:
+        told = f"the filter {name} finds no answer in any of the 4 responses, of which 3 are empty"
+        assert reasons[name].startswith(told)
+
+
 @pytest.mark.parametrize("task", task_names(*OURS))
 def test_the_prompt_is_the_one_on_file_and_ends_where_the_answer_begins(right, task):
     check_prompt(right, task)
@@ -80,8 +96,8 @@ def test_the_prompt_is_the_one_on_file_and_ends_where_the_answer_begins(right, t
 
 
 def test_no_prompt_on_file_is_of_another_task():
-    ours = {f"{task}.txt" for task in task_names(*OURS)}
-    assert {path.name for path in PROMPTS.iterdir() if "mbpp" not in path.name} == ours
+    ours = {f"{task}{form}.txt" for task in task_names(*OURS, "mbpp") for form in ("", ".chat")}
+    assert {path.name for path in PROMPTS.iterdir()} == ours
 
 
 def test_belebele_skips_the_item_and_keeps_the_order(right):

@@ -1,0 +1,158 @@
+"""The one door to the `from_pretrained` of transformers and peft.
+
+No code that comes with a model runs here: without `trust_remote_code` transformers asks on the
+terminal, and a "y" of `yes | ...` is an answer. And no weights are made up: where a checkpoint or
+an adapter lacks a tensor, the libraries warn and take random numbers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.checkpoint.checkpoint import is_head, name_list
+from layerswap_method.errors import InputError, LayerSwapError
+
+
+def read_config(model: str | Path) -> Any:
+    """Return the config of a model, as transformers reads it.
+
+    Raises:
+        InputError: where it names code of its own.
+        OSError: where there is none, or it cannot be read; or ValueError.
+    """
+    from transformers import AutoConfig
+
+    with refuse_code(model):
+        return AutoConfig.from_pretrained(model, trust_remote_code=False)
+
+
+def read_tokenizer(model: str | Path, **options: Any) -> Any:
+    """Return the tokenizer of a model; for errors see `read_config`."""
+    from transformers import AutoTokenizer
+
+    with refuse_code(model):
+        return AutoTokenizer.from_pretrained(model, trust_remote_code=False, **options)
+
+
+def read_generation_config(folder: Path) -> Any:
+    """Return the generation settings in `folder`, which are no code; see `read_config`."""
+    from transformers import GenerationConfig
+
+    return GenerationConfig.from_pretrained(folder)
+
+
+def load_model(model: str | Path, **options: Any) -> Any:
+    """Return a model of text with its weights, all of which its files give.
+
+    Raises:
+        LayerSwapError: where a tensor is missing.
+        InputError: where the model names code of its own.
+        OSError: where it cannot be loaded; or ValueError, KeyError, RuntimeError, SafetensorError.
+    """
+    from transformers import AutoModelForCausalLM
+
+    return _load(AutoModelForCausalLM, model, **options)
+
+
+def check_complete(model: str | Path, kind: Any) -> None:
+    """Check that a checkpoint gives every parameter of its model, tied ones aside.
+
+    Its tensors are loaded onto no device: their names and shapes count, and nothing is read.
+
+    Args:
+        model: a folder, or the hub id of a model in the local cache.
+        kind: class of transformers by which it is loaded.
+
+    Raises:
+        LayerSwapError: where a tensor is missing; else as `load_model`.
+    """
+    _load(kind, model, device_map="meta")
+
+
+def model_class(config: Any) -> Any:
+    """Return transformers' class of the architecture in a config; None where it has none."""
+    import transformers
+
+    return getattr(transformers, (config.architectures or [""])[0], None)
+
+
+def load_adapter(model: Any, adapter: Path) -> Any:
+    """Return `model` with an adapter of peft's on top, all of whose weights its file gives.
+
+    Raises:
+        LayerSwapError: where a tensor is missing.
+        OSError: where it cannot be loaded; or ValueError, KeyError, RuntimeError.
+    """
+    return _with_adapter(model, adapter)
+
+
+def fill_adapter(model: Any, adapter: Path, **options: Any) -> None:
+    """Set the adapter of a peft model to the values in `adapter`; for errors see `load_adapter`."""
+    result = model.load_adapter(str(adapter), "default", local_files_only=True, **options)
+    _refuse_missing(adapter, [name.replace(".default", "") for name in result.missing_keys])
+
+
+def check_adapter(model: Path, adapter: Path) -> None:
+    """Check that a LoRA gives every weight that its config promises. Reads no weights.
+
+    Raises:
+        LayerSwapError: where a tensor is missing; else as `load_adapter` and `load_model`.
+    """
+    from transformers import AutoModelForCausalLM
+
+    kind = model_class(read_config(model)) or AutoModelForCausalLM
+    _with_adapter(_load(kind, model, device_map="meta"), adapter, low_cpu_mem_usage=True)
+
+
+@contextmanager
+def refuse_code(model: str | Path) -> Iterator[None]:
+    """Say in our words that a model needs code of its own; transformers advises to run it."""
+    try:
+        yield
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise InputError(
+            f"{model}: its files name Python code of its own (auto_map), which is never run here; "
+            "use a model whose class transformers has"
+        ) from error
+
+
+def _load(kind: Any, model: str | Path, **options: Any) -> Any:
+    from transformers.utils import logging
+
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is missing is ours to say
+    try:
+        with refuse_code(model):
+            loaded, info = kind.from_pretrained(
+                model, trust_remote_code=False, output_loading_info=True, **options
+            )
+    finally:
+        logging.set_verbosity(level)
+    _refuse_missing(model, info["missing_keys"])
+    return loaded
+
+
+def _with_adapter(model: Any, adapter: Path, **options: Any) -> Any:
+    from peft import PeftModel
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
+        whole = PeftModel.from_pretrained(model, str(adapter), local_files_only=True, **options)
+    fill_adapter(whole, adapter, **options)  # it alone says what is missing
+    return whole
+
+
+def _refuse_missing(where: str | Path, names: Collection[str]) -> None:
+    if names:
+        has_head = any(is_head(name) for name in names)
+        tied = ", or with tie_word_embeddings: true in config.json, if its head is tied"
+        raise LayerSwapError(
+            f"{where}: its files lack {name_list(sorted(names))}, in whose place random numbers "
+            f"would be evaluated or trained; save it again as a whole{tied if has_head else ''}"
+        )

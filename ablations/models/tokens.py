@@ -1,0 +1,32 @@
+"""How a text becomes tokens, for training and for evaluation alike.
+
+Where a tokenizer puts a token before a text by itself (BOS, as Llama's does) and the text does not
+begin with it, that token stands first. So a chat whose template writes no BOS has one where the
+tokenizer adds it: lm-eval does so, and peers' scores are made that way. What a tokenizer puts
+*behind* a text, an EOS, is left out: it would end a prompt before its answer.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+
+def prompt_tokens(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text from its beginning on."""
+    first = _first_tokens(tokenizer)
+    is_written = first and text.startswith(tokenizer.convert_ids_to_tokens(first[:1])[0])
+    return [*([] if is_written else first), *following_tokens(tokenizer, text)]
+
+
+def following_tokens(tokenizer: Any, text: str) -> list[int]:
+    """Return the tokens of a text that follows another."""
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@lru_cache(8)
+def _first_tokens(tokenizer: Any) -> list[int]:
+    """Return what a tokenizer puts before a text by itself."""
+    bare, whole = following_tokens(tokenizer, "a"), list(tokenizer("a")["input_ids"])
+    starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
+    return whole[: next(starts, 0)]

@@ -1,0 +1,153 @@
+"""A conversation is the same tokens in training and in evaluation, whatever the tokenizer adds."""
+
+import itertools
+
+import pytest
+from lm_eval.api.instance import Instance
+from tokenizers.processors import TemplateProcessing
+
+from ablations.engines.chat import set_protocol
+from ablations.engines.hf_model import HfModel
+from ablations.engines.lm_eval_backend import start_model
+from ablations.models.tokens import prompt_tokens
+from ablations.scoring.protocol import Protocol
+from ablations.train.config import read_config
+from ablations.train.model import load_tokenizer
+from ablations.train.rows import IGNORED, collate, encode
+from tests.engines.backends import BACKENDS
+from tests.standins.talkers import WORDS, write_model
+from tests.standins.tasks import write_rows, write_task
+from tests.standins.worlds import OPTIONS
+from tests.train.conftest import run, write_config, write_jsonl
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+TURNS = (
+    "{% for m in messages %}<{{ m.role }}> {{ m.content }} <end> {% endfor %}"
+    "{% if add_generation_prompt %}<assistant> {% endif %}"
+)
+TEMPLATES = {"plain": None, "without BOS": TURNS, "with BOS": "<bos> " + TURNS}
+ADDED = {"nothing": "$A", "BOS": "<bos> $A", "BOS and EOS": "<bos> $A <eos>"}
+CHAT = [{"role": "user", "content": "w1 w2 "}, {"role": "assistant", "content": "w3"}]
+
+
+def write_talker(folder, added, template):
+    """Write a model by what its tokenizer adds and its template writes; EOS is its padding."""
+    write_model(folder, words=[*WORDS, "<user>", "<assistant>", "<end>"])
+    tokenizer = load_tokenizer(folder)
+    ends = [(name, tokenizer.convert_tokens_to_ids(name)) for name in ("<bos>", "<eos>")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=ADDED[added], special_tokens=ends
+    )
+    tokenizer.pad_token = "<eos>"
+    tokenizer.chat_template = TEMPLATES[template]
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=itertools.product(ADDED, TEMPLATES), ids=" / ".join)
+def talker(request, tmp_path_factory):
+    """Return a model, what its tokenizer adds, and what its template writes."""
+    folder = tmp_path_factory.mktemp("models") / "talker"
+    return write_talker(folder, *request.param), *request.param
+
+
+def trained(folder, template, tmp_path, row=CHAT):
+    """Return the ids and labels of a row, as a batch that is padded."""
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"chat": row}])
+    form = "plain" if template == "plain" else "chat"
+    data = [{"path": str(rows), "messages": "chat"}]
+    config = read_config(str(write_config(tmp_path / "c.yml", folder, data, template=form)))
+    tokenizer = load_tokenizer(folder)
+    longer = [*row[:1], {"role": "assistant", "content": "w3 w4 w5"}]
+    return collate(encode([row, longer], tokenizer, config), tokenizer.pad_token_id)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_prompt_of_an_evaluation_is_how_a_row_begins(backend, talker, tmp_path):
+    folder, added, template = talker
+    batch = trained(folder, template, tmp_path)
+    model = start_model(folder, backend, OPTIONS)
+    try:
+        if template == "plain":
+            prompts = [CHAT[0]["content"], "w1 " * 7]
+        else:
+            set_protocol(model, Protocol(apply_chat_template=True), folder)
+            chats = [CHAT[:1], [{"role": "user", "content": "w1 " * 7}]]
+            prompts = [model.apply_chat_template(chat) for chat in chats]
+        tokens = model.tok_encode(prompts)
+        if backend == "hf":  # what the network itself is given, in one batch
+            assert given(model, prompts) == tokens
+    finally:
+        model.close()
+    row = batch["input_ids"][0].tolist()
+    assert row[: len(tokens[0])] == tokens[0]
+    first = model.tokenizer.decode(tokens[0][:1])
+    assert (first == "<bos>") is (added != "nothing" or template == "with BOS")
+    assert tokens[0].count(model.tokenizer.bos_token_id) == (first == "<bos>")
+    assert model.tokenizer.eos_token_id not in tokens[0]
+
+
+def given(model, prompts):
+    """Return the ids that the network gets of each prompt, without padding."""
+    rows = []
+
+    def keep(_module, _args, options):
+        if options["input_ids"].shape[1] > 1:
+            ids, mask = options["input_ids"], options["attention_mask"]
+            rows.extend(row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True))
+
+    hook = model.model.register_forward_pre_hook(keep, with_kwargs=True)
+    options = {"until": [], "do_sample": False, "max_gen_toks": 2}
+    requests = [
+        Instance("generate_until", {}, (prompt, options), 0, ("t", place, 1))
+        for place, prompt in enumerate(prompts)
+    ]
+    model.generate_until(requests)
+    hook.remove()
+    return sorted(rows, key=len)
+
+
+def test_the_end_of_an_answer_is_learned_where_it_is_the_padding_too(talker, tmp_path):
+    folder, _, template = talker
+    batch = trained(folder, template, tmp_path)
+    tokenizer = load_tokenizer(folder)
+    end = tokenizer.convert_tokens_to_ids("<eos>" if template == "plain" else "<end>")
+    for ids, labels, mask in zip(*(batch[name].tolist() for name in batch), strict=True):
+        length = sum(mask)
+        assert mask == [1] * length + [0] * (len(mask) - length)
+        assert (ids[length - 1], labels[length - 1]) == (end, end)
+        assert labels[length:] == [IGNORED] * (len(labels) - length)
+    assert batch["attention_mask"][0].sum() < len(batch["attention_mask"][0])
+
+
+def test_checkpoints_are_selected_on_the_tokens_of_training(tmp_path, monkeypatch):
+    folder = write_talker(tmp_path / "talker", "BOS", "without BOS")
+    tasks = tmp_path / "tasks"
+    write_task(tasks, "one", write_rows(tasks, [{"prompt": "w1 w2 ", "answer": "w3"}]))
+    rows = write_jsonl(tmp_path / "rows.jsonl", [{"chat": CHAT}] * 20)
+    data = [{"path": str(rows), "messages": "chat"}]
+    select = {"tasks": ["one"], "include_path": str(tasks), "backend": "hf"}
+    config = write_config(tmp_path / "c.yml", folder, data, template="chat", select=select)
+    contexts, generate = [], HfModel._model_generate
+
+    def spy(model, context, *arguments, **options):
+        contexts.append(context.tolist())
+        return generate(model, context, *arguments, **options)
+
+    monkeypatch.setattr(HfModel, "_model_generate", spy)
+    run(config, tmp_path / "out")
+    batch = trained(folder, "without BOS", tmp_path)
+    ids, labels = (batch[name][0].tolist() for name in ("input_ids", "labels"))
+    length = next(place for place, label in enumerate(labels) if label != IGNORED)
+    assert [ids[:length]] in contexts
+
+
+def test_a_text_that_follows_gets_nothing_in_front(talker):
+    folder, added, _ = talker
+    tokenizer = load_tokenizer(folder)
+    bos = [] if added == "nothing" else [tokenizer.bos_token_id]
+    assert prompt_tokens(tokenizer, "w1") == [
+        *bos,
+        *tokenizer("w1", add_special_tokens=False).input_ids,
+    ]
+    assert prompt_tokens(tokenizer, "<bos> w1").count(tokenizer.bos_token_id) == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
+import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -12,6 +15,7 @@ import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
@@ -23,15 +27,11 @@ PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
 HARMONIZE_FILE = "harmonize.json"
 """What `layerswap harmonize` did to a model, written next to its weights."""
 
+FILES = ".layerswap.json"
+"""The list of what was written into a folder, in the folder: only that is ever replaced."""
+
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 """Files that only a merge, or `layerswap harmonize`, leaves."""
-
-_RENEWED = (
-    *("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*.bin*"),
-    *("adapter_model*", "adapter_config.json", "chat_template*", "generation_config.json"),
-    *_MERGED,
-)
-"""Files of an earlier merge that would be taken for the new one's, and so must go."""
 
 TOKENIZER_FILES = (
     *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
@@ -39,6 +39,20 @@ TOKENIZER_FILES = (
     "additional_chat_templates",
 )
 """They go where the new merge has one of them, and stay where its models have no tokenizer."""
+
+_WEIGHTS = re.compile(
+    r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
+)
+_SETTINGS = (
+    *("adapter_config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"),
+    *_MERGED,
+)
+_TOKENS = (
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
+    *("added_tokens.json", "merges.txt", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"),
+)
+"""Exact names by which a model is loaded: of an earlier merge without a list, or of the user. They
+would be taken for the new merge's, which may have none of that name."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
@@ -54,12 +68,12 @@ def output_folder(out_path: str) -> Path:
     return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
 
 
-def check_output(out: Path, inputs: Iterable[Path]) -> None:
+def check_output(out: Path, inputs: Iterable[Path], listing: str = FILES) -> None:
     """Check that a merge may be written to `out`, and that it can be."""
     if problem := _place_problem(out, [path.resolve() for path in inputs]):
         raise InputError(f"{out}: {problem}; give another")
     held = sorted(path.name for path in out.glob("*"))
-    if held and not _is_merge(out):
+    if held and not _is_merge(out, listing):
         what = f"the folder has files that no merge has written ({', '.join(held[:3])})"
         raise InputError(f"{out}: {what}; give another folder, or empty it")
 
@@ -85,18 +99,49 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     return None
 
 
-def _is_merge(folder: Path) -> bool:
-    return any((folder / name).is_file() for name in _MERGED)
+def _is_merge(folder: Path, listing: str) -> bool:
+    return any((folder / name).is_file() for name in (*_MERGED, listing))
+
+
+def listed_files(folder: Path, listing: str = FILES) -> frozenset[str] | None:
+    """Return the names, relative to `folder`, that its list has; None where it has no list."""
+    try:
+        names = json.loads((folder / listing).read_text(encoding="utf-8"))["files"]
+        return frozenset([*map(str, names), listing])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+
+
+def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None:
+    """Write the list of a folder."""
+    text = json.dumps({"files": sorted({*names} - {listing})}, indent=1, ensure_ascii=False)
+    (folder / listing).write_text(text + "\n", encoding="utf-8")
+
+
+def put_aside(folder: Path, names: Collection[str]) -> None:
+    """Make place for files that are moved to `folder` one by one, and list them there.
+
+    What has one of their names and is not listed is of the user, and gets another name.
+    """
+    listed = listed_files(folder) or frozenset()
+    for path in (folder / name for name in sorted({*names} - listed)):
+        if os.path.lexists(path):
+            _move_aside(path, path.parent)
+    write_list(folder, [*names, *listed])
 
 
 @contextmanager
-def temporary_output(out: Path, key: str | None = None, *, resume: bool = False) -> Iterator[Path]:
+def temporary_output(
+    out: Path, key: str | None = None, *, resume: bool = False, listing: str = FILES
+) -> Iterator[Path]:
     """Yield a folder that becomes `out` when the body ends, and vanishes if the body fails.
 
-    It vanishes on Ctrl-C and SIGTERM too. Files of an existing `out` that a merge does not write
-    stay. Once the body has ended, nothing is deleted before the new folder is whole in its place.
+    It vanishes on Ctrl-C and SIGTERM too. Of an existing `out` only what its list names is
+    replaced; other files stay, under another name where the new folder has a file of theirs. Once
+    the body has ended, nothing is deleted before the new folder is whole in its place. The list is
+    written here; the body writes one of another name than `FILES` itself, with its own keys.
     """
-    check_output(out, ())
+    check_output(out, (), listing)
     place = out.resolve()
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
@@ -118,13 +163,15 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
         try:
-            _restore(holder / _REPLACED, place)
+            _restore(holder / _REPLACED, place, listing)
             shutil.rmtree(holder / _REPLACED, ignore_errors=True)
             if folder.exists() and not resume:
                 shutil.rmtree(folder)
             folder.mkdir(exist_ok=True)
             try:
                 yield folder
+                if listing == FILES:
+                    _list_files(folder, place)
                 give_folder_mode(folder)
             except InterruptedError:
                 raise
@@ -132,7 +179,7 @@ def temporary_output(out: Path, key: str | None = None, *, resume: bool = False)
                 raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
             is_spare = False  # until all of it is in its place
             try:
-                _replace(folder, place, holder)
+                _replace(folder, place, holder, listing)
             except OSError as error:
                 what = "the merge is finished, but cannot be moved there"
                 if not folder.exists():
@@ -173,7 +220,7 @@ def _can_be_renamed(folder: Path) -> bool:
     return folder.stat().st_dev == parent.stat().st_dev and os.access(parent, os.W_OK | os.X_OK)
 
 
-def _replace(folder: Path, out: Path, holder: Path) -> None:
+def _replace(folder: Path, out: Path, holder: Path, listing: str) -> None:
     """Put `folder` in the place of `out`; a failure leaves both whole, and so does a crash."""
     if not out.exists():
         folder.replace(out)
@@ -184,25 +231,82 @@ def _replace(folder: Path, out: Path, holder: Path) -> None:
     try:
         folder.replace(out)
     finally:
-        _restore(replaced, out)
+        _restore(replaced, out, listing)
 
 
-def _restore(replaced: Path, out: Path) -> None:
-    """Put an earlier merge back where no new one is; else, what a merge does not write."""
+def _restore(replaced: Path, out: Path, listing: str) -> None:
+    """Put an earlier merge back where no new one is; else what was not written by it."""
     if not replaced.is_dir():
         return
     if not out.exists():
         replaced.replace(out)
         return
-    lost = {path.name for path in out.iterdir()}
-    has_tokenizer = any(next(out.glob(pattern), None) for pattern in TOKENIZER_FILES)
-    gone = (*_RENEWED, *TOKENIZER_FILES) if has_tokenizer else _RENEWED
-    gone = (*gone, "README.md") if (replaced / "mergekit_config.yml").is_file() else gone
-    for pattern in gone if _is_merge(replaced) else ():
-        lost |= {path.name for path in replaced.glob(pattern)}
+    written = _written(replaced, listing) - _staying(replaced, out, listing)
+    settings = (*_SETTINGS, *(_TOKENS if _has_tokens(out) else ()))
+    _put_back(replaced, out, written, settings)
+
+
+def _put_back(
+    replaced: Path, out: Path, written: Collection[str], settings: Collection[str] = ()
+) -> None:
+    """Move what is not `written` to its place, aside where it is taken or would be loaded there."""
     for path in sorted(replaced.iterdir()):
-        if path.name not in lost:
-            path.replace(out / path.name)
+        target, start = out / path.name, f"{path.name}/"
+        below = {name.removeprefix(start) for name in written if name.startswith(start)}
+        if path.is_dir() and not path.is_symlink() and (below or target.is_dir()):
+            target.mkdir(exist_ok=True)
+            _put_back(path, target, below)
+            with suppress(OSError):  # it has files
+                target.rmdir()
+        elif path.name not in written:
+            is_loaded = path.name in settings or (settings and _WEIGHTS.fullmatch(path.name))
+            if os.path.lexists(target) or is_loaded:
+                _move_aside(path, out)
+            else:
+                path.replace(target)
+
+
+def _move_aside(path: Path, folder: Path) -> None:
+    """Move a file of the user to `folder`, under a name that is neither there nor where it is."""
+    ends = itertools.chain(["before"], (f"before-{number}" for number in itertools.count(2)))
+    names = (f"{path.name}.{end}" for end in ends)
+    places = (path.parent, folder)
+    free = (name for name in names if not any(os.path.lexists(at / name) for at in places))
+    target = folder / next(free)
+    LOG.warning("%s: is not of the run before; it is now %s", folder / path.name, target.name)
+    path.replace(target)
+
+
+def _has_tokens(folder: Path) -> bool:
+    return any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES)
+
+
+def _written(folder: Path, listing: str) -> frozenset[str]:
+    """Return which files of a folder an earlier merge has written."""
+    if (names := listed_files(folder, listing)) is not None:
+        return names
+    settings = ("config.json", *_SETTINGS, *_TOKENS)
+    if not _is_merge(folder, listing):
+        return frozenset()
+    card = ("README.md",) if (folder / "mergekit_config.yml").is_file() else ()
+    names = frozenset(path.name for path in folder.iterdir())
+    return frozenset(n for n in names if n in (*settings, *card) or _WEIGHTS.fullmatch(n))
+
+
+def _staying(replaced: Path, out: Path, listing: str) -> frozenset[str]:
+    """Return the files of an earlier merge's tokenizer, where the merge in `out` has none."""
+    if _has_tokens(out):
+        return frozenset()
+    stay = [pattern for pattern in TOKENIZER_FILES if pattern != "chat_template*"]
+    names = _written(replaced, listing)
+    return frozenset(n for n in names if any(fnmatch(n.split("/")[0], p) for p in stay))
+
+
+def _list_files(folder: Path, place: Path) -> None:
+    """Write the list of a new merge, with what stays of the one in its place."""
+    paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
+    staying = _staying(place, folder, FILES) if place.is_dir() else ()
+    write_list(folder, [*(path.relative_to(folder).as_posix() for path in paths), *staying])
 
 
 @contextmanager

@@ -180,6 +180,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
             show_step(Step("reading the records"))
             loaded = load_run(run)
             folder = out or run / "report"
+            if out is None and folder.is_symlink():
+                raise InputError(f"{folder}: is a link; name the folder to write to with --out")
             if (folder / RUN_FILE).exists():
                 raise InputError(f"--out {folder}: is a run, whose files the report would replace")
             show_step(Step("computing tables, tests and figures"))

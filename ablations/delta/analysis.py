@@ -13,11 +13,20 @@ from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
 from ablations.machine.names import slug
 from ablations.machine.progress import Step, show_step
-from ablations.machine.whole_files import check_place, write_bytes, write_errors, write_text
+from ablations.machine.whole_files import (
+    check_results,
+    list_results,
+    write_bytes,
+    write_errors,
+    write_text,
+)
 from ablations.models.find import find_model
-from ablations.paper.published import published_grid
+from ablations.paper.published import Grid, published_grid
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
+
+_KINDS = ("png", "svg")
+"""What a figure is written as."""
 
 
 def delta(
@@ -39,10 +48,10 @@ def delta(
 
     Raises:
         InputError: for what is wrong with a reference, the checkpoints or the pair of them;
-            nothing is written then.
+            nothing is written then, nor where a file of the user is in the way.
     """
     published = [] if reference is None else [published_grid(reference)]
-    check_place(out / "delta.csv")
+    check_results(out, _file_names(experts, published))
     profiles: list[DeltaProfile] = []
     if experts:
         if base is None:
@@ -60,22 +69,43 @@ def delta(
     show_step(Step("drawing figures"))
     with write_errors(out):
         for profile in profiles:
-            place = out if len(profiles) == 1 else out / profile.label.replace("/", "_")
+            name = _table_name(profile.label, len(profiles))
             table = profile.tensors.to_csv(index=False, float_format="%.9g", lineterminator="\n")
-            write_text(place / "delta.csv", table)
-            yield str(place / "delta.csv")
+            write_text(out / name, table)
+            list_results(out, [name])
+            yield str(out / name)
             if profile.matrices.empty:
                 yield f"Warning: {profile.label}: no matrix in a decoder layer, so no figure"
         grids = [profile.grid() for profile in profiles if not profile.matrices.empty]
         if profiles and not can_draw():
             yield f"Warning: no figures: {HINT}"
         elif grids or not profiles:
-            stem = "delta" if profiles else f"reference-{slug(published[0].title)}"
+            stem = _figure_name(published if not profiles else ())
             with drawing(stem):
-                images = images_of(draw_heatmaps([*grids, *published]), ("png", "svg"))
+                images = images_of(draw_heatmaps([*grids, *published]), _KINDS)
             for kind, image in images.items():
                 write_bytes(out / f"{stem}.{kind}", image)
+                list_results(out, [f"{stem}.{kind}"])
                 yield str(out / f"{stem}.{kind}")
+
+
+def _table_name(label: str, count: int) -> str:
+    """Return the file of an expert's table, one of `count`."""
+    return "delta.csv" if count == 1 else f"{label.replace('/', '_')}/delta.csv"
+
+
+def _figure_name(published: Sequence[Grid]) -> str:
+    """Return the name of the figure without its kind; `published` is what it shows alone."""
+    return f"reference-{slug(published[0].title)}" if published else "delta"
+
+
+def _file_names(experts: Sequence[str], published: Sequence[Grid]) -> list[str]:
+    labels = label_all(experts) if experts else []
+    figure = _figure_name(() if experts else published)
+    return [
+        *(_table_name(label, len(labels)) for label in labels),
+        *(f"{figure}.{kind}" for kind in _KINDS),
+    ]
 
 
 def analyse(

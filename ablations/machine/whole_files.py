@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 from ablations.machine.fingerprint import hash_file
 from layerswap_method.errors import InputError, LayerSwapError, first_line
-from layerswap_method.output import temporary_output
+from layerswap_method.output import listed_files, temporary_output, write_list
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,6 +70,31 @@ def check_place(path: Path) -> None:
         raise InputError(f"{path}: cannot be written: no permission to write to {above}")
 
 
+RESULTS = ".layerswap_results.json"
+"""The list of the results that commands wrote into a folder, in the folder."""
+
+
+def check_results(out: Path, names: Iterable[str]) -> None:
+    """Check that results may be written to `out`: of `names`, it has what such a command wrote.
+
+    Raises:
+        InputError: where the folder cannot be made, or has a file of that name that is the user's.
+    """
+    check_place(out / RESULTS)
+    written = listed_files(out, RESULTS) or ()
+    for name in names:
+        if name not in written and os.path.lexists(out / name):
+            raise InputError(
+                f"{out / name}: exists, and layerswap did not write it there; move it away, or "
+                "choose another --out"
+            )
+
+
+def list_results(out: Path, names: Iterable[str]) -> None:
+    """Add the names of results that were written to the list of their folder."""
+    write_list(out, {*names, *(listed_files(out, RESULTS) or ())}, RESULTS)
+
+
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     """Turn an error of writing in the body, such as a full disk, into one message about `path`.
@@ -111,9 +135,16 @@ class Stage:
         return content if isinstance(content, dict) else {}
 
     def is_done(self) -> bool:
-        """Return whether the folder holds this very stage, every file as it was written."""
+        """Return whether the folder holds this very stage, besides what it did not write.
+
+        Every file of the stage must be as it was written.
+        """
         manifest = self.read()
-        return manifest.get("key") == self.key and manifest.get("files") == self.hashes(self.folder)
+        files = manifest.get("files")
+        if manifest.get("key") != self.key or not isinstance(files, dict):
+            return False
+        paths = {self.folder / name: content for name, content in files.items()}
+        return all(path.is_file() and hash_file(path) == paths[path] for path in paths)
 
     def check(self) -> None:
         """Check that the folder may be replaced.
@@ -128,11 +159,12 @@ class Stage:
             )
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
-        """Put a new folder in the stage's place; `fill` writes its files, and returns a record."""
-        if self.folder.exists():
-            shutil.rmtree(self.folder)
+        """Put a new folder in the stage's place; `fill` writes its files, and returns a record.
+
+        Of what is there, only the files that the manifest lists are replaced.
+        """
         # What a killed build has left is in the folder of that key.
-        with temporary_output(self.folder, self.name) as fresh:
+        with temporary_output(self.folder, self.name, listing=self.manifest) as fresh:
             record = fill(fresh) or {}
             manifest = {"key": self.key, **record, "files": self.hashes(fresh)}
             text = json.dumps(manifest, indent=2) + "\n"

@@ -36,6 +36,7 @@ from ablations.train.folder import CHECKPOINTS
 from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.frozen import Frozen
+from layerswap_method.output import FILES
 
 logger = logging.getLogger(__name__)
 
@@ -260,6 +261,7 @@ def _fill_expert(folder: Path, *, config: TrainConfig) -> None:
     train_expert(config, folder)
     shutil.rmtree(folder / CHECKPOINTS)
     for file in folder.iterdir():
-        # The folder gets another name when it is whole, so a path in it would be wrong.
-        if file.name in (EXPERTS, HELD_OUT) or file.name.startswith(LOCK):
+        # The folder gets another name when it is whole, so a path in it would be wrong; the
+        # manifest lists its files.
+        if file.name in (EXPERTS, HELD_OUT, FILES) or file.name.startswith(LOCK):
             file.unlink()

@@ -14,7 +14,13 @@ import pandas as pd
 
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.machine.names import spreadsheet_text
-from ablations.machine.whole_files import check_place, write_bytes, write_errors
+from ablations.machine.whole_files import (
+    RESULTS,
+    check_results,
+    list_results,
+    write_bytes,
+    write_errors,
+)
 from ablations.report.compare import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, problems
@@ -115,7 +121,7 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     Figures stand in figures/ where Markdown or LaTeX refer to them. Other files of `out` stay.
 
     Raises:
-        InputError: for a format that there is not.
+        InputError: for a format that there is not, or a file of the user in the way.
         LayerSwapError: where the folder cannot be written; an earlier report then stays.
     """
     unknown = next((name for name in formats if name not in FORMATS), None)
@@ -290,7 +296,10 @@ def _csv(frame: pd.DataFrame) -> bytes:
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     """Write all files to a temporary folder, then move them to their places."""
-    check_place(out / "report.html")
+    is_earlier = (out / "comparisons.parquet").is_file() and not (out / RESULTS).exists()
+    check_results(out, () if is_earlier else files)  # reports of older versions have no list
+    if (out / "figures").is_symlink():
+        raise InputError(f"{out / 'figures'}: is a link; remove it, or choose another --out")
     with write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".report.", dir=out) as fresh:
@@ -299,3 +308,4 @@ def _replace(out: Path, files: Mapping[str, bytes]) -> None:
             for name in files:
                 (out / name).parent.mkdir(exist_ok=True)
                 (Path(fresh) / name).replace(out / name)
+        list_results(out, files)

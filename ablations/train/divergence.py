@@ -19,7 +19,7 @@ from ablations.delta.analysis import label_all
 from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, show_step, track
-from ablations.machine.whole_files import check_place, write_errors, write_text
+from ablations.machine.whole_files import check_results, list_results, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.tokens import prompt_tokens
 from ablations.train.folder import read_record
@@ -156,9 +156,10 @@ def divergence(
     `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
 
     Raises:
-        InputError: for what is wrong with a reference, the checkpoints or the texts.
+        InputError: for what is wrong with a reference, the checkpoints or the texts, or where a
+            file of the user is in the way.
     """
-    check_place(out / "divergence.json")
+    check_results(out, files := ("divergence.json", "experts.yml"))
     labels = label_all(experts)
     if "base" in labels:
         raise InputError("an expert is called base, as experts.yml calls the base: rename it")
@@ -174,5 +175,6 @@ def divergence(
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
         text = yaml.safe_dump({"experts": entries}, sort_keys=False, allow_unicode=True)
         write_text(out / "experts.yml", text)
+        list_results(out, files)
     yield str(out / "divergence.json")
     yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"

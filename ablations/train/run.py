@@ -38,7 +38,7 @@ from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError
-from layerswap_method.output import give_folder_mode
+from layerswap_method.output import give_folder_mode, put_aside
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -51,6 +51,9 @@ HELD_OUT = "held_out.jsonl"
 
 EXPERTS = "experts.yml"
 """The expert with its measured facts, as `layerswap run --experts` reads it."""
+
+DIVERGENCE = "divergence.json"
+"""How far the expert is from its base."""
 
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
 _WITHOUT_EFFECT = (
@@ -203,7 +206,7 @@ def _finish(
                         base.name,
                         divergence.relative_norm,
                     )
-                write_text(out / "divergence.json", divergence.model_dump_json(indent=1) + "\n")
+                write_text(out / DIVERGENCE, divergence.model_dump_json(indent=1) + "\n")
                 record["facts"] = entry["facts"] = divergence.facts()
         experts = {"experts": {"base": base.source, expert.name: entry}}
         write_text(out / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
@@ -241,10 +244,11 @@ def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) ->
             copy_donor_files(base.folder, fresh, "float32")
         last = ("adapter_config.json", "config.json")
         give_folder_mode(fresh)
-        for file in sorted(fresh.iterdir(), key=lambda path: path.name in last):
-            if file.is_dir():  # chat templates; a folder cannot replace one that has files
-                shutil.rmtree(out / file.name, ignore_errors=True)
-            file.replace(out / file.name)
+        files = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
+        put_aside(out, [*map(str, files), HELD_OUT, DIVERGENCE, EXPERTS])
+        for file in sorted(files, key=lambda path: path.name in last):
+            (out / file).parent.mkdir(exist_ok=True)
+            (fresh / file).replace(out / file)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
     if is_adapter:

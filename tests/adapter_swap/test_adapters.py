@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method.adapter_swap.adapters import Factors, cut_rank, stack
 from layerswap_method.errors import InputError
+from layerswap_method.output import FILES, PLAN_FILE
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.command import layerswap
 from tests.standins.experts import content, left_in
@@ -306,7 +307,7 @@ def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path
     ):
         assert part in result.output
     out = tmp_path / "out"
-    assert {*content(out)} == {CONFIG, WEIGHTS, "layer_swap_plan.json", "README.md"}
+    assert {*content(out)} == {CONFIG, WEIGHTS, PLAN_FILE, "README.md", FILES}
     assert json.loads((out / CONFIG).read_text())["base_model_name_or_path"] == str(base)
     assert "██▒··█" in (out / "README.md").read_text()
     assert "rank 2 to 4" in call(document, tmp_path).output

@@ -18,6 +18,7 @@ from ablations.delta.analysis import analyse, label_all
 from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.delta.profile import read_changes
 from ablations.drawing.canvas import drawing, images_of
+from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import Grid, published_grid, published_names
 from layerswap_method.errors import InputError
 from tests.delta.conftest import fine_tuned, pair_of
@@ -40,7 +41,8 @@ run = partial(layerswap, "delta")
 
 
 def written(folder):
-    return {str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()}
+    files = {file.relative_to(folder) for file in folder.rglob("*") if file.is_file()}
+    return {str(file) for file in files if file.name != RESULTS}
 
 
 def test_one_expert_is_a_row_a_tensor_and_a_heatmap(base, tmp_path):
@@ -85,6 +87,21 @@ def test_several_experts_and_a_published_one_have_one_figure(base, tmp_path):
     assert "<!-- Swahili expert #1 -->" in svg
     assert run(*wanted).exit_code == 0
     assert "reference-swahili-expert-1.svg" in written(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["delta.csv", "delta.svg"])
+def test_a_file_of_the_user_is_not_replaced(base, tmp_path, name):
+    words = (base.parent / "math", "--base", base, "--out", tmp_path)
+    (tmp_path / name).write_text("mine")
+    result = run(*words)
+    assert (result.exit_code, f"{tmp_path / name}: exists, and layerswap did" in result.output) == (
+        2,
+        True,
+    )
+    assert written(tmp_path) == {name}
+    (tmp_path / name).unlink()
+    for _ in range(2):  # its own files are
+        assert run(*words).exit_code == 0
 
 
 def test_without_matplotlib_the_numbers_are_written(base, tmp_path, monkeypatch):

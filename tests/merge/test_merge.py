@@ -14,7 +14,7 @@ from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.compare import compare
 from layerswap_method.errors import InputError
-from layerswap_method.output import PLAN_FILE
+from layerswap_method.output import FILES, PLAN_FILE, listed_files
 from tests.standins.command import layerswap, told
 from tests.standins.experts import assert_loads
 from tests.standins.merging import merge_of, recipe, roles, tensors_of, write, write_recipe
@@ -65,7 +65,9 @@ def test_what_a_merge_says_of_itself(trio, tmp_path):
         "base_model": str(trio.base),
     }
     write(document, tmp_path / "bare", with_card=False, with_tokenizer=False)
-    assert others(tmp_path / "bare") == {"config.json", "generation_config.json", PLAN_FILE}
+    files = {"config.json", "generation_config.json", PLAN_FILE}
+    assert others(tmp_path / "bare") == {*files, FILES}
+    assert listed_files(tmp_path / "bare") >= files
 
 
 def test_shards_config_and_other_files_of_the_donor(own_trio, tmp_path):

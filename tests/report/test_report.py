@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import published_tables
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.sentences import answer, sentences
@@ -313,6 +315,38 @@ def test_a_report_replaces_its_own_files_and_no_other(one_pair, tmp_path):
     for formats in ([], ["htm"]):
         with pytest.raises(InputError, match="html"):
             write_report(report, formats, tmp_path)
+
+
+def test_a_report_does_not_replace_a_file_of_the_user(one_pair, tmp_path):
+    report = make_report(one_pair, draw=False)
+    for name in ("scores.csv", "report.md"):
+        out = tmp_path / name.partition(".")[0]
+        out.mkdir()
+        (out / name).write_text("mine")
+        with pytest.raises(InputError, match=f"{name}: exists, and layerswap did not write it"):
+            write_report(report, FORMATS, out)
+        assert [path.name for path in out.iterdir()] == [name]
+    write_report(report, ["csv"], tmp_path / "earlier")
+    (tmp_path / "earlier" / RESULTS).unlink()  # as an older version left it
+    write_report(report, ["csv"], tmp_path / "earlier")
+
+
+def test_a_report_is_not_written_through_a_link_in_a_run(one_pair, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    run = shutil.copytree(one_pair.path, tmp_path / "run")
+    shutil.rmtree(run / "report", ignore_errors=True)
+    (tmp_path / "link").symlink_to(run)
+    (run / "report").symlink_to(tmp_path / "elsewhere")
+    code, output = told("report", tmp_path / "link")
+    assert (code, "report: is a link" in output) == (2, True)
+    assert told("report", run, "--out", tmp_path / "elsewhere")[0] == 0  # a folder that is named
+    shutil.rmtree(run / "report", ignore_errors=True)
+    (run / "report").unlink()
+    assert told("report", tmp_path / "link", "--format", "md")[0] == 0
+    shutil.rmtree(run / "report" / "figures")
+    (run / "report" / "figures").symlink_to(tmp_path / "elsewhere")
+    code, output = told("report", run, "--format", "md")
+    assert (code, "figures: is a link" in output) == (2, True)
 
 
 invoke = partial(told, "report")

@@ -75,6 +75,15 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
     # Without text there is no drift.
     output_of(*words, "--out", out)
     assert set(read_experts_file(out / "experts.yml").facts()["one"]) == {"relative_norm"}
+    mine = tmp_path / "mine" / "experts.yml"
+    mine.parent.mkdir()
+    mine.write_text("experts: {}\n")
+    result = layerswap(*words, "--out", mine.parent)
+    assert (result.exit_code, f"{mine}: exists, and layerswap did not" in result.output) == (
+        2,
+        True,
+    )
+    assert mine.read_text() == "experts: {}\n"
 
 
 def test_an_adapter_on_another_base_is_refused(tmp_path, base, rows):

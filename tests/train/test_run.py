@@ -115,6 +115,20 @@ def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, kind, ro
     assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
 
 
+def test_files_of_the_user_in_the_folder_of_a_run_stay(tmp_path, base, rows, caplog):
+    config, out = write_config(tmp_path / "c.yml", base, rows, trainer=EVERY_STEP), tmp_path / "out"
+    stop_at(config, out, 2)
+    mine = {"notes.txt": "mine", "experts.yml": "mine", "tokenizer_config.json": "mine"}
+    for name, text in mine.items():
+        (out / name).write_text(text)
+    run(config, out)
+    assert (out / "notes.txt").read_text() == "mine"
+    for name in ("experts.yml", "tokenizer_config.json"):
+        assert (out / f"{name}.before").read_text() == "mine"
+        assert f"{out / name}: is not of the run before" in caplog.text
+    assert read_experts_file(out / "experts.yml")
+
+
 @pytest.mark.parametrize("regime", ["full", "lora"])
 def test_a_damaged_checkpoint_is_named(tmp_path, base, rows, regime):
     config = write_config(tmp_path / "c.yml", base, rows, trainer=EVERY_STEP, regime=regime)

@@ -31,6 +31,7 @@ STAYS = {"notes.txt": "of the user"}
 def fill(folder, files):
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     return folder
 
@@ -66,6 +67,57 @@ def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
     wanted = shards | STAYS | dict.fromkeys(names, "old")
     assert texts(out) == wanted  # no single file beside shards
     assert left_in(out.parent) == left_in(out) == []
+
+
+MINE = (
+    *("model_before.safetensors", "vocabulary.csv", "tokenizer_notes.md", "llama.model"),
+    *("chat_template_old.jinja", "adapter_model_v1.safetensors", "notes/tokenizer.json"),
+)
+"""Files of a user whose names begin or end as those of a merge do."""
+
+
+@pytest.mark.parametrize("earlier", [OLD, {}], ids=["without a list", "with a list"])
+def test_files_of_the_user_stay_whatever_their_names(earlier, tmp_path):
+    out = fill(tmp_path / "out", earlier)
+    if not earlier:
+        replace(out, files={**NEW, "additional_chat_templates/old.jinja": "old"})
+    mine = dict.fromkeys((*MINE, "additional_chat_templates/mine.jinja", "empty/.file"), "mine")
+    fill(out, mine)
+    replace(out)
+    paths = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    del paths[output.FILES]
+    wanted = {**NEW, **mine, **(STAYS if earlier else {})}
+    assert {name: path.read_text() for name, path in paths.items()} == wanted
+    replace(out, "other")
+    assert all((out / name).read_text() == "mine" for name in mine)
+
+
+def test_a_file_of_the_user_in_the_way_gets_another_name(tmp_path, caplog):
+    """Where the merge has a file of its name, or a loader would take it for one of the merge's."""
+    out = tmp_path / "out"
+    replace(out)
+    mine = {"README.md": "mine", "model.safetensors.index.json": "mine", "vocab.json": "mine"}
+    for expected in ("before", "before-2"):
+        fill(out, mine)
+        replace(out, files=NEW | {"README.md": "new"})
+        assert texts(out).items() >= {f"{name}.{expected}": "mine" for name in mine}.items()
+        assert {name: texts(out).get(name) for name in mine} == {
+            **dict.fromkeys(mine),
+            "README.md": "new",
+        }
+        moved = f"{out}/README.md: is not of the run before; it is now README.md.{expected}"
+        assert moved in caplog.text
+        (out / "README.md").unlink()
+        replace(out)
+
+
+def test_a_tokenizer_that_stayed_is_replaced_by_the_next_one(tmp_path):
+    out = tmp_path / "out"
+    replace(out, files={**NEW, "vocab.json": "old"})
+    replace(out, files={"config.json": "new", PLAN_FILE: "new"})
+    assert texts(out)["vocab.json"] == "old"
+    replace(out)
+    assert texts(out) == NEW
 
 
 def test_a_link_to_a_folder_on_another_disk(tmp_path):

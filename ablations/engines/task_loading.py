@@ -6,6 +6,7 @@ own tasks, whose index is read only then.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, lru_cache
@@ -17,7 +18,7 @@ from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import floor_of
-from ablations.tasks.contents import with_placed_data
+from ablations.tasks.contents import local_data, with_placed_data
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
@@ -93,7 +94,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     tasks: list[Any] = []
     for name in choice.chosen:
         show_step(Step(f"reading the data of {name}"))
-        with task_errors(name, manager.task_index[name].yaml_path), quietly():
+        place = manager.task_index[name].yaml_path
+        with task_errors(name, place), quietly(), _no_bytecode():
             loaded = manager.load([name])["tasks"].values()
             for task in loaded:
                 _check_settings(task)
@@ -110,6 +112,19 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
+
+
+@contextmanager
+def _no_bytecode() -> Iterator[None]:
+    """Let Python store no compiled file of what the block imports, such as a task's functions.
+
+    It takes one for a file of another content that was written at the same time, as large as that.
+    """
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _check_settings(task: Any) -> None:
@@ -215,7 +230,9 @@ def task_manager(request: EvaluationRequest) -> Any:
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
     files = (path for folder in request.folders for path in folder.rglob("*"))
-    states = frozenset((path, path.stat().st_mtime_ns) for path in files if path.is_file())
+    stats = ((path, path.stat()) for path in files if path.is_file())
+    # The inode and the time of change, too: a restored time of writing hides another file.
+    states = frozenset((path, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in stats)
     manager, own = _manager(request.folders, request.data_dir, states)
     if not own:
         nothing = f"{request.task_folder}: has no lm-eval task file (*.yaml)"
@@ -229,7 +246,7 @@ def task_manager(request: EvaluationRequest) -> Any:
 
 @lru_cache(8)
 def _manager(
-    folders: Sequence[Path], data_dir: Path | None, states: frozenset[tuple[Path, int]]
+    folders: Sequence[Path], data_dir: Path | None, states: frozenset[tuple[Path, int, int, int]]
 ) -> tuple[Any, tuple[str, ...]]:
     """Return lm-eval's task manager of `folders`, whose files have `states`, and their names."""
     from lm_eval.tasks import TaskManager
@@ -241,7 +258,9 @@ def _manager(
         def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
             config: dict[str, Any] = super()._load_full_config(entry, overrides)
             place = entry.yaml_path
-            return config if place is None else with_placed_data(config, place.parent)
+            return _with_own_cache(
+                config if place is None else with_placed_data(config, place.parent)
+            )
 
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = None if data_dir is None else {"data_dir": str(data_dir.absolute())}
@@ -249,6 +268,22 @@ def _manager(
     manager = TaskManager(include_path=last_wins, include_defaults=False, metadata=metadata)
     manager._factory = Factory(meta=metadata)
     return manager, tuple(sorted(manager.task_index))
+
+
+def _with_own_cache(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a task's file with a cache of datasets for its local files.
+
+    That of datasets knows files by name and time of writing: of another content under an old time,
+    as archives and copies have it, it gives the old items.
+    """
+    from datasets import config as defaults
+
+    if (content := local_data(config)) is None:
+        return config
+    options = config.get("dataset_kwargs") or {}
+    folder = Path(options.get("cache_dir") or defaults.HF_DATASETS_CACHE)
+    place = str(folder / f"layerswap-{content[:20]}")
+    return {**config, "dataset_kwargs": {**options, "cache_dir": place}}
 
 
 @cache

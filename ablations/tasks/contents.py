@@ -1,15 +1,19 @@
-"""What a task is made of: its YAML with what that includes, functions next to it, and its data.
+"""What a task is made of: its YAML with what that includes, its data, and what its functions read.
 
-Comments, the order of keys and the place of files do not count, nor do the other files of the
-folder, unless a function loads the data. This project's code has `scoring.SCORING_VERSION`.
+Comments, the order of keys and the place of files do not count. Where a task calls a function, the
+other files of its folder do, which the function may read. What it reads elsewhere does not, nor
+does an installed package; this project's code has `scoring.SCORING_VERSION`.
 """
 
 from __future__ import annotations
 
+import functools
 import glob
 import itertools
+import logging
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +21,29 @@ import yaml
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
 from layerswap_method.errors import InputError
+from layerswap_method.output import FILES
 from layerswap_method.recipe.references import is_there, map_texts
 
+logger = logging.getLogger(__name__)
+
 _MOST_FILES = 10_000
-"""Most files of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
+"""Most files of a task's data set, or of its folder; a folder of more, such as /usr, is a slip of
+the pen."""
+
+_TASK_KEYS = {"task", "group", "tag", "include"}
+"""One of them makes a YAML file a task's, which counts only for the tasks that include it."""
+
+_LOCAL = ("data_files", "data_dir")
+"""Options of `load_dataset` that name files or folders."""
+
+_PACKAGES = {"ablations", "lm_eval"}
+"""Packages whose functions read no file of a task's folder, and whose versions are in the key."""
+
+_OUTPUTS = ("run.json", "training.json", FILES, "*.safetensors", "pytorch_model*.bin")
+"""A folder with one of these is a run or a checkpoint: no function of a task reads it."""
+
+_ANSWERS = re.compile(r"[0-9a-f]{20}")
+"""Name of a model's folder in a folder of answers."""
 
 
 class TaskContents:
@@ -38,11 +61,14 @@ class TaskContents:
         """
         self._elsewhere, self._data_dir = elsewhere, data_dir
         self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
+        self._task_files: set[Path] = set()
         self._hashes: dict[str, str] = {}
         # Sorted and left out as in lm-eval's index.
         found = [sorted(folder.rglob("*.yaml"), key=Path.as_posix) for folder in folders]
         for path in itertools.chain(*found):
             files, content = _read(path) if ".ipynb_checkpoints" not in path.parts else ([], {})
+            if len(files) > 1 or _TASK_KEYS & content.keys():
+                self._task_files.update(file.resolve() for file in files)
             if isinstance(name := content.get("task"), str):
                 self._known.setdefault(name, (files, content))
 
@@ -53,10 +79,11 @@ class TaskContents:
                 self._known[name] = _read(self._elsewhere(name) or Path())
             files, content = self._known[name]
             called = set(re.findall(r"!function (\w+)", str(content)))
-            kind = "[!.]*" if "custom_dataset" in content else "*.py"  # a loader may read any file
-            folders = dict.fromkeys(file.parent for file in files)
-            code = {folder: own for folder in folders if (own := _code(folder, called, kind))}
-            home = files[0].parent
+            home, folders = files[0].parent, dict.fromkeys(file.parent for file in files)
+            called -= _PACKAGES
+            read = {folder for folder in folders if called and folder == home}
+            read |= {folder for folder in folders if _has_module(folder, called)}
+            code = {folder: self._files_of(folder, called) for folder in folders if folder in read}
             self._hashes[name] = fingerprint_of(
                 content=_without_places(with_placed_data(content, home)),
                 code=fingerprint_files(home, code.pop(home, set())),
@@ -64,6 +91,16 @@ class TaskContents:
                 members=[fingerprint_files(*pair) for pair in code.items()],  # of included files
             )
         return self._hashes[name]
+
+    def _files_of(self, folder: Path, called: set[str]) -> set[Path]:
+        """Return the files that functions of the modules `called` by a task there may read."""
+        files = set(itertools.islice(_walk(folder), _MOST_FILES + 1))
+        if len(files) > _MOST_FILES:
+            _warn_of_many_files(folder)
+            files = {file for name in called for file in (folder / name).rglob("*.py")}
+            files |= {*folder.glob("*.py")}
+        own = {file for file in files if file.suffix == ".yaml"}
+        return files - {file for file in own if file.resolve() in self._task_files}
 
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read."""
@@ -86,11 +123,44 @@ class TaskContents:
         return [fingerprint_files(*pair) for pair in zip(places, files, strict=True)]
 
 
-def _code(folder: Path, called: set[str], pattern: str) -> set[Path]:
-    """Return the files that a task in `folder` can run, if one of the modules `called` is there."""
-    own = {file for file in folder.glob(pattern) if file.suffix != ".yaml"}
-    packages = {file for name in called for file in (folder / name).rglob("*.py")}
-    return own | packages if packages or called & {file.stem for file in own} else set()
+def _has_module(folder: Path, called: set[str]) -> bool:
+    """Return whether one of the modules `called` is in a folder, as a file or a package."""
+    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for name in called)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Yield the files below a folder, without hidden ones, caches, runs, checkpoints and answers.
+
+    Links to folders are followed, each folder once.
+    """
+    seen = set[str]()
+    for name, folders, files in os.walk(folder, followlinks=True):
+        place, is_new = Path(name), os.path.realpath(name) not in seen
+        seen.add(os.path.realpath(name))
+        below = (part for part in sorted(folders) if part[0] != "." and part != "__pycache__")
+        folders[:] = [part for part in below if is_new and not _is_output(place / part)]
+        paths = (place / part for part in sorted(files) if is_new and part[0] != ".")
+        yield from (path for path in paths if path.is_file())
+
+
+def _is_output(folder: Path) -> bool:
+    if any(next(folder.glob(pattern), None) for pattern in _OUTPUTS):
+        return True
+    # Answers, which every run adds to.
+    return (folder / "prompts").is_dir() and any(
+        _ANSWERS.fullmatch(path.name) for path in folder.iterdir()
+    )
+
+
+@functools.cache  # once
+def _warn_of_many_files(folder: Path) -> None:
+    logger.warning(
+        "%s: holds over %s files; of what the functions of its tasks read, only its Python files "
+        "are looked at: after a change of another file, old scores stay. Put the tasks in a folder "
+        "of their own",
+        folder,
+        f"{_MOST_FILES:,}",
+    )
 
 
 class _Loader(yaml.SafeLoader):
@@ -148,6 +218,20 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "dataset_kwargs": options, "dataset_path": source}
 
 
+def local_data(config: Mapping[str, Any]) -> str | None:
+    """Return a hash of the local files that datasets reads for a task; None where there are none.
+
+    `config` is the content of the task's file, of `with_placed_data`.
+    """
+    source, options = config.get("dataset_path"), config.get("dataset_kwargs") or {}
+    # The options of a task with a loader of its own are that loader's.
+    if "custom_dataset" in config or not isinstance(options, Mapping):
+        return None
+    named = {"path": source, "options": {key: options.get(key) for key in _LOCAL}}
+    hashed = map_texts(named, _hash_local)
+    return None if hashed == named else fingerprint_of(**hashed)
+
+
 def _hash_local(text: str) -> str:
     path = Path(text)
     if text and path.is_dir():
@@ -162,5 +246,5 @@ def _hash_local(text: str) -> str:
 
 
 def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    named = {key: options[key] for key in ("data_files", "data_dir") if key in options}
+    named = {key: options[key] for key in _LOCAL if key in options}
     return {**options, **map_texts(named, change)}

@@ -12,6 +12,7 @@ from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS, TITLES, choose, list_tasks
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
+from layerswap_method.output import FILES
 from tests.standins.scripted import DATA
 from tests.standins.tasks import write_rows, write_task
 from tools import task_files as generate
@@ -127,6 +128,73 @@ def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
         seen.append(hashes())
     ones, twos = zip(*seen, strict=True)
     assert (len({*ones}), len({*twos})) == (4, 1)
+
+
+@pytest.fixture
+def reader(tmp_path):
+    """Return a folder of a task whose function reads files, and a function that gives its key."""
+    folder = tmp_path / "tasks"
+    write_task(folder, "own", write_rows(folder, [{"prompt": "a"}]))
+    text = (folder / "own.yaml").read_text().replace("'{{answer}}'", "!function u.target")
+    (folder / "own.yaml").write_text(text)
+    (folder / "u.py").write_text("def target(doc): return open('labels.json').read()\n")
+    return folder, lambda: TaskContents([folder]).fingerprint("own")
+
+
+@pytest.mark.parametrize(
+    "name", ["labels.json", "labels.yaml", "data/deep/labels.txt", "linked/labels", "u2.py"]
+)
+def test_what_a_function_may_read_counts(reader, name, tmp_path):
+    folder, key = reader
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "linked" / "itself").symlink_to(folder)
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("1")
+    before = key()
+    path.write_text("2")
+    assert key() != before
+
+
+def test_a_function_of_an_installed_package_may_read_it_too(reader):
+    folder, key = reader
+    text = (folder / "own.yaml").read_text().replace("u.target", "tests.standins.tasks.write_rows")
+    (folder / "own.yaml").write_text(text)
+    before = key()
+    (folder / "labels.json").write_text("{}")
+    assert key() != before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(".git/index", "__pycache__/u.pyc", ".labels.json.swp", "other.yaml", "out/run.json"),
+        *("out/records/a.jsonl", "model/model.safetensors", "expert/checkpoints/x.bin"),
+        *("answers/0123456789abcdef0123/own.jsonl", "merged/config.json"),
+    ],
+)
+def test_what_comes_and_goes_beside_a_task_does_not_count(reader, name):
+    folder, key = reader
+    before = key()
+    marks = ("out/run.json", "expert/training.json", f"merged/{FILES}", "answers/prompts/own")
+    for path in (folder / name, *(folder / mark for mark in marks if mark[0] == name[0])):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("task: other\n")
+    assert key() == before
+
+
+def test_a_folder_of_too_many_files_is_one_warning(reader, monkeypatch, caplog):
+    monkeypatch.setattr("ablations.tasks.contents._MOST_FILES", 20)
+    folder, key = reader
+    keys = [key()]
+    for number in range(30):
+        (folder / f"{number}.txt").write_text("x")
+    keys += [key(), key()]
+    (folder / "u.py").write_text("def target(doc): return '2'\n")
+    keys.append(key())
+    assert (keys[1] == keys[2], len({*keys})) == (True, 3)
+    assert caplog.text.count(f"{folder}: holds over 20 files") == 1
 
 
 def test_data_beside_a_task_counts(tmp_path, monkeypatch):

@@ -10,7 +10,13 @@ import pandas as pd
 
 from ablations.report.compare import NO_RESULT, comparisons
 from ablations.report.observations import check_names, check_same_content, read_scores
-from ablations.report.tables import comparisons_table, frame_text, score_frame, scores_table
+from ablations.report.tables import (
+    UNCORRECTED,
+    comparisons_table,
+    frame_text,
+    score_frame,
+    scores_table,
+)
 from ablations.runner.problems import evaluation_problems
 from ablations.runner.records import Run, load_run
 from ablations.runner.results import read_observations
@@ -83,7 +89,8 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str 
         if text.partition(":")[0] in chosen
     ]
     compared = comparisons_table(frame, study.evaluate.level)
-    compared["difference"] += " " + compared.pop("interval")
+    compared["difference"] += " " + compared.pop(UNCORRECTED)
+    compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
     compared["verdict"] = frame["verdict"]
     shown = compared.drop(columns=["family", "over"])
     scored = scores_table(score_frame(data, scores, study, models), study)
@@ -170,6 +177,7 @@ def _protocol(run: Run, tasks: Sequence[str]) -> dict[str, str]:
     facts = {
         "the backend": ", ".join(dict.fromkeys(records[task].backend for task in tasks)),
         "--dtype": evaluate.options.dtype,
+        "the level of the intervals": f"{evaluate.level:g}",
         "--max-model-len": str(evaluate.options.max_model_len or "the model's"),
         "the protocol": str(evaluate.overrides() or "the tasks' own"),
     }

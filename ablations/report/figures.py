@@ -74,13 +74,13 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
             axes.set_title(task_text(rows[0], frame), loc="left", fontweight="bold")
         grid[-1, 0].set_xlabel("difference in points")
 
-    number = study.evaluate.level
+    number, is_planned = study.evaluate.level, study.report.primary.is_planned
     return _figure(
-        "planned",
-        "The planned comparisons",
-        f"First minus second with {number:.0%} intervals. Grey: within ±{study.report.margin:g} "
-        "points. Green: better; orange: worse; blue: no relevant difference; dark grey: cannot "
-        "tell (p corrected).",
+        "planned" if is_planned else "default",
+        "The planned comparisons" if is_planned else "The comparisons by default",
+        f"First minus second with {number:.0%} intervals (not corrected). Grey: within "
+        f"±{study.report.margin:g} points. Green: better; orange: worse; blue: no relevant "
+        "difference; dark grey: cannot tell (p corrected).",
         draw,
         (6.4, 0.6 + sum(0.34 * h + 0.42 for h in heights)),
     )

@@ -27,13 +27,16 @@ _COUNTED = {
 """Verdict -> how it is counted. Of rivals that must all be beaten, the first in this order."""
 
 
-def sentences(frame: pd.DataFrame, scores: pd.DataFrame, margin: float) -> list[str]:
+def sentences(
+    frame: pd.DataFrame, scores: pd.DataFrame, margin: float, *, is_planned: bool
+) -> list[str]:
     """Return the answer, what matters most first. No sentence has over 25 words.
 
     Args:
         frame: comparisons.
         scores: from `score_frame`.
         margin: of the study, in points.
+        is_planned: whether the study file names the primary comparisons.
     """
     primary = frame[frame["family"] == "primary"]
     lines = [*_floors(scores)]
@@ -43,7 +46,8 @@ def sentences(frame: pd.DataFrame, scores: pd.DataFrame, margin: float) -> list[
             "models against each other."
         )
     else:
-        lines += _counts(primary) if has_answers_table(frame) else _answers(primary, margin)
+        by = "Planned" if is_planned else "By default"
+        lines += _counts(primary, by) if has_answers_table(frame) else _answers(primary, margin)
     lines += [*_clusters(frame, primary), *_pairs(scores)]
     if scores["trainings"].max() <= 1:
         lines.append(
@@ -72,6 +76,8 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
     if verdict == UNCLEAR:
         answer = f"the data cannot tell {first} from {second}"
         end = "" if pd.isna(row["low"]) else f"; up to {largest_text(row)} points are possible"
+        if row["low"] > 0 or row["high"] < 0:  # by itself it would be evidence
+            end = f"; corrected p = {p_text(row['p_holm'])}, the interval is not corrected"
     else:
         p = p_text(row["p_holm"] if row["family"] == "primary" else row["p"])
         answer = f"{first} is {verdict} than {second}"
@@ -94,8 +100,8 @@ def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
             yield from (answer(row, primary, margin) for row in rows)
 
 
-def _counts(primary: pd.DataFrame) -> Iterator[str]:
-    """Yield how the primary comparisons came out, one sentence per rival."""
+def _counts(primary: pd.DataFrame, by: str) -> Iterator[str]:
+    """Yield how the primary comparisons came out, one sentence per rival; `by` begins it."""
     for rival, part in primary.groupby("rival", sort=False):
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":
@@ -106,7 +112,7 @@ def _counts(primary: pd.DataFrame) -> Iterator[str]:
         numbers = verdicts.value_counts().sort_index(ascending=False)
         counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
         name = _RIVALS.get(str(rival)) or (text if text.isupper() else f"the {text}")
-        yield f"Planned, against {name}: {', '.join(counts)} (table below)."
+        yield f"{by}, against {name}: {', '.join(counts)} (table below)."
 
 
 def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:

@@ -47,6 +47,9 @@ _ENDS = {
     "overview": (2, {"min": "min", "avg": "value", "max": "max"}),
 }
 """Layout -> number of the paper's table, and its rows: name -> column of the scores."""
+UNCORRECTED = "interval (not corrected)"
+"""Column with the intervals of differences, each of its own level, where p is corrected, too."""
+
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 
 
@@ -76,9 +79,10 @@ def score_frame(
     """Return a row for every model, task and language: its mean score and the range over cells.
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
-    ``low``, ``high`` (of the interval over experts, seeds and items), ``min`` and ``max`` over
-    cells, ``cells``, ``planned`` (cells), ``trainings`` (most experts of a role), ``is_share``,
-    ``is_primary``, ``floor``, ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
+    ``low``, ``high`` (of the interval over experts, seeds and items; of a single cell the record's
+    own, as everywhere), ``min`` and ``max`` over cells, ``cells``, ``planned`` (cells),
+    ``trainings`` (most experts of a role), ``is_share``, ``is_primary``, ``floor``,
+    ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
     shown = shown_scores(scores, study.report.metric)
@@ -110,6 +114,8 @@ def score_frame(
             if estimate is not None and is_whole:  # never of some cells only
                 row["value"] = estimate.mean
                 row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
+            if len(part) == 1 and is_whole:  # a score of one record, which has its interval
+                row["low"], row["high"] = done.iloc[0]["low"], done.iloc[0]["high"]
             if model.kind == "recipe":
                 higher = bool(score["higher_is_better"])
                 row |= pairs_above(matrix, model, models, code, higher=higher) or {}
@@ -169,7 +175,7 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
             "contrast": f"{row['first']} − {row['second']}",
             "task": task_text(row, frame),
             "difference": "" if pd.isna(row["difference"]) else points(row["difference"]),
-            "interval": interval_text(row),
+            UNCORRECTED: interval_text(row),
             **{
                 name: "" if pd.isna(row[key]) else p_text(row[key])
                 for name, key in (("p", "p"), ("corrected p", "p_holm"))
@@ -180,7 +186,7 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
         }
         for row in frame.to_dict("records")
     ]
-    columns = ["contrast", "task", "difference", "interval", "p", "corrected p", "verdict"]
+    columns = ["contrast", "task", "difference", UNCORRECTED, "p", "corrected p", "verdict"]
     number = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
     return table(
         pd.DataFrame(rows, columns=[*columns, "family", "over"]),
@@ -188,7 +194,7 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
         "All comparisons",
         f"Differences in points, first minus second, with {level:.0%} intervals over experts, "
         f"seeds and items. Corrected p: Holm's method over the primary comparisons ({number}). "
-        "Exploratory comparisons and intervals are not corrected.",
+        "Exploratory comparisons and all intervals are not corrected.",
     )
 
 
@@ -210,7 +216,8 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
             text = row["verdict"]
         texts.append((f"{row['first']} − {row['second']}", task_text(row, frame), text))
     marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
-    note = f"Differences in points with {level:.0%} intervals; {marks} (p by Holm's method"
+    note = f"Differences in points with {level:.0%} intervals, which are not corrected; {marks}"
+    note += " (p corrected by Holm's method"
     note += "; means over languages are exploratory)." if len(means) else ")."
     return table(_wide("contrast", texts).fillna(""), "answers", "Answers", note)
 

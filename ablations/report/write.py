@@ -104,7 +104,7 @@ def make_report(run: Run, *, draw: bool = True) -> Report:
         study.name,
         study.question,
         problems(run, scores),
-        sentences(frame, means, study.report.margin),
+        sentences(frame, means, study.report.margin, is_planned=study.report.primary.is_planned),
         drawn,
         [table for table in tables if table is not None],
         remarks,

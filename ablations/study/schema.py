@@ -153,6 +153,11 @@ class PrimaryBlock(Described):
     """Pairs of settings of `vary` by their numbers, from 1, such as ``[[2, 1], [3, 2]]``: the first
     minus the second. The report's answer begins with them. With them `against` has no default."""
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether the study file names the comparisons: else they are those by default."""
+        return bool(self.against or self.contrasts or self.parameters)
+
 
 class ReportBlock(Described):
     """What the report shows."""

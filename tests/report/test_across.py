@@ -57,6 +57,8 @@ def test_folders_of_single_models(tmp_path):
     output = output_of("compare", *folders)
     assert max(map(len, output.splitlines())) <= 120
     assert "the primary comparisons (6)" in " ".join(output.split())
+    assert "difference, interval" in output
+    assert "(not corrected)" in output
     assert "better" in output
     assert "worse" in output
     one = layerswap("compare", *folders[:2], "--tasks", "pocket_math_sw")

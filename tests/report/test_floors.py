@@ -47,7 +47,7 @@ def test_a_floor_is_optional():
 def _scores(**by_model):
     base = {"task": "math_sw", "metric": "exact_match", "filter": "none", "state": "done"}
     base |= {"higher_is_better": True, "is_share": True}
-    base |= {"floor": LAST["score"], "floor_name": LAST["name"]}
+    base |= {"low": 0.1, "high": 0.95, "floor": LAST["score"], "floor_name": LAST["name"]}
     base |= dict.fromkeys(("language", "reason", "task_expert", "language_expert"), "")
     scores = pd.DataFrame(by_model.items(), columns=["model", "value"])
     return scores.assign(cell=scores["model"], weights=scores["model"], **base)
@@ -72,7 +72,7 @@ def test_a_score_below_is_marked_and_said_first():
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below
     nothing = pd.DataFrame(columns=["family", "clusters", "first", "second"])
-    first = sentences(nothing, frame, 2.0)[0]
+    first = sentences(nothing, frame, 2.0, is_planned=True)[0]
     assert first.startswith("On math, Swahili, 1 of 3 models score below a rule")
     assert "30.0 (the last number)" in first
 

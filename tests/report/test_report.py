@@ -12,6 +12,7 @@ import pytest
 
 from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import published_tables
+from ablations.report.across import compare_models
 from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
 from ablations.report.sentences import answer, sentences
 from ablations.report.tables import GAP, layout_tables, verdict_text
@@ -24,7 +25,8 @@ from ablations.report.write import (
     render_markdown,
     write_report,
 )
-from ablations.runner.results import OBSERVATIONS
+from ablations.runner.results import OBSERVATIONS, write_results
+from ablations.statistics.as_text import with_interval
 from ablations.study.labels import cell_names, merge_note, models_of, task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import BASELINES, level, study_of, write_run
@@ -94,6 +96,55 @@ def test_many_answers_are_one_sentence_and_a_table_that_has_all(languages):
     assert re.search(r"\d of 9 pairs of layer swap are better than both", text)
 
 
+def test_planned_is_what_the_study_file_plans(languages, tmp_path):
+    assert "By default, against the soup: " in answer_text(languages)
+    assert "lanned" not in answer_text(languages) + render_html(languages)
+    primary = {"against": ["soup", "better_expert"]}
+    study = study_of(
+        baseline=BASELINES, vary={"bottom_layers": [0, 1, 2]}, report={"primary": primary}
+    )
+    report = make_report(write_run(tmp_path / "run", study, level, items=40))
+    assert "Planned, against the soup: " in answer_text(report)
+    assert "By default" not in answer_text(report)
+    assert (report.figures[0].key, report.figures[0].title) == (
+        "planned",
+        "The planned comparisons",
+    )
+
+
+@pytest.mark.parametrize("items", [20, 250])
+def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
+    """In the run's scores.csv, the report's tables and files, and compare."""
+    tasks = ["pocket_math_sw", "pocket_translate_en_sw"]
+    study = study_of(baseline=["base", "soup"], evaluate={"tasks": tasks})
+    run = write_run(tmp_path / "run", study, level, items=items)
+    write_results(run.path)
+    write_report(make_report(run, draw=False), ["csv"], tmp_path / "report")
+    files = [pd.read_csv(folder / "scores.csv") for folder in (run.path, tmp_path / "report")]
+    tables = [table(make_report(run, draw=False), key) for key in ("scores", "cells")]
+    compared = compare_models([f"{run.path}:{name}" for name in ("base", "soup")])
+    rows = [row for row in files[0].to_dict("records") if row["cell"] in ("base", "soup")]
+    assert len(rows) == 4
+    for row in rows:
+        interval = with_interval(row["value"], (row["low"], row["high"]))
+        same = files[1][files[1]["cell"].eq(row["cell"]) & files[1]["task"].eq(row["task"])]
+        assert same[["low", "high"]].to_numpy().tolist() == [[row["low"], row["high"]]]
+        assert all(interval in frame.to_numpy().ravel() for frame in tables)
+        assert interval in " ".join(compared.split())
+
+
+def test_an_interval_beside_a_corrected_verdict_is_said_not_to_be_corrected(languages, tmp_path):
+    assert "interval (not corrected)" in table(languages, "comparisons")
+    assert "intervals, which are not corrected" in " ".join(
+        table(languages, "answers").attrs["notes"]
+    )
+    row = row_of(UNCLEAR, difference=0.1, low=0.01, high=0.19, p_holm=0.08)
+    text = answer(row, pd.DataFrame([row]), 2.0)
+    assert text.endswith(
+        "is +10.0 points [+1.0, +19.0]; corrected p = 0.080, the interval is not corrected."
+    )
+
+
 def row_of(verdict, **changes):
     row = {
         **{"first": "swap", "second": "soup", "task": "mgsm_sw", "language": "sw"},
@@ -128,13 +179,15 @@ def test_both_experts_must_be_beaten():
             row_of(verdict, second=name, rival="better_expert")
             for name, verdict in zip(("task expert", "language expert"), verdicts, strict=True)
         ]
-        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0))
+        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0, is_planned=True))
         assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
         many = pd.DataFrame([{**row, "language": f"x{at}"} for at in range(5) for row in rows])
-        text = " ".join(sentences(many, scores, 2.0))
+        text = " ".join(sentences(many, scores, 2.0, is_planned=True))
         assert ("against both experts: 5 better" in text) == ({*verdicts} == {BETTER})
-        assert "against the task expert: 5" in " ".join(sentences(many[::2], scores, 2.0))
-        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0))
+        assert "against the task expert: 5" in " ".join(
+            sentences(many[::2], scores, 2.0, is_planned=True)
+        )
+        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0, is_planned=True))
         assert "against the first setting of its kind: " in text
 
 
@@ -253,7 +306,7 @@ def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_p
 
 
 def test_figures_are_drawn_from_the_frames(languages, tmp_path):
-    assert [figure.key for figure in languages.figures] == ["planned"]
+    assert [figure.key for figure in languages.figures] == ["default"]
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
     run = write_run(tmp_path / "map", study_of(vary=vary, baseline=["soup"]), level, items=20)
     figures = make_report(run).figures
@@ -302,7 +355,7 @@ def test_the_frames_can_be_opened_and_give_the_report_again(languages, tmp_path)
 def test_a_report_replaces_its_own_files_and_no_other(one_pair, tmp_path):
     report = make_report(one_pair)
     write_report(report, FORMATS, tmp_path)
-    assert (tmp_path / "figures" / "planned.svg").is_file()
+    assert (tmp_path / "figures" / "default.svg").is_file()
     (tmp_path / "mine.txt").write_text("x")
     (tmp_path / "scores.csv").write_text("old")
     before = {path.name for path in tmp_path.iterdir()}

@@ -18,7 +18,12 @@ from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.records import EvaluationRequest
 from ablations.tasks.catalog import floor_of
-from ablations.tasks.contents import local_data, with_placed_data
+from ablations.tasks.contents import (
+    check_task_files,
+    local_data,
+    paths_below,
+    with_placed_data,
+)
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
@@ -229,7 +234,7 @@ def task_manager(request: EvaluationRequest) -> Any:
         raise InputError(f"{request.task_folder}: no such folder of lm-eval task files")
     if request.data_dir is not None and not request.data_dir.is_dir():
         raise InputError(f"{request.data_dir}: no such folder of task data")
-    files = (path for folder in request.folders for path in folder.rglob("*"))
+    files = (path for folder in request.folders for path in paths_below(folder))
     stats = ((path, path.stat()) for path in files if path.is_file())
     # The inode and the time of change, too: a restored time of writing hides another file.
     states = frozenset((path, s.st_mtime_ns, s.st_ctime_ns, s.st_ino) for path, s in stats)
@@ -251,6 +256,8 @@ def _manager(
     """Return lm-eval's task manager of `folders`, whose files have `states`, and their names."""
     from lm_eval.tasks import TaskManager
     from lm_eval.tasks._factory import TaskFactory
+
+    check_task_files(folders)
 
     class Factory(TaskFactory):  # type: ignore[misc]
         """lm-eval's, which also finds data next to a task's file."""

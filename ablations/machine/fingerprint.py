@@ -9,7 +9,7 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,29 @@ def fingerprint_folder(folder: Path) -> str:
 
 
 def fingerprint_of(**parts: Any) -> str:
-    """Return a hash of named parts that JSON can hold; the order of the names does not count."""
-    text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    """Return a hash of named parts; the order of the names does not count.
+
+    They are what YAML gives: dates, bytes, sets and keys of several types, too, which JSON lacks.
+    """
+    try:
+        text = json.dumps(parts, sort_keys=True, ensure_ascii=False)
+    except TypeError:
+        text = json.dumps(_as_json(parts), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_json(value: Any) -> Any:
+    """Return a value as lists of its type and its parts, in an order of their own."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        pairs = ([_as_json(key), _as_json(part)] for key, part in value.items())
+        return ["mapping", sorted(pairs, key=json.dumps)]
+    if isinstance(value, (list, tuple)):
+        return ["list", *map(_as_json, value)]
+    if isinstance(value, (set, frozenset)):
+        return ["set", *sorted(map(_as_json, value), key=json.dumps)]
+    return [type(value).__name__, str(value)]
 
 
 def fingerprint_files(folder: Path, paths: set[Path], hashes: FileHashes | None = None) -> str:

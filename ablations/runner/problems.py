@@ -14,6 +14,7 @@ from ablations.scoring.observed import PROMPT_TRUNCATED
 from ablations.statistics.as_text import percent
 from ablations.study.identity import record_key
 from ablations.tasks.contents import TaskContents
+from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from
 
 MOST_CUT = 0.5
@@ -42,14 +43,18 @@ def _changed(run: Run) -> Iterator[str]:
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
         return
     evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
-    contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
-    changed = dict.fromkeys(
-        task
-        for (task, key), cell in cells.items()
-        # `layerswap evaluate` may have had another folder of tasks in the call before.
-        if contents.has(task)
-        and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
-    )
+    try:
+        contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
+        changed = dict.fromkeys(
+            task
+            for (task, key), cell in cells.items()
+            # `layerswap evaluate` may have had another folder of tasks in the call before.
+            if contents.has(task)
+            and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
+        )
+    except InputError as error:
+        yield f"Whether tasks have changed since this run cannot be said: {error.message}"
+        return
     for task in changed:
         yield (
             f"{task}: its file, its data or its scoring has changed since this run. Run the study "

@@ -23,7 +23,13 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from ablations.machine.whole_files import read_lines, write_text
+from ablations.machine.whole_files import (
+    MOST_BYTES,
+    open_regular,
+    read_regular,
+    read_regular_lines,
+    write_text,
+)
 from ablations.scoring.observed import zero_reasons
 from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
@@ -39,6 +45,9 @@ RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
 HEADS = b"layerswap_records"
 """Key of the records, a line each, packed by zlib and base64, in the observations' schema."""
+
+_MOST_ROWS = 20_000_000
+"""Most rows of observations; the largest of the shipped runs has 282,000."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -83,7 +92,7 @@ class TaskRecord(Frozen):
         """
         number = 0
         try:
-            for number, line in read_lines(self.path):
+            for number, line in read_regular_lines(self.path):
                 if number > 1:
                     yield _validated(Sample, line, f"{self.path}:{number}")
         except (OSError, UnicodeDecodeError) as error:
@@ -194,6 +203,12 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
         fault = f"no {RUN_FILE} in it, so it is not a run folder"
         fault = f"{path}: {fault}" if is_folder(path) else no_such_folder(path)
         raise InputError(f"{fault}; give the folder that layerswap run wrote")
+    for name in ("records", "failures"):
+        if (path / name).is_symlink():  # RUN itself may be one
+            raise InputError(
+                f"{path / name}: is a link, and those inside a run folder are not followed; put "
+                "the folder itself there, or make the whole run folder a link"
+            )
     is_copy = holds_copy(path)
     copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
@@ -215,12 +230,32 @@ def holds_copy(path: Path) -> bool:
     return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
 
 
+def check_observations(file: Path) -> None:
+    """Check that observations may be read: a small file can hold any number of equal rows.
+
+    Raises:
+        OSError: where the file is none that `open_regular` opens.
+        ValueError: where it holds too many.
+    """
+    import pyarrow.parquet
+
+    with open_regular(file) as opened:
+        rows = pyarrow.parquet.read_metadata(opened).num_rows
+    if rows > _MOST_ROWS:
+        raise ValueError(f"it holds {rows:,} rows, over {_MOST_ROWS:,}")
+
+
 def _copied_records(file: Path) -> dict[str, TaskRecord]:
     import pyarrow.parquet
 
     try:
+        check_observations(file)
         packed = pyarrow.parquet.read_schema(file).metadata[HEADS]
-        lines = zlib.decompress(base64.b64decode(packed)).decode().splitlines()
+        unpacking = zlib.decompressobj()
+        heads = unpacking.decompress(base64.b64decode(packed), MOST_BYTES)
+        if unpacking.unconsumed_tail:
+            raise ValueError(f"its records have over {MOST_BYTES:,} bytes")
+        lines = heads.decode().splitlines()
     except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
         raise _damaged(file, error) from error
     records = (_validated(TaskRecord, line, str(file)) for line in lines)
@@ -302,8 +337,10 @@ def _failure_file(path: Path, key: str) -> Path:
 def _read(path: Path, *, first_line_only: bool = False) -> str | None:
     """Return the text of a file, or its first line; None where it is not there."""
     try:
-        with path.open(encoding="utf-8") as file:
-            return file.readline() if first_line_only else file.read()
+        if not first_line_only:
+            return read_regular(path).decode()
+        with open_regular(path) as file:
+            return file.readline(MOST_BYTES).decode()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:

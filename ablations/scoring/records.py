@@ -62,7 +62,7 @@ class Sample(Frozen):
 
     task: str
     filter: str
-    doc_id: int
+    doc_id: int = Field(ge=0, lt=2**63)
     """0-based index of the item in the task's evaluation split."""
 
     prompts: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Sample(Frozen):
     program: ProgramVerdict | None = None
     """What came of the program in `answers`; None where none was run."""
 
-    repeat: int = Field(default=0, ge=0)
+    repeat: int = Field(default=0, ge=0, lt=2**63)
     """0-based number of the sample of this item."""
 
 

@@ -210,7 +210,9 @@ def with_experts(document: Mapping[str, Any], experts: Mapping[str, Expert]) -> 
     models = [part.get("models") for part in (filled, document)]
     for entry, source in zip(*models, strict=True) if isinstance(models[0], list) else ():
         if isinstance(source, Mapping) and source.get("model") in ("task", "language"):
-            entry["parameters"] = {"role": source["model"], **(entry.get("parameters") or {})}
+            parameters = entry.get("parameters") or {}
+            if isinstance(parameters, Mapping):  # else the recipe's schema says what is wrong
+                entry["parameters"] = {"role": source["model"], **parameters}
     return filled
 
 

@@ -19,6 +19,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import TypeAdapter
+
 import layerswap_method
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import lm_eval_file
@@ -29,7 +31,7 @@ from ablations.machine.fingerprint import (
     fingerprint_checkpoint,
     fingerprint_of,
 )
-from ablations.machine.whole_files import write_text
+from ablations.machine.whole_files import read_regular, write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
 from ablations.scoring.records import Backend, EvaluationRequest
@@ -48,6 +50,10 @@ _DONATED = ("config.json", "generation_config.json", *TOKENIZER_DATA)
 """Files that a merge takes from its base."""
 
 
+_CACHED = TypeAdapter(dict[str, tuple[str, str]])
+"""Folder -> its state and its hash, as the cache has them."""
+
+
 class Fingerprints:
     """Fingerprints of expert folders, cached in a file while sizes and dates stay the same."""
 
@@ -60,8 +66,9 @@ class Fingerprints:
         self._cache, self._hashes, self._dry = cache, hashes or FileHashes(), dry
         self._known: dict[str, list[str]] = {}
         if cache is not None:
-            with contextlib.suppress(OSError, ValueError):  # it is found out again
-                self._known = json.loads(cache.read_text(encoding="utf-8"))
+            with contextlib.suppress(OSError, ValueError, RecursionError):  # it is found out again
+                known = _CACHED.validate_json(read_regular(cache))
+                self._known = {folder: [*pair] for folder, pair in known.items()}
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""

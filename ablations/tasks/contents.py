@@ -7,6 +7,7 @@ does an installed package; this project's code has `scoring.SCORING_VERSION`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import glob
 import itertools
@@ -15,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -29,6 +30,11 @@ logger = logging.getLogger(__name__)
 _MOST_FILES = 10_000
 """Most files of a task's data set, or of its folder; a folder of more, such as /usr, is a slip of
 the pen."""
+
+_MOST_PATHS, _MOST_LEVELS = 100_000, 100
+"""Most files and folders in which task files are looked for, and levels of a task file."""
+
+_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _TASK_KEYS = {"task", "group", "tag", "include"}
 """One of them makes a YAML file a task's, which counts only for the tasks that include it."""
@@ -60,24 +66,30 @@ class TaskContents:
         The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
         """
         self._elsewhere, self._data_dir = elsewhere, data_dir
-        self._known: dict[str, tuple[list[Path], dict[str, Any]]] = {}
+        self._known: dict[str, _TaskFile] = {}
         self._task_files: set[Path] = set()
         self._hashes: dict[str, str] = {}
-        # Sorted and left out as in lm-eval's index.
-        found = [sorted(folder.rglob("*.yaml"), key=Path.as_posix) for folder in folders]
-        for path in itertools.chain(*found):
-            files, content = _read(path) if ".ipynb_checkpoints" not in path.parts else ([], {})
-            if len(files) > 1 or _TASK_KEYS & content.keys():
-                self._task_files.update(file.resolve() for file in files)
-            if isinstance(name := content.get("task"), str):
-                self._known.setdefault(name, (files, content))
+        for path in itertools.chain(*map(_task_files, folders)):
+            read = _read(path)
+            if len(read.files) > 1 or _TASK_KEYS & read.content.keys():
+                self._task_files.update(file.resolve() for file in read.files)
+            if isinstance(name := read.content.get("task"), str):
+                self._known.setdefault(name, read)
 
     def fingerprint(self, name: str) -> str:
-        """Return a hash of all that can change the task's prompts or scores."""
+        """Return a hash of all that can change the task's prompts or scores.
+
+        Raises `InputError` for a task file with an alias, or data of too many files.
+        """
         if name not in self._hashes:
             if name not in self._known:
                 self._known[name] = _read(self._elsewhere(name) or Path())
-            files, content = self._known[name]
+            files, content, aliases = self._known[name]
+            if aliases:
+                raise InputError(
+                    f"{aliases[0]}: has an alias (*name), which is not read here but after <<:; "
+                    "write the value out"
+                )
             called = set(re.findall(r"!function (\w+)", str(content)))
             home, folders = files[0].parent, dict.fromkeys(file.parent for file in files)
             called -= _PACKAGES
@@ -105,7 +117,7 @@ class TaskContents:
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read."""
         self.fingerprint(name)
-        return bool(self._known[name][1])
+        return bool(self._known[name].content)
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
@@ -115,7 +127,7 @@ class TaskContents:
         options, facts = [block if isinstance(block, Mapping) else {} for block in blocks]
         codes, benchmark = options.get("configs"), facts.get("benchmark")
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
-            return fingerprint_folder(self._data_dir)
+            return _hash_local(str(self._data_dir))
         places, pattern = [self._data_dir / benchmark, self._data_dir], "{}_*"
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
             places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
@@ -164,7 +176,16 @@ def _warn_of_many_files(folder: Path) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``!function NAME`` as text."""
+    """Reads ``!function NAME`` as text; notes whether there is an alias."""
+
+    has_alias = False
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next node; an alias after ``<<:`` is no repeat of a value."""
+        merges = isinstance(index, yaml.ScalarNode) and index.tag == "tag:yaml.org,2002:merge"
+        if not merges and self.check_event(yaml.AliasEvent):
+            self.has_alias = True
+        return super().compose_node(parent, index)
 
 
 _Loader.add_multi_constructor(
@@ -174,23 +195,86 @@ _Loader.add_multi_constructor(
 
 def read_task_file(path: Path) -> dict[str, Any]:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
-    return _read(path)[1]
+    return _read(path).content
 
 
-def _read(path: Path) -> tuple[list[Path], dict[str, Any]]:
+class _TaskFile(NamedTuple):
+    files: Sequence[Path]
+    """The file, and those that it includes."""
+
+    content: dict[str, Any]
+    aliases: Sequence[Path] = ()
+    """Those of the files that have an alias: a few of them make a content of enormous size."""
+
+
+def _read(path: Path, above: Sequence[Path] = ()) -> _TaskFile:
+    """Read a task file, which is included by those `above`."""
+    nothing = _TaskFile([path], {})
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):  # lm-eval says what is wrong with it
-        return [path], {}
+        if not path.is_file():
+            return nothing
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        content = loader.get_single_data()
+    # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
+        return nothing
     if not isinstance(content, dict):
-        return [path], {}
-    files, included = [path], dict[str, Any]()
+        return nothing
+    files, included, aliases = [path], dict[str, Any](), [path] if loader.has_alias else []
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
-        others, keys = _read(path.parent / name)
-        files += others
-        included |= keys
-    return files, {**included, **content}
+        if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
+            other = _read(inner, (path, *above))
+            files += other.files
+            aliases += other.aliases
+            included |= other.content
+    return _TaskFile(files, {**included, **content}, aliases)
+
+
+def check_task_files(folders: Sequence[Path]) -> None:
+    """Check that lm-eval can read the task files below `folders`: others hang it, or end Python.
+
+    Raises:
+        InputError: for too large a folder, and a file that is a pipe or nested too deeply.
+    """
+    for path in itertools.chain(*map(_task_files, folders)):
+        for file in (path, *_read(path).files):
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise InputError(f"{file}: is a pipe or a device, not a task file; remove it")
+        depth = 0
+        with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=_Parser):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if depth > _MOST_LEVELS:
+                    levels = f"nested over {_MOST_LEVELS} levels deep"
+                    raise InputError(f"{path}: is {levels}: no task file; remove it")
+
+
+def _task_files(folder: Path) -> list[Path]:
+    """Return what ends in ``.yaml`` below a folder, sorted and left out as in lm-eval's index."""
+    found = (path for path in paths_below(folder) if path.suffix == ".yaml")
+    return sorted((p for p in found if ".ipynb_checkpoints" not in p.parts), key=Path.as_posix)
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield what `Path.rglob` does, which fails where something vanishes under it, as in /proc."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def paths_below(folder: Path) -> list[Path]:
+    """Return all files and folders below a folder of tasks.
+
+    Raises `InputError` for a folder of too many, such as ``/``.
+    """
+    paths = list(itertools.islice(_below(folder), _MOST_PATHS + 1))
+    if len(paths) > _MOST_PATHS:
+        raise InputError(
+            f"{folder}: holds over {_MOST_PATHS:,} files and folders; name the folder that has the "
+            "task files"
+        )
+    return paths
 
 
 def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -235,14 +319,23 @@ def local_data(config: Mapping[str, Any]) -> str | None:
 def _hash_local(text: str) -> str:
     path = Path(text)
     if text and path.is_dir():
-        if sum(1 for _ in itertools.islice(path.rglob("*"), _MOST_FILES + 1)) > _MOST_FILES:
-            raise InputError(f"{path}: holds over {_MOST_FILES:,} files: no data set of a task")
+        _check_size(path)
         return fingerprint_folder(path)
     if {*"*?["} & {*text}:
-        found = sorted(map(Path, glob.glob(text, recursive=True)))  # noqa: PTH207 (may be absolute)
+        if "**" in text:  # which may match in few of very many folders
+            start = re.split(r"[*?\[]", text)[0].rpartition("/")
+            _check_size(Path(start[0] + start[1]))
+        matches = itertools.islice(glob.iglob(text, recursive=True), _MOST_FILES + 1)  # noqa: PTH207
+        if len(found := sorted(map(Path, matches))) > _MOST_FILES:
+            raise InputError(f"{text}: matches over {_MOST_FILES:,} files: no data set of a task")
         if found:
             return fingerprint_of(files=[fingerprint_files(p.parent, {p}) for p in found])
     return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
+
+
+def _check_size(folder: Path) -> None:
+    if sum(1 for _ in itertools.islice(_below(folder), _MOST_FILES + 1)) > _MOST_FILES:
+        raise InputError(f"{folder}: holds over {_MOST_FILES:,} files: no data set of a task")
 
 
 def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

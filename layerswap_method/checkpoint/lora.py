@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import regex
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
 from layerswap_method.checkpoint.compatible import ties
@@ -42,6 +45,9 @@ _UNSUPPORTED = (
 
 _CONV1D = ("gpt2", "openai-gpt")
 """Model types that store weights inputs x outputs; peft goes by that and not by its config."""
+
+_PATTERNS_S, _LONGEST_PATTERN = 10.0, 10_000
+"""Seconds for matching all patterns of an adapter, and the most characters of one."""
 
 _HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
 
@@ -98,6 +104,7 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
+    deadline = time.monotonic() + _PATTERNS_S
     odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
     for name, down in stored.items():
         match = _FACTOR.fullmatch(name)
@@ -108,8 +115,8 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
         target = _in_file(f"{module}.weight", shapes)
         if up is None:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
-        rank = _pattern(adapter, config, "rank_pattern", module, config["r"])
-        alpha = _pattern(adapter, config, "alpha_pattern", module, config["lora_alpha"])
+        rank = _pattern(adapter, config, "rank_pattern", module, config["r"], deadline)
+        alpha = _pattern(adapter, config, "alpha_pattern", module, config["lora_alpha"], deadline)
         change = LowRankChange(
             down=down,
             up=up,
@@ -217,19 +224,33 @@ def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
 
 
 def _pattern(
-    adapter: Path, config: Mapping[str, Any], key: str, module: str, default: float
+    adapter: Path,
+    config: Mapping[str, Any],
+    key: str,
+    module: str,
+    default: float,
+    deadline: float,
 ) -> Any:
-    """Return the value of the first pattern that ends the module's name, as peft looks it up."""
+    """Return the value of the first pattern that ends the module's name, as peft looks it up.
+
+    Until `deadline`, a time of `time.monotonic`.
+    """
     try:
         for pattern, value in (config.get(key) or {}).items():
-            # A repeated group can take for ever; peft itself writes plain names.
-            if len(pattern) > 300 or re.search(r"\)\s*[*+?{]", pattern):
-                raise ValueError("the pattern repeats a group or is too long")
-            if re.match(rf"(.*\.)?({pattern})$", module):
+            if len(pattern) > _LONGEST_PATTERN:
+                raise ValueError("a pattern is too long")
+            # Repeats in repeats can take for ever.
+            left = max(deadline - time.monotonic(), 0.001)
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=left):
                 if type(value) not in (int, float) or not 0 < value < math.inf:
                     raise ValueError(f"the value of {pattern} is {value!r}")
                 return value
-    except (re.error, ValueError, TypeError, AttributeError) as error:
+    except TimeoutError:
+        raise InputError(
+            f"{adapter}: {key} in {ADAPTER_CONFIG}: its patterns take over {_PATTERNS_S:g} s to "
+            "match; write plain names of modules in their place"
+        ) from None
+    except (regex.error, ValueError, TypeError, AttributeError) as error:
         raise InputError(f"{adapter}: {key} in {ADAPTER_CONFIG} cannot be read: {error}") from error
     return default
 

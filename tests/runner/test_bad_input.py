@@ -1,5 +1,6 @@
 """What one can get wrong beside the study, and in its tasks: one message, nothing written."""
 
+import datetime
 import os
 import sys
 from pathlib import Path
@@ -102,6 +103,66 @@ def ask(tmp_path, experts, run):
         return run(*options)
 
     return ask
+
+
+HONEST = {
+    **{"version": 1.0, "date": datetime.date(2024, 1, 1), "raw": b"\0", "tags": {"x", "y"}},
+    **{"at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), "labels": {1: "one", "b": "two"}},
+}
+"""What YAML has and JSON has not."""
+
+
+def test_metadata_may_be_whatever_yaml_has(ask):
+    for options in (DRY, ()):
+        result = ask(*options, metadata=HONEST)
+        assert result.exit_code == 0, result.output
+    again = ask()
+    assert "0 cells evaluated, 2 finished before" in again.output
+    assert layerswap("report", "runs/small-experts", "--format", "csv").exit_code == 0
+    changed = ask("--dry-run", metadata={**HONEST, "date": datetime.date(2024, 1, 2)})
+    assert "  finished" not in changed.output
+
+
+BOMB = "\n".join(
+    ["a0: &a0 [x, x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 30))]
+)
+HOSTILE = {
+    "bomb": (f"{BOMB}\n", "own/bad.yaml: has an alias (*name)"),
+    "cycle": ("metadata: &m {a: *m}\n", "own/bad.yaml: has an alias (*name)"),
+    "included": ("include: part\n", "own/part: has an alias (*name)"),
+    "deep": (f"a: {'[' * 3000}{']' * 3000}\n", "nested over 100 levels deep"),
+    "deeper": (f"a: {'[' * 200_000}{']' * 200_000}\n", "nested over 100 levels deep"),
+    "everything": (
+        "dataset_path: text\ndataset_kwargs: {data_files: /**}\n",
+        "holds over 10,000 files: no data set of a task",
+    ),
+    "root": ("dataset_path: /\n", "/: holds over 10,000 files: no data set of a task"),
+    "pipe": ("include: fifo\n", "own/fifo: is a pipe or a device, not a task file"),
+}
+
+
+@pytest.mark.usefixtures("no_engine")
+@pytest.mark.parametrize("options", [(), ("--dry-run",)])
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_task_file_of_a_stranger_neither_hangs_nor_crashes(ask, tmp_path, kind, options):
+    text, message = HOSTILE[kind]
+    own = tmp_path / "own"
+    os.mkfifo(own / "fifo")
+    (own / "part").write_text("a: &a [1]\nb: *a\n")
+    (own / "bad.yaml").write_text(f"task: bad\n{text}")
+    refused(ask(*options, tasks=("story", "bad")), message)
+
+
+@pytest.mark.usefixtures("no_engine")
+def test_a_pipe_beside_the_tasks_is_named(ask, tmp_path):
+    os.mkfifo(tmp_path / "own" / "x.yaml")
+    refused(ask(), "x.yaml: is a pipe or a device, not a task file; remove it")
+
+
+def test_a_file_of_other_programs_beside_the_tasks_may_have_aliases(ask, tmp_path):
+    (tmp_path / "own" / "workflow.yaml").write_text("a: &a [1]\nb: *a\n")
+    (tmp_path / "own" / "based.yaml").write_text("a: &a {x: 1}\nb: {<<: *a}\n")
+    assert ask("--dry-run").exit_code == 0
 
 
 @pytest.fixture

@@ -1,10 +1,16 @@
 """Run folders: read back, what is wrong with their evaluations, and what they were made of."""
 
+import base64
 import csv
 import hashlib
+import os
 import shutil
+import zlib
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import yaml
 
@@ -14,12 +20,13 @@ from ablations.runner.results import write_results
 from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.scoring.records import Evaluation
 from ablations.study.files import read_study
+from ablations.study.identity import Fingerprints
 from ablations.study.planning import plan_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
-from tests.standins.command import layerswap
+from tests.standins.command import layerswap, told
 from tests.standins.experts import content
 from tests.standins.studies import study_document, write_yaml
 
@@ -102,6 +109,88 @@ def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     with pytest.raises(LayerSwapError, match=r"s000\.jsonl is damaged \(.*No such file"):
         list(record.samples())
     assert records.find_record(folder, "s000") is None
+
+
+def _packed(folder, heads, rows=None):
+    """Write a copy of a run whose records are `heads`, and whose observations are `rows`."""
+    path = folder / "observations.parquet"
+    table = pyarrow.parquet.read_table(path) if rows is None else pa.table({"model": rows})
+    packed = base64.b64encode(zlib.compress(heads, 9))
+    table = table.replace_schema_metadata({records.HEADS: packed})
+    pyarrow.parquet.write_table(table, path)
+    shutil.rmtree(folder / "records")
+
+
+def test_a_copy_that_unpacks_to_gigabytes_is_refused(folder, monkeypatch):
+    write_results(folder)
+    _packed(folder, b"\0" * (records.MOST_BYTES + 1))
+    with pytest.raises(
+        LayerSwapError, match=r"damaged \(its records have over 128,000,000 bytes\)"
+    ):
+        records.load_run(folder)
+
+
+def test_a_copy_of_too_many_rows_is_refused(folder):
+    write_results(folder)
+    indices = pa.array(np.zeros(20_000_001, dtype="int32"))
+    _packed(folder, b"", pa.DictionaryArray.from_arrays(indices, pa.array(["x"])))
+    assert (folder / "observations.parquet").stat().st_size < 1_000_000
+    with pytest.raises(LayerSwapError, match=r"it holds 20,000,001 rows, over 20,000,000"):
+        records.load_run(folder)
+
+
+@pytest.mark.parametrize("name", ["run.json", "records/s000.jsonl", "failures/s001.json"])
+@pytest.mark.parametrize("kind", ["link", "endless", "pipe", "folder"])
+def test_what_is_no_file_in_a_run_of_a_stranger_is_not_read(folder, tmp_path_factory, name, kind):
+    path, elsewhere = folder / name, tmp_path_factory.mktemp("elsewhere") / "file"
+    path.rename(elsewhere)
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to(elsewhere if kind == "link" else "/dev/zero")
+    with pytest.raises(LayerSwapError, match=r"damaged .*it is a link, a pipe or a folder, not a"):
+        records.load_run(folder)
+
+
+@pytest.mark.parametrize("name", ["records", "failures"])
+def test_links_inside_a_run_are_not_followed_and_a_run_may_be_one(folder, tmp_path_factory, name):
+    place = tmp_path_factory.mktemp("scratch")
+    (place / "link").symlink_to(folder)
+    assert records.load_run(place / "link").cells == records.load_run(place / "link").cells
+    (folder / name).rename(place / name)
+    (folder / name).symlink_to(place / name)
+    with pytest.raises(InputError, match=f"{name}: is a link, and those inside a run folder"):
+        records.load_run(folder)
+
+
+def test_a_number_of_an_item_that_no_table_holds_is_damage(folder):
+    file = folder / "records" / "s000.jsonl"
+    file.write_text(file.read_text().replace('"doc_id":0', f'"doc_id":{10**30}', 1))
+    code, output = told("report", folder)
+    assert (code, "s000.jsonl:2 is damaged" in output) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "[" * 100_000, '{"a": ["b"]}', None])
+def test_a_cache_of_hashes_that_is_none_is_written_anew(tmp_path, text):
+    cache = tmp_path / "hashes.json"
+    cache.symlink_to("/dev/zero") if text is None else cache.write_text(text)
+    assert Fingerprints(cache).recorded(tmp_path) is None
+
+
+def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):
+    head = records.read_run_file(tmp_path)
+    for evaluate in (
+        {"include_path": Path("/")},
+        {"include_path": tmp_path, "data_dir": Path("/")},
+    ):
+        study = head.study.model_copy(
+            update={"evaluate": head.study.evaluate.model_copy(update=evaluate)}
+        )
+        records.write_run_file(tmp_path, head.model_copy(update={"study": study}))
+        found = evaluation_problems(records.load_run(tmp_path))
+        assert "Whether tasks have changed since this run cannot be said: /: holds over" in found[0]
 
 
 def test_a_folder_of_another_schema_is_left_as_it_is(tmp_path):

@@ -3,8 +3,10 @@
 A program runs in a fresh ``python -I -S`` with limits, an empty environment and an empty folder.
 bwrap (bubblewrap) shows it no network, no process and no file but a read-only Python; a seccomp
 filter refuses shared memory, keys, io_uring, bpf, namespaces and all but local sockets.
-Not protected: limits are per process, of which there may be 16; a hole in the kernel; the tests
-against a program that knows this file and finds the proof, or returns what equals everything.
+Not protected: limits are per process, of which there may be 16; memory of the kernel for empty
+files and folders, about 1 GB of which a program can make until its time is over (only a cgroup
+could limit it, which needs more rights); a hole in the kernel; the tests against a program that
+knows this file and finds the proof, or returns what equals everything.
 """
 
 from __future__ import annotations

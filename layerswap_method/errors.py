@@ -11,6 +11,7 @@ from the first two. What they look like to a user is in `command_line.py`.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -65,6 +66,14 @@ def input_errors(where: str) -> Iterator[None]:
         yield
     except ValueError as error:
         raise InputError(f"{where}: {error}") from error
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with control characters as ``\x1b``: a terminal obeys none of them.
+
+    Tabs and line breaks stay.
+    """
+    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", text)
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:

@@ -44,8 +44,9 @@ class WriteOptions:
     """How a merge is written. On the CPU no option changes a tensor.
 
     `shard_bytes` is the largest size of a file. With `verify`, what is written is read again and
-    compared with its sources. `device` is torch's. With `resume`, finished files of an interrupted
-    merge are used, and left if this one stops. The card is README.md and mergekit_config.yml.
+    compared with its sources, and copied values that are not finite are a warning. `device` is
+    torch's. With `resume`, finished files of an interrupted merge are used, and left if this one
+    stops. The card is README.md and mergekit_config.yml.
     """
 
     shard_bytes: int = SHARD_BYTES
@@ -129,7 +130,9 @@ def write_merge(
             write_files(layout, resume=options.resume, advance=advance, **how)
         if options.verify:
             with bar("verifying", layout.nbytes) as advance:
-                verify_files(layout, advance=advance, **how)
+                verify_files(
+                    layout, advance=advance, warn=lambda text: LOG.warning("%s", text), **how
+                )
         write_config(merge.donor, folder, merge.dtype, merge.config)
         copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
         if merge.record:

@@ -18,10 +18,9 @@ from typing import Any
 
 import click
 
-from ablations.machine.names import printable
 from layerswap_method import __version__
 from layerswap_method.command_line import shown
-from layerswap_method.errors import LayerSwapError, nearest
+from layerswap_method.errors import LayerSwapError, nearest, printable
 
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands whose finished work is saved when they are interrupted."""

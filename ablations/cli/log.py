@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import click
 
-from ablations.machine.names import printable
 from ablations.machine.progress import Step, above, show_step, status_line
+from layerswap_method.errors import printable
 
 
 def print_line(text: str, *, err: bool = False) -> None:

@@ -108,7 +108,9 @@ code_options = together(
         type=click.Choice(["bwrap", "none"]),
         default="bwrap",
         show_default=True,
-        help="Sandbox of those programs. Choose none only if this container is the sandbox.",
+        help="Sandbox of those programs. With none they run as you do, with your files and the "
+        "network: only time, memory and output are limited. Choose it only if this container is "
+        "the sandbox.",
     ),
 )
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.locks import try_claim
-from ablations.machine.whole_files import write_bytes
+from ablations.machine.whole_files import DiskFull, is_full, write_bytes
 from ablations.scoring.observed import Outcome
+from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
     from ablations.machine.locks import Claim
@@ -50,8 +51,8 @@ class AnswerFile:
     """The answers of one model to one task; a context manager that holds the writer's lock.
 
     A line is written with one call, so a kill loses or tears the last one at most; a torn line is
-    dropped. Where the file cannot be written, or another run writes answers of this model, the
-    evaluation goes on and its answers are not stored.
+    dropped. Where the file cannot be read, written or locked, or another run writes answers of this
+    model, the evaluation goes on and its answers are not stored. A full disk ends it: `DiskFull`.
     """
 
     def __init__(self, path: Path, engine: str = "") -> None:
@@ -73,13 +74,16 @@ class AnswerFile:
         """Take the lock if it is free, and read what is there."""
         self.reused = 0
         try:
-            self._lock = try_claim(self.path.parent, _LOCK)
+            self._lock = try_claim(self.path.parent, _LOCK, option="an --answers")
             if self._lock is None:
                 logger.info("%s: another run stores answers, this one none", self.path.parent)
+        except (OSError, LayerSwapError) as error:
+            self._give_up(error)
+        try:
+            if self.path.is_file():
+                self._known |= {key: answer for key, answer, _ in self._read()}
         except OSError as error:
             self._give_up(error)
-        if self.path.is_file():
-            self._known |= {key: answer for key, answer, _ in self._read()}
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -130,11 +134,16 @@ class AnswerFile:
         except OSError as error:
             self._give_up(error)
 
-    def _give_up(self, error: OSError) -> None:
-        logger.warning("answers are not stored: %s: %s", self.path, error)
+    def _give_up(self, error: OSError | LayerSwapError) -> None:
         if self._lock is not None:
             self._lock.release()
         self._lock = None
+        if isinstance(error, OSError) and is_full(error):
+            raise DiskFull(
+                f"{self.path}: cannot be written: {error.strerror}. The answers before are stored: "
+                "make room, or choose another --answers, and run the same command again"
+            ) from error
+        logger.warning("answers are not stored: %s: %s", self.path, error)
 
     def _read(self) -> Iterator[tuple[str, Answer, bytes]]:
         """Yield key, answer and line of each answer that can be read; drop a torn last line."""

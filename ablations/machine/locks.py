@@ -39,10 +39,10 @@ class Claim:
         self.lock.release()
 
 
-def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
+def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out") -> Claim | None:
     """Return a claim on `name` in `folder` (which is made), or None while another holds it.
 
-    `note` is an additional line for `Claim.abandoned`.
+    `note` is an additional line for `Claim.abandoned`, `option` what names the folder.
 
     Raises:
         OSError: where there is no room for the file.
@@ -62,7 +62,7 @@ def try_claim(folder: Path, name: str, note: str = "") -> Claim | None:
         if number not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise LayerSwapError(
-            f"{folder}: this file system cannot lock files; choose an --out on a local disk, on "
+            f"{folder}: this file system cannot lock files; choose {option} on a local disk, on "
             "NFSv4, or on Lustre mounted with flock"
         ) from error
     claim = Claim(lock, _owner_file(folder, name), owner(folder, name))

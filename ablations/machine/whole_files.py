@@ -136,6 +136,15 @@ def list_results(out: Path, names: Iterable[str]) -> None:
     write_list(out, {*names, *(listed_files(out, RESULTS) or ())}, RESULTS)
 
 
+class DiskFull(LayerSwapError):
+    """The disk is full, or its quota is used up: what is computed from now on would be lost."""
+
+
+def is_full(error: OSError) -> bool:
+    """Return whether an error says that there is no room left."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def write_errors(path: Path, advice: str = "") -> Iterator[None]:
     """Turn an error of writing in the body, such as a full disk, into one message about `path`.

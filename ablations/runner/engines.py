@@ -23,7 +23,7 @@ from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions, engine_facts
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, show_step
-from ablations.machine.whole_files import write_text
+from ablations.machine.whole_files import DiskFull, write_text
 from ablations.models.find import Expert
 from ablations.models.fit import context_of
 from ablations.runner.worker import ModelFailed, Work
@@ -91,6 +91,7 @@ class StudyEngine:
         """Return the scores of a task with its samples, and their provenance.
 
         Raises:
+            DiskFull: where answers cannot be stored for want of room.
             ModelFailed: where experts have changed, or a merge fails.
             LayerSwapError: where the evaluation fails.
         """
@@ -104,6 +105,8 @@ class StudyEngine:
                 self._close_model()
                 self._ask, self._how = self._open(work)
                 self._key = work.cell.weights_key
+        except DiskFull:
+            raise
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error

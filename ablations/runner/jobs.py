@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.machine.lifetime import take_descendants_along
-from ablations.machine.names import printable
 from ablations.machine.progress import Step, above, show_step, status_line
+from ablations.machine.whole_files import DiskFull
 from ablations.runner import records
 from ablations.runner.records import Failure, TaskRecord
 from ablations.runner.worker import Job, work
@@ -31,7 +31,7 @@ from ablations.scoring.records import Evaluation
 from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
 from ablations.study.labels import task_name
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import LayerSwapError, printable
 
 if TYPE_CHECKING:
     from ablations.runner.engines import StudyEngine
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.3
+_FULL = 28
+"""Exit code of a worker that found the disk full."""
+
 _WIDTH = 100
 _LOST = "neither scores nor an error could be written (is the disk full?)"
 
@@ -176,6 +179,7 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
     """Work in `jobs` processes, each with `gpus` of the GPUs.
 
     Raises:
+        DiskFull: where one of them finds the disk full.
         LayerSwapError: where processes end again and again before they have begun.
     """
     workers = {place: _start(job, place, gpus) for place in range(jobs)}
@@ -191,6 +195,11 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
                 del workers[place]
                 if process.exitcode == 0:
                     continue
+                if process.exitcode == _FULL:
+                    raise DiskFull(
+                        f"{job.out}: the disk is full (see above); make room and run the same "
+                        "command again"
+                    )
                 ending = f"process {process.pid} ended with exit code {process.exitcode}"
                 if not spare:
                     raise LayerSwapError(f"no engine can be started: {ending}; see above")
@@ -224,7 +233,11 @@ def _work(job: Job, place: int, gpus: int) -> None:
             seen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
             names = seen if len(seen) == count else [str(index) for index in range(count)]
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(share_of(names, place, gpus))
-    work(job)
+    try:
+        work(job)
+    except DiskFull as error:
+        logger.error("%s", error.message)
+        sys.exit(_FULL)
 
 
 def share_of(names: Sequence[str], place: int, gpus: int) -> Sequence[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ablations.machine.locks import holder, owner, try_claim
+from ablations.machine.whole_files import DiskFull, is_full
 from ablations.runner import records
 from ablations.runner.records import Failure, TaskRecord
 from ablations.scoring.records import EvaluationRequest
@@ -129,6 +130,7 @@ class _Worker:
         try:
             claim = try_claim(self._locks, model, self._job.call)
         except OSError as error:
+            self._check_room(error)
             self._fail(self._missing(works), f"it cannot be claimed: {error}")
             return True
         if claim is None:
@@ -159,6 +161,8 @@ class _Worker:
             work = left.pop(0)
             try:
                 self._evaluate(work)
+            except DiskFull:
+                raise
             except ModelFailed as error:
                 self._fail([work, *left], error.message)
                 return
@@ -187,7 +191,16 @@ class _Worker:
         try:
             records.write_record(self._job.out, record)
         except OSError as error:
+            self._check_room(error)
             raise LayerSwapError(f"its record cannot be written: {error}") from error
+
+    def _check_room(self, error: OSError) -> None:
+        """Raise `DiskFull` where there is no room: every other task would be lost as well."""
+        if is_full(error):
+            raise DiskFull(
+                f"{self._job.out}: cannot be written: {error.strerror}. Stored answers and records "
+                "stay: make room and run the same command again"
+            ) from error
 
     def _fail(self, works: Iterable[Work], error: str, details: str = "") -> None:
         for work in works:
@@ -195,8 +208,9 @@ class _Worker:
             facts = {"label": label, "error": error, "details": details, "call": self._job.call}
             try:
                 records.write_failure(self._job.out, Failure(key=work.key, task=task, **facts))
-            except OSError:  # a full disk
+            except OSError as fault:
                 logger.warning("  %s: %s failed: %s", label, task, error)
+                self._check_room(fault)
             self._look()
 
 

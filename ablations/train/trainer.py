@@ -48,6 +48,13 @@ _FOREIGN = {
     **dict.fromkeys(("seed", "data_seed"), _SEED),
     **dict.fromkeys(("num_train_epochs", "max_steps"), _SAMPLES),
     **dict.fromkeys(("eval_strategy", "eval_on_start", "load_best_model_at_end"), _SELECT),
+    **dict.fromkeys(
+        (
+            *("push_to_hub", "hub_model_id", "hub_strategy", "hub_token", "hub_private_repo"),
+            *("hub_always_push", "hub_revision"),
+        ),
+        "layerswap train uploads nothing; upload the expert afterwards: hf upload",
+    ),
     "gradient_accumulation_steps": "follows from batch_size and per_device_train_batch_size",
     **dict.fromkeys(
         (

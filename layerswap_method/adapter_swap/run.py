@@ -11,7 +11,7 @@ from typing import Any
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_adapter_config
 from layerswap_method.checkpoint.stored import same_content
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, printable
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
@@ -93,7 +93,7 @@ def swap_adapters(
         write_json(folder / ADAPTER_CONFIG, config)
         write_json(folder / PLAN_FILE, record)
         card = _CARD.format(base=name, name=out.name, models=listed, plan=draw_plan(plan))
-        write_text(folder / "README.md", card)
+        write_text(folder / "README.md", printable(card))
     yield f"{out_path}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from layerswap_method.errors import printable
 from layerswap_method.recipe.references import is_there, named_models
 
 _METHODS = {
@@ -82,7 +83,7 @@ def write_card(
     )
     if lines:
         card += "\n### What was merged\n\n" + "\n".join([fence, *lines, fence]) + "\n"
-    return card + (_CODE if needs_code else "")
+    return printable(card) + (_CODE if needs_code else "")  # names are a stranger's
 
 
 def _parts(reference: str) -> list[str]:

@@ -24,6 +24,14 @@ from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTen
 _PIECE, _IN_KERNEL = 1 << 20, 1 << 26
 """Bytes that this process, and the kernel, copies at a time: an interrupt waits for no more."""
 
+_EXPONENTS = {
+    "F64": ("<u8", 0x7FF0 << 48),
+    "F32": ("<u4", 0x7F80 << 16),
+    "F16": ("<u2", 0x7C00),
+    "BF16": ("<u2", 0x7F80),
+}
+"""Dtype -> the unsigned numbers of its bits, and the bits that are all set in NaN and infinity."""
+
 _PART = ".part"
 """What the name of an unfinished file ends with."""
 
@@ -70,10 +78,12 @@ def verify_files(
     threads: int = 1,
     device: str = "cpu",
     advance: Advance = lambda count: None,
+    warn: Callable[[str], object] = lambda text: None,
 ) -> None:
     """Read written files back from the disk, and check that every byte is what the layout says.
 
-    `device` is that of `write_files`. Raises `LayerSwapError` with the first tensor that is not.
+    `device` is that of `write_files`; `warn` is called with each copied tensor that has values
+    that are not finite. Raises `LayerSwapError` with the first tensor that is not as it should be.
     """
     for file in layout.files:
         with file.path.open("rb") as opened:
@@ -83,7 +93,7 @@ def verify_files(
                 raise LayerSwapError(f"{file.path}: its header is not what was written")
             advance(len(file.head))
     jobs = [
-        partial(_verify, file.path, place, tensor, device)
+        partial(_verify, file.path, place, tensor, device, warn)
         for file in layout.files
         for place, tensor in file.tensors
     ]
@@ -211,14 +221,36 @@ def _copy_in_kernel(opened: IO[bytes], out: int, tensor: StoredTensor, place: in
         yield count
 
 
-def _verify(path: Path, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
+def _verify(
+    path: Path,
+    place: int,
+    tensor: PlannedTensor,
+    device: str,
+    warn: Callable[[str], object],
+    advance: Advance,
+) -> None:
+    is_finite = True
     with path.open("rb", buffering=0) as opened:
         for piece in _pieces(tensor, device):
             if os.pread(opened.fileno(), len(piece), place) != piece:
                 what = f"{tensor.name} is not what was written"
                 raise LayerSwapError(f"{path}: {what}; disk or memory may be faulty: merge again")
+            if tensor.source is not None and is_finite:  # the others were looked at when computed
+                is_finite = _is_finite(tensor.dtype, piece)
             place += len(piece)
             advance(len(piece))
+    if not is_finite:
+        warn(f"{tensor.name}: values that are copied from its source are NaN or infinite")
+
+
+def _is_finite(dtype: str, piece: memoryview) -> bool:
+    """Return whether the values of a piece are; True for a dtype that is not looked at."""
+    import numpy as np
+
+    if dtype not in _EXPONENTS:
+        return True
+    kind, exponent = _EXPONENTS[dtype]
+    return not bool((np.frombuffer(piece, kind) & exponent == exponent).any())
 
 
 def _write_at(out: int, content: bytes | memoryview, place: int) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
+import os
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,7 @@ from ablations.engines.answers import Answer, AnswerFile, key_of
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
+from ablations.machine.whole_files import DiskFull
 from ablations.scoring.observed import Outcome
 from ablations.scoring.protocol import GenKwargs
 from ablations.scoring.records import EvaluationRequest
@@ -99,6 +104,49 @@ def test_where_nothing_can_be_written_the_run_goes_on(tmp_path, caplog):
         answers.keep("a", TEXT)
         answers.keep("b", TEXT)
     assert caplog.text.count("answers are not stored") == 1
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_where_nothing_can_be_locked_the_run_goes_on_and_is_told_of_its_answers(
+    tmp_path, caplog, monkeypatch, number
+):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)  # as some network file systems do
+    with AnswerFile(tmp_path / "task.jsonl") as answers:
+        answers.keep("a", TEXT)
+        assert answers.take("a") == TEXT
+    (warning,) = caplog.messages
+    assert "answers are not stored" in warning
+    assert "cannot lock files; choose an --answers on a local disk" in warning
+    assert "--out" not in warning
+
+
+def test_answers_that_cannot_be_read_are_given_again(tmp_path, caplog, monkeypatch):
+    with AnswerFile(tmp_path / "task.jsonl") as answers:
+        answers.keep("a", TEXT)
+    real = Path.open
+
+    def broken(path, *how, **options):
+        if path.name == "task.jsonl":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path, *how, **options)
+
+    monkeypatch.setattr(Path, "open", broken)
+    with AnswerFile(tmp_path / "task.jsonl") as answers:
+        assert answers.take("a") is None
+    assert "answers are not stored" in caplog.text
+    assert try_claim(tmp_path, ".lock") is not None  # nothing is held
+
+
+def test_a_full_disk_is_said_and_ends_the_run(tmp_path):
+    (tmp_path / "task.jsonl").symlink_to("/dev/full")
+    answers = AnswerFile(tmp_path / "task.jsonl")
+    message = r"No space left on device.* make room, or choose .*--answers"
+    with pytest.raises(DiskFull, match=message), answers:
+        answers.keep("a", TEXT)
+    assert try_claim(tmp_path, ".lock") is not None
 
 
 def test_another_engine_asks_another_question(tmp_path):

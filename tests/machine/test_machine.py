@@ -21,10 +21,10 @@ from ablations.machine.fingerprint import (
     hash_file,
 )
 from ablations.machine.locks import holder, owner, try_claim
-from ablations.machine.names import printable, spreadsheet_text
+from ablations.machine.names import spreadsheet_text
 from ablations.machine.progress import Step, above, listening, show_step, status_line
 from ablations.study.identity import Fingerprints, folder_state
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import LayerSwapError, printable
 from tests.waiting import wait_for_end, wait_until
 
 ROOT = Path(__file__).parents[2]

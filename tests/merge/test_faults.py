@@ -23,7 +23,7 @@ from tests.merge.test_merge import SWAP, run_merge
 from tests.standins.experts import content, left_in
 from tests.standins.merging import begun, recipe, roles, tensors_of, write
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import tune
+from tests.standins.tuned import restored, tune
 from tests.standins.zoo import make_model
 
 KILLS = int(os.environ.get("KILLS", "20"))
@@ -121,6 +121,23 @@ def test_a_disk_that_holds_other_bytes_is_found_by_verify(trio, tmp_path):
     with pytest.raises(LayerSwapError, match="is not what was written"):
         list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **how))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_verify_warns_of_copied_values_that_are_not_finite(trio, tmp_path, caplog, value, dtype):
+    copied = "model.layers.3.mlp.up_proj.weight"  # of the task expert
+
+    def edit(tensors):
+        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+        tensors[copied].view(-1)[-1] = value
+        return tensors
+
+    models = {role: restored(path, tmp_path / role, edit) for role, path in roles(trio).items()}
+    document = recipe(models, SWAP, restored(trio.base, tmp_path / "base", edit))
+    list(begun(document, tmp_path / "out", options=WriteOptions(verify=True)))
+    warned = [text for text in caplog.messages if "copied from its source" in text]
+    assert warned == [f"{copied}: values that are copied from its source are NaN or infinite"]
 
 
 PROGRAMS = {

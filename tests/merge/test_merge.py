@@ -1,6 +1,7 @@
 """Merged folders: config, tokenizer, card and code; what mergekit must do; `layerswap verify`."""
 
 import json
+import shutil
 import subprocess
 from functools import partial
 
@@ -34,6 +35,17 @@ def run_merge(document, out, *options):
 
 def others(folder):
     return {path.name for path in folder.iterdir() if "safetensors" not in path.name}
+
+
+def test_a_card_has_no_control_characters_of_a_name(trio, tmp_path):
+    models = {
+        role: shutil.copytree(path, tmp_path / f"{role}\x1b[2J")
+        for role, path in roles(trio).items()
+    }
+    write(recipe(models, SWAP, trio.base), tmp_path / "me\x1b]0;rged")
+    card = (tmp_path / "me\x1b]0;rged" / "README.md").read_text(encoding="utf-8")
+    assert "\x1b" not in card
+    assert "# me\\x1b]0;rged" in card
 
 
 def test_what_a_merge_says_of_itself(trio, tmp_path):

@@ -183,6 +183,49 @@ def test_a_file_size_limit_fails_the_cell_only(tmp_path):
     assert len(run(tmp_path, cells).evaluated) == 2
 
 
+_ON_A_FULL_DISK = """
+import sys
+from functools import partial
+from pathlib import Path
+from ablations.runner.jobs import in_processes
+from tests.runner.fakes import FakeEngine, make_cells, run
+from layerswap_method.errors import LayerSwapError
+disk, jobs = Path(sys.argv[1]), int(sys.argv[2])
+journal = disk.parent / "journal"
+options = {} if jobs == 1 else {"start": partial(in_processes, jobs=jobs, gpus=1)}
+(disk / "filler").write_bytes(b"0" * int(sys.argv[3]))
+try:
+    run(disk / "run", make_cells(20), FakeEngine(journal=journal), **options)
+except LayerSwapError as error:
+    print(type(error).__name__, error.message)
+print("asked", len(journal.read_text().splitlines()))
+print("stored", len([*(disk / "run").glob("records/s*")]))
+(disk / "filler").unlink()
+print("left", len(run(disk / "run", make_cells(20)).failed))
+"""
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_disk_ends_the_run_at_once(tmp_path, jobs):
+    """On a disk of 200 kB, in a mount namespace: a real ENOSPC, also of a worker process."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f'mount -t tmpfs -o size=200k none {disk} && exec "$@"'
+    inside = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mount namespaces here")
+    command = [*inside, sys.executable, "-c", _ON_A_FULL_DISK, str(disk), str(jobs), "120000"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    error, *counts = done.stdout.splitlines()[-4:]
+    asked, stored, left = (int(line.split()[1]) for line in counts)
+    assert error.startswith("DiskFull ")
+    assert "make room and run the same command again" in error
+    assert 0 < stored < 20
+    assert asked <= stored + jobs  # no other cell was computed to be lost
+    assert left == 0
+
+
 def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path):
     claim = try_claim(tmp_path / LOCKS, "w000")
     timer = threading.Timer(0.5, claim.release)

@@ -200,6 +200,10 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
             {"recipe": {"models": [{"model": {"path": "task"}}]}, "vary": None},
             "model is {'path': 'task'}; write task, language, base or the name",
         ),
+        *(
+            ({"recipe": {"models": [{"model": "task", "parameters": value}, MODELS[1]]}}, message)
+            for value, message in (("layer_swap", "parameters"), (3, "parameters"))
+        ),
         ({"recipe": {"models": [{"model": "org/math"}, MODELS[1]]}}, "which also knows base, task"),
         ({"recipe": None, "vary": None, "baseline": []}, "neither a recipe nor a baseline"),
         ({"recipe": None, "baseline": ["base"]}, "vary needs a recipe to vary"),

@@ -57,6 +57,8 @@ from tests.train.conftest import call, write_base, write_config
         (["regime=lora", "lora.init_lora_weights=pissa_niter_4"], "pissa_niter is random"),
         (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
         (["regime=lora", "lora.layer_replication=[[0, 2]]"], "layer_replication: is fixed"),
+        (["trainer.push_to_hub=true"], "push_to_hub: layerswap train uploads nothing"),
+        (["trainer.hub_token=x"], "hub_token: layerswap train uploads nothing"),
         (["regime=lora", "lora.target_modules=[q_prj]"], "'q_prj'; did you mean 'q_proj'?"),
     ],
 )

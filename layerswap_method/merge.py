@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.hub.models import HubModels, download_choice
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import (
     PLAN_FILES,
@@ -23,7 +24,9 @@ from layerswap_method.output import (
     sync_folder,
     temporary_output,
 )
-from layerswap_method.recipe.document import Recipe
+from layerswap_method.progress import Bar, no_bar
+from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES
 from layerswap_method.write.card import write_card
@@ -33,7 +36,7 @@ from layerswap_method.write.donor_files import (
     needs_remote_code,
     write_config,
 )
-from layerswap_method.write.files import Bar, verify_files, write_files, write_json, write_text
+from layerswap_method.write.files import verify_files, write_files, write_json, write_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out
 
 LOG = logging.getLogger("layerswap")
@@ -58,6 +61,16 @@ class WriteOptions:
     with_card: bool = True
 
 
+def hub_models(
+    recipe: Recipe, download: str | None = None, cache_dir: str | None = None
+) -> HubModels | None:
+    """Return what fetches of the models of a recipe what it reads; None where that is all.
+
+    `download` is a `hub.models.Download`, None the one of the environment.
+    """
+    return None if recipe.needs_deltas else HubModels(download_choice(download), cache_dir)
+
+
 def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:
     """Return reference -> where each model of a recipe is.
 
@@ -78,20 +91,41 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
 def merge_file(
     path: Path,
     out_path: str,
-    find: Callable[[str], Model],
+    find: Callable[..., Model],
     options: WriteOptions = WriteOptions(),
-    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+    bar: Bar = no_bar,
+    download: str | None = None,
 ) -> Iterator[str]:
     """Read a recipe and find its models; return the lines of `write_merge`, which then merges it.
 
-    Raises `NeedsMergekit` where only mergekit can merge it, `InputError` where it is wrong.
+    `find` takes a reference and `hub`; `download` is as in `hub_models`. Raises `NeedsMergekit`
+    where only mergekit can merge it, `InputError` where it is wrong.
     """
     text, document = read_recipe_file(path)
     recipe = read_recipe(document)
-    models = find_models(recipe, find)
-    return write_merge(
-        recipe, models, out_path, document=document, text=text, options=options, bar=bar
-    )
+    hub = hub_models(recipe, download)
+    models = find_models(recipe, functools.partial(find, hub=hub))
+    how: Any = {"document": document, "text": text, "options": options, "bar": bar, "hub": hub}
+    return write_merge(recipe, models, out_path, **how)
+
+
+def plan_merge(
+    recipe: Recipe,
+    models: Mapping[str, Model],
+    hub: HubModels | None = None,
+    bar: Bar = no_bar,
+) -> Merge:
+    """Return the merge of a recipe when every byte that it reads is on this machine.
+
+    `hub` fetches what is missing of partial models, also what is read to plan the merge (whether a
+    tied output embedding is the input embedding).
+    """
+    if hub is None:
+        return recipe.merge(models)
+    merge = hub.retried(lambda: recipe.merge(models), bar)
+    while hub.fetch(merge.ranges, bar):
+        merge = recipe.merge(models)
+    return merge
 
 
 def write_merge(
@@ -102,23 +136,28 @@ def write_merge(
     document: Mapping[str, Any],
     text: str,
     options: WriteOptions = WriteOptions(),
-    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+    bar: Bar = no_bar,
+    hub: HubModels | None = None,
 ) -> Iterator[str]:
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 
     `document` is the recipe as YAML gives it, `text` as its author wrote it, for the card. `bar`
-    shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
-    something cannot be written.
+    shows progress in bytes. `hub` fetches what is missing of the models. Raises `InputError` for
+    what does not fit, `LayerSwapError` where something cannot be written.
     """
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
     check_device(options.device)
-    merge = recipe.merge(models)
+    merge = plan_merge(recipe, models, hub, bar)
     for warning in merge.warnings:
         LOG.warning("%s", warning)
     needs_code = needs_remote_code(merge.donor)
     list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises before a write
-    yield from merge.lines
+    known = commits(models)
+    lines = [*merge.lines, *(() if hub is None else hub.checked_lines(merge.ranges))]
+    record = with_commits(merge.record, known)
+    text = pinned_text(text, known) if known else text
+    yield from lines
     how: Any = {"threads": options.threads, "device": options.device}
     # Names the temporary folder: the same merge to the same place goes through the same one.
     mixes = MIXES.dump_json(dict(merge.tensors)).decode()
@@ -135,11 +174,10 @@ def write_merge(
                 )
         write_config(merge.donor, folder, merge.dtype, merge.config)
         copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
-        if merge.record:
-            name = PLAN_FILES[str(merge.record["merge_method"])]
-            write_json(folder / name, merge.record)
+        if record:
+            write_json(folder / PLAN_FILES[str(record["merge_method"])], record)
         if options.with_card:
-            card = write_card(document, text, out.name, merge.lines, needs_code=needs_code)
+            card = write_card(document, text, out.name, lines, needs_code=needs_code)
             write_text(folder / "README.md", card)
             write_text(folder / "mergekit_config.yml", text)
         sync_folder(folder)

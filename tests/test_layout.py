@@ -12,8 +12,8 @@ FLOORS = {
     "ablations": "cli > card > evaluate > report > runner smol pocket > study train > engines"
     " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
-    " > methods write loading > tensors deltas > checkpoint recipe output > plan average"
-    " command_line > tensor_names errors frozen",
+    " > methods write loading > tensors deltas > checkpoint recipe output > hub > plan average"
+    " command_line > tensor_names errors frozen progress",
 }
 ALLOWED = {
     ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload"),

@@ -30,7 +30,7 @@ _PRESSED = "layerswap.pressed"
 
 _MODULES = {
     "evaluation": "compare evaluate report run tasks",
-    "models": "card compat delta divergence verify",
+    "models": "cache card compat delta divergence verify",
     "recipes": "check harmonize init merge plan recipes swap-adapters",
     "training": "pocket quickstart smol train",
 }

@@ -15,6 +15,7 @@ from ablations.cli.options import (
     FILE,
     Place,
     choice_option,
+    download_option,
     evaluation_options,
     folder_option,
     names_option,
@@ -107,7 +108,9 @@ def tasks() -> None:
 @click.option(
     "--jobs", type=COUNT, help="Number of engines at once.  [default: 1; on Ray as many as fit]"
 )
-@click.option("--dry-run", is_flag=True, help="List cells, layers and tokens; run nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="List cells, layers, tokens and downloads; run nothing."
+)
 @click.option(
     "--read-tasks",
     is_flag=True,
@@ -126,6 +129,7 @@ def tasks() -> None:
     "[1, 2]}', in place of what the study and the experts file say. --limit, --dtype, "
     "--max-model-len and --data-dir are short for such keys."
 )
+@download_option
 @evaluation_options
 def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate all models of a study.

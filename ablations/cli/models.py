@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from ablations.cli.log import print_line, show_log, watched
-from ablations.cli.options import FOLDER, Place, byte_progress, folder_option, names_option
+from ablations.cli.options import FOLDER, Place, folder_option, names_option
+from ablations.machine.progress import byte_progress
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
@@ -28,6 +29,24 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
         result = compare_models(models, base)
     print_line(result.table())
     sys.exit(1 if result.problems else 0)
+
+
+@click.command(short_help="List or remove what was downloaded in part.")
+@click.argument("models", nargs=-1, metavar="[OWNER/NAME]...")
+@click.option("--remove", is_flag=True, help="Remove them; without a name, all.")
+def cache(models: tuple[str, ...], remove: bool) -> None:
+    """List the models of the hub of which only the byte ranges that a merge read were downloaded.
+
+    They are in a folder beside the hub's cache, which has whole files (hf cache list).
+    """
+    from layerswap_method.hub.cache import describe_cache, remove_models
+
+    if remove:
+        for model in remove_models(models):
+            print_line(f"{model.name}: removed, {model.nbytes / 1e9:.3g} GB")
+        return
+    for line in describe_cache(models):
+        print_line(line)
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")

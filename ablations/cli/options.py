@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ablations.machine.progress import Step, show_step
 from layerswap_method.command_line import parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -45,21 +42,6 @@ def names_option(
     """Return the option of several names, () unless the user or `default` gives some."""
     shown: Any = {"default": default, "show_default": default is not None}
     return click.option(name, callback=_names, metavar="LIST", **shown, help=text)
-
-
-@contextmanager
-def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
-    """Show how many of `size` bytes are done; yield a function to call with the new ones."""
-    lock, done = threading.Lock(), 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        with lock:  # several threads write
-            done += count
-            show_step(Step(what, done, size, unit="bytes"))
-
-    advance(0)
-    yield advance
 
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:
@@ -96,6 +78,15 @@ shard_size_option = click.option(
     default="5B",
     show_default=True,
     help="Size of the largest weight file: bytes, or a number with K, M or B (billion).",
+)
+download_option = click.option(
+    "--download",
+    type=click.Choice(["ranges", "whole"]),
+    envvar="LAYERSWAP_DOWNLOAD",
+    default="ranges",
+    show_default=True,
+    help="What is fetched of models of the hub: the byte ranges that are read, or the whole files "
+    "that are. mergekit-yaml, too, looks at the environment variable LAYERSWAP_DOWNLOAD.",
 )
 code_options = together(
     click.option(

@@ -16,10 +16,11 @@ from ablations.cli.options import (
     COUNT,
     FILE,
     Place,
-    byte_progress,
     choice_option,
+    download_option,
     shard_size_option,
 )
+from ablations.machine.progress import Step, byte_progress, show_step
 from layerswap_method.errors import InputError, NeedsMergekit
 
 
@@ -50,13 +51,14 @@ def copy(name: str, out: Path) -> None:
 @click.command(short_help="Show what can be seen to be wrong with recipes.")
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
-@click.option("--offline", is_flag=True, help="Do not fetch configs from the hub.")
+@click.option("--offline", is_flag=True, help="Fetch nothing from the hub.")
 def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     """Show what can be seen to be wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
-    layer counts, the models' compatibility, dtypes and revisions. Downloads no weights: of a model
-    that is not on this machine, only the config is fetched. Exit code 2: a recipe is wrong.
+    layer counts, the models' compatibility, dtypes and revisions, and says how much a merge will
+    download. Downloads no weights: of a model that is not on this machine, config, tokenizer and
+    the headers of its weights are fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
         from ablations.gallery.check import as_text, check_recipe, recipes_of
@@ -143,8 +145,14 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     is_flag=True,
     help="Reuse the finished files of an interrupted merge, and keep them if this one stops.",
 )
+@download_option
 def merge(
-    recipe: Path, out: str, mergekit_options: tuple[str, ...], shard_size: int, **options: Any
+    recipe: Path,
+    out: str,
+    mergekit_options: tuple[str, ...],
+    shard_size: int,
+    download: str,
+    **options: Any,
 ) -> None:
     """Merge RECIPE into the folder OUT, in little memory.
 
@@ -158,7 +166,7 @@ def merge(
     files = WriteOptions(shard_bytes=shard_size, **options)
     try:
         with watched("reading the recipe and the models"):
-            lines = merge_file(recipe, out, find_model, files, byte_progress)
+            lines = merge_file(recipe, out, find_model, files, byte_progress, download)
     except NeedsMergekit as error:
         command = mergekit_command(recipe, out, files, mergekit_options, error.reason)
         click.echo(f"{recipe} is passed on to mergekit-yaml: {error.reason}")
@@ -169,6 +177,7 @@ def merge(
             "after --, or merge with mergekit-yaml"
         )
     with watched("planning the merge"):
+        show_step(Step(""))  # huggingface_hub shows its own bars
         for line in lines:
             print_line(line)
 

@@ -27,7 +27,9 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.hub.models import HubModels, describe_needs, download_choice
+from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -40,6 +42,7 @@ from layerswap_method.methods.read import read_own_recipe, read_recipe, read_rec
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
+    Model,
     is_folder,
     is_hub_id,
     is_there,
@@ -47,6 +50,7 @@ from layerswap_method.recipe.references import (
     resolve_from,
 )
 from layerswap_method.write.donor_files import donor_files, tokenizer_problems
+from layerswap_method.write.layout import lay_out
 
 _UNCHECKED = "its layers and shapes were not checked"
 
@@ -69,7 +73,10 @@ class Known(NamedTuple):
     """Decoder layers; None where no config states it."""
 
     checkpoint: Checkpoint | None = None
-    """Its headers, without the adapter; None where the weights are not on this machine."""
+    """Its headers, without the adapter; None where they cannot be had."""
+
+    files: Model | None = None
+    """Where it is, with its `checkpoint`."""
 
     finding: Finding | None = None
     """Why nothing is known of it, or what is odd about its adapter."""
@@ -94,7 +101,7 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """Return what is wrong with one recipe, errors first.
 
-    With `hub`, configs of models that are not on this machine may be fetched from the hub.
+    With `hub`, configs and headers of models that are not on this machine are fetched from the hub.
     """
     try:
         document = read_recipe_file(path).document
@@ -123,6 +130,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         yield from _errors(error)
     named = () if recipe is None else recipe.references
     known: dict[str, Known] = {}
+    source = HubModels(download_choice(), headers_only=True) if hub else None
     for reference in dict.fromkeys([*named, *named_models(document)]):
         if "+" in reference and is_folder(resolve_from(reference, None)):
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
@@ -131,7 +139,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
                 why = f"{part} names no revision, so a later download may give another model"
                 yield Finding("note", f"{why}; write {part}@COMMIT")
         try:
-            known[reference] = model = look_up(reference, hub=hub)
+            known[reference] = model = look_up(reference, hub=hub, source=source)
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue
@@ -143,10 +151,13 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     try:
         yield from _depth_findings(recipe, known)
         if models := [m.checkpoint for m in known.values() if m.checkpoint is not None]:
-            yield from _merge_findings(document, recipe, models)
+            find = functools.partial(_merge_findings, document, recipe, models)
+            yield from find() if source is None else source.retried(lambda: [*find()])
         read = [(m.checkpoint, m.adapter) for m in known.values() if m.checkpoint is not None]
         for problem in tie_problems(read):
             yield Finding("error", problem)
+        if source is not None and recipe is not None:
+            yield from _download_findings(recipe, known, source)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
 
@@ -219,8 +230,30 @@ def _merge_findings(
         check_swap_modules(recipe.parameters, models[0])
 
 
-def look_up(reference: str, *, hub: bool) -> Known:
+def _download_findings(
+    recipe: Recipe, known: Mapping[str, Known], source: HubModels
+) -> Iterator[Finding]:
+    """Yield how much of the models will be downloaded for a merge, and the disk that it needs."""
+    models = {name: one.files for name, one in known.items() if one.files is not None}
+    if any(reference not in models for reference in recipe.references):
+        return
+    if recipe.needs_deltas or recipe.why_mergekit() is not None:
+        needs = [*source.needs({}, [model.folder for model in models.values()])]
+        size = 0
+    else:
+        merge = source.retried(lambda: recipe.merge(models))
+        needs = [*source.needs(merge.ranges)]
+        size = lay_out(merge, Path()).nbytes
+    for line in describe_needs(needs):
+        yield Finding("note", line)
+    if needs and size:
+        yield Finding("note", f"the merge itself needs {size / 1e9:.3g} GB of disk")
+
+
+def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Known:
     """Return what is known of a model: its headers if it is local, else, with `hub`, its config.
+
+    With `source` the headers of a model on the hub are fetched where they can be.
 
     Raises:
         InputError: for a local checkpoint that cannot be read.
@@ -231,9 +264,20 @@ def look_up(reference: str, *, hub: bool) -> Known:
         if not any(_is_on_hub(part) for part in reference.split("+")):
             return Known(finding=Finding("error", error.message))
         model, why = reference.partition("+")[0], "is not on this machine"
+        refused: Finding | None = None
         if hub and _is_on_hub(model):
+            if source is not None and model == reference and _hub_answers():
+                try:
+                    files = find_model(reference, hub=source)
+                except LayerSwapError as error:
+                    refused = Finding("error" if is_refusal(error) else "note", error.message)
+                else:
+                    checkpoint = read_checkpoint(reference, files.folder)
+                    return Known(checkpoint.num_layers, checkpoint, files)
             if (folder := _config_from_hub(model)) is not None:
                 return Known(read_config(reference, folder).num_hidden_layers)
+            if refused is not None:
+                return Known(finding=refused)
             why += ", and the hub gave no config"
         return Known(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
     weights = ("*.safetensors", "*.bin", "*.pt*")
@@ -249,7 +293,7 @@ def look_up(reference: str, *, hub: bool) -> Known:
         if kind is None or not is_lora(files.adapter):  # others mergekit merges
             read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     finding = Finding("warning", other) if other else None
-    return Known(checkpoint.num_layers, checkpoint, finding, files.adapter)
+    return Known(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 
 
 def _is_on_hub(path: str) -> bool:

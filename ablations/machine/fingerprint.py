@@ -155,6 +155,8 @@ def claimed_sha256(path: Path) -> str | None:
     if not path.is_symlink():
         return None
     blob = Path(os.path.normpath(path.parent / path.readlink()))
+    if path.parent.parent.name == blob.parent.parent.name == "snapshots":
+        return claimed_sha256(blob)  # from the folder beside the hub's cache to the hub's own
     snapshots = next((above for above in path.parents if above.name == "snapshots"), None)
     if snapshots is None or not snapshots.parent.name.startswith("models--"):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +59,21 @@ def listening(listener: Callable[[Step], None]) -> Iterator[None]:
         yield
     finally:
         _listeners.remove(listener)
+
+
+@contextmanager
+def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
+    """Show how many of `size` bytes are done; yield a function to call with the new ones."""
+    lock, done = threading.Lock(), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        with lock:  # several threads write
+            done += count
+            show_step(Step(what, done, size, unit="bytes"))
+
+    advance(0)
+    yield advance
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from pathlib import Path
 from ablations.machine.progress import Step, show_step
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
+from layerswap_method.hub.models import HubModels
 from layerswap_method.recipe.references import (
     Model,
     find_model_files,
@@ -33,7 +34,12 @@ class Expert(Model):
 
 
 def find_model(
-    reference: str, *, name: str | None = None, download: bool = True, folder: Path | None = None
+    reference: str,
+    *,
+    name: str | None = None,
+    download: bool = True,
+    folder: Path | None = None,
+    hub: HubModels | None = None,
 ) -> Expert:
     """Return the model of a reference: a folder, a hub id, or either with a LoRA adapter.
 
@@ -42,6 +48,7 @@ def find_model(
         name: of the expert in a study.
         download: whether a hub id may be downloaded; else it must be in the local cache.
         folder: of the file that has the reference, see `resolve_from`; None for the command line.
+        hub: fetches of a model what is read of it; None downloads it whole.
 
     Raises:
         InputError: where it does not exist; with what to do.
@@ -55,7 +62,7 @@ def find_model(
     if is_hub_id(reference.partition("+")[0]):
         show_step(Step(""))  # a download shows its own bar
     try:
-        files = find_model_files(reference, folder, download=download, hint=build_hint)
+        files = find_model_files(reference, folder, download=download, hint=build_hint, hub=hub)
     except InputError as error:
         raise InputError(f"{who}{error.message}") from error
     source = _source(reference.partition("+")[0], files.folder)

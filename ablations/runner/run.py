@@ -82,6 +82,9 @@ class RunOptions:
     read_tasks: bool = False
     """Whether a dry run loads the tasks of the study's own folder, which are programs."""
 
+    download: str | None = None
+    """What is fetched of models of the hub (`hub.models.Download`); None is the environment's."""
+
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
@@ -128,8 +131,9 @@ class RunResult:
 def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
-    Nothing is written, downloaded or run. Tokens are counted in data that is on this machine, of
-    the tasks that ship with this package or lm-eval, and of others with `read_tasks`.
+    Nothing is written or run; of models of the hub, config, tokenizer and the headers of the
+    weights are fetched. Tokens are counted in data that is on this machine, of the tasks that ship
+    with this package or lm-eval, and of others with `read_tasks`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -242,6 +246,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         jobs=options.jobs or 1,
         only=options.only,
         isolation=options.isolation,
+        download=options.download,
     )
 
 

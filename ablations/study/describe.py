@@ -10,6 +10,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
+from layerswap_method.hub.models import describe_needs
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.plan import draw_line
@@ -47,6 +48,7 @@ def describe_plan(
         *([f"  source: {study.source}"] if study.source else []),
         *(f"  {name}: {expert.reference}" for name, expert in plan.experts.items()),
         *(f"  note: {note}" for note in plan.notes),
+        *(f"  {line}" for line in describe_needs(plan.needs)),
         "",
         f"{counted(len(cells), 'cell')} ({legend}):",
     ]

@@ -39,6 +39,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
+from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.read import OWN, recipe_by_files
 from layerswap_method.tensors import Term
@@ -115,11 +116,9 @@ class Fingerprints:
 
 def folder_state(folder: Path) -> str:
     """Return a cheap hash of names, sizes and dates of what `fingerprint_checkpoint` reads."""
-    stats = {file.name: file.stat() for file in sorted(checkpoint_files(folder))}
     # The inode and the time of change, too: a restored time of writing hides another file.
-    return fingerprint_of(
-        **{n: [s.st_size, s.st_mtime_ns, s.st_ctime_ns, s.st_ino] for n, s in stats.items()}
-    )
+    files = sorted(checkpoint_files(folder))
+    return fingerprint_of(**{file.name: file_state(file) for file in files})
 
 
 class Contents(NamedTuple):

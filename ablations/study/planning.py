@@ -34,6 +34,7 @@ from ablations.scoring.records import Backend, EvaluationRequest, EvaluationSett
 from ablations.study import checks
 from ablations.study.cells import Cell, expand, selected
 from ablations.study.documents import describe_scaling
+from ablations.study.downloads import fetch, needed
 from ablations.study.files import (
     ExpertsFile,
     StudyFile,
@@ -45,6 +46,7 @@ from ablations.study.identity import Fingerprints, identified, protocol_key, rea
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.hub.models import HubModels, Need, download_choice
 from layerswap_method.recipe.references import named_models
 
 _WORTH_IMPORTS = 1_000_000_000
@@ -83,6 +85,9 @@ class StudyPlan:
     notes: tuple[str, ...]
     """What a reader of the scores should know."""
 
+    needs: tuple[Need, ...] = ()
+    """What a run would fetch of models of the hub; () where they are here."""
+
     def missing(
         self, only: Sequence[str], finished: Collection[str]
     ) -> dict[str, EvaluationRequest]:
@@ -117,6 +122,7 @@ def plan_study(
     jobs: int = 1,
     only: Sequence[str] = (),
     isolation: Isolation | None = None,
+    download: str | None = None,
 ) -> StudyPlan:
     """Return the plan of a study, after every check that can be made without running it.
 
@@ -127,12 +133,14 @@ def plan_study(
         backend: what is to evaluate.
         cache: file of the experts' fingerprints.
         hashes: file of the hashes of single files, which runs share.
-        dry: whether to download no expert, read no weights or data and write nothing.
+        dry: whether to fetch no more than headers of experts, read no weights or data and write
+            nothing.
         is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
         jobs: engines that this machine will run at a time. One is this process's, which may as well
             import the libraries while it reads the experts.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
+        download: a `hub.models.Download`; None takes the one of the environment.
 
     Raises:
         InputError: listing every problem.
@@ -156,10 +164,11 @@ def plan_study(
         for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
             why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
             problems.append(f"report.primary.tasks: {name!r} is not evaluated{why}")
-    experts = _find_experts(study, places, folders, problems, download=not dry)
+    hub = HubModels(download_choice(download), headers_only=dry)
+    experts = _find_experts(study, places, folders, problems, hub, download=not dry)
     InputError.raise_any(where, problems)
 
-    checkpoints = _check_experts(study, experts, problems)
+    checkpoints = hub.retried(lambda: _check_experts(study, experts, problems))
     InputError.raise_any(where, problems)
     base = next(iter(experts.values()))
     study = _with_dtype(study, base)
@@ -177,6 +186,14 @@ def plan_study(
         with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
+    needs: tuple[Need, ...] = ()
+    if hub.has_partial:
+        read = selected(cells, only)
+        if dry:
+            reads = hub.retried(lambda: needed(read, experts.values(), base))
+            needs = tuple(hub.needs(reads.ranges, reads.whole))
+        else:
+            fetch(hub, read, experts.values(), base)
     selected(cells, only)
 
     cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
@@ -227,6 +244,7 @@ def plan_study(
         protocol=protocol,
         states=fingerprints.states(),
         notes=tuple(filter(None, notes)),
+        needs=needs,
     )
 
 
@@ -258,6 +276,7 @@ def _find_experts(
     places: Mapping[str, str],
     folders: tuple[Path | None, Path | None],
     problems: list[str],
+    hub: HubModels,
     *,
     download: bool,
 ) -> dict[str, Expert]:
@@ -283,6 +302,7 @@ def _find_experts(
                 name=name,
                 download=download and not problems,
                 folder=folders[name in places],
+                hub=None if problems else hub,
             )
         except InputError as error:
             is_of_recipe = name in named_models(study.recipe or {})

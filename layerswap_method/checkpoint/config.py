@@ -15,6 +15,7 @@ from pydantic import PositiveFloat, PositiveInt, ValidationError
 
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.hub.cache import file_roots
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.checkpoint import Checkpoint
@@ -154,8 +155,7 @@ def own_file(name: str, folder: Path, file: Path) -> Path:
     folder gets a copy of may not: it could be any file of this user.
     """
     home, place = folder.resolve(), file.resolve()
-    blobs = [home.parents[1] / "blobs"] if home.parent.name == "snapshots" else []
-    if place.is_file() and not any(root in place.parents for root in (home, *blobs)):
+    if place.is_file() and not any(root in place.parents for root in (home, *file_roots(home))):
         what = f"{file} is a link to {place}, outside of the model's folder"
         raise InputError(f"{name}: {what}; copy the file there in its place")
     return file

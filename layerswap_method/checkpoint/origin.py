@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer
-from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, check_rows_there, read_floats
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.lora import LowRankChange
@@ -48,13 +48,15 @@ def sampled_change(
         and (len(tensor.shape) == 2 or name not in changes)
     ]
     change = weight = 0.0
+    sample = []
     for name in names[:: max(1, len(names) // _TENSORS)]:
         shape = (math.prod(base[name].shape[:-1]), base[name].shape[-1])
         rows = slice(0, min(shape[0], _VALUES // max(1, shape[1]) + 1))
-        ours, theirs = (
-            read_floats(replace(side[name], shape=shape), rows).astype("float64")
-            for side in (expert, base)
-        )
+        sides = [replace(side[name], shape=shape) for side in (expert, base)]
+        sample.append((name, sides, rows))
+    check_rows_there((side, rows) for _, sides, rows in sample for side in sides)
+    for name, sides, rows in sample:
+        ours, theirs = (read_floats(side, rows).astype("float64") for side in sides)
         if name in changes:
             left, right = changes[name].factors()
             ours += (left[rows] @ right).numpy()

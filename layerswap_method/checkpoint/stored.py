@@ -10,13 +10,14 @@ import functools
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError, first_line
+from layerswap_method.hub.partial import check_there, is_partial
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,7 +47,8 @@ _ALIGNED = 64
 whole tensor, and a block is bit for bit a part of it."""
 
 Stamp = tuple[int, int, int]
-"""Times of the last write and of the last change of state in ns, and inode, of a file."""
+"""Times of the last write and of the last change of state in ns, and inode, of a file. The times of
+a partial download are 0: it is written while others read what is there already."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,9 @@ class StoredTensor:
         return self.shape[0] if self.shape else 1
 
 
-def _stamp(state: os.stat_result) -> Stamp:
+def _stamp(file: Path, state: os.stat_result) -> Stamp:
+    if is_partial(file):
+        return 0, 0, state.st_ino
     # The inode and the time of change, too: a restored time of writing hides a new file.
     return state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
@@ -88,7 +92,7 @@ def _stamp(state: os.stat_result) -> Stamp:
 def check_unchanged(file: Path, stamp: Stamp, current: Stamp | None = None) -> None:
     """Compare the state of a file (`current`, or what it is now) with that of its header."""
     try:
-        now = current or _stamp(file.stat())
+        now = current or _stamp(file, file.stat())
     except OSError as error:
         raise InputError(f"{file}: the weights are gone: {error.strerror}") from error
     if now != stamp:
@@ -106,7 +110,7 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
     try:
         file = file.resolve()
         with file.open("rb") as opened:
-            stamp = _stamp(os.fstat(opened.fileno()))
+            stamp = _stamp(file, os.fstat(opened.fileno()))
             with safe_open(file, framework="np"):
                 length = int.from_bytes(opened.read(8), "little")
                 entries = json.loads(opened.read(length))
@@ -136,12 +140,17 @@ def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
     except OSError as error:
         raise InputError(f"{tensor.file}: the weights are gone: {error.strerror}") from error
     with opened:
-        check_unchanged(tensor.file, tensor.stamp, _stamp(os.fstat(opened.fileno())))
+        check_unchanged(tensor.file, tensor.stamp, _stamp(tensor.file, os.fstat(opened.fileno())))
         yield opened
 
 
 def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
-    """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s."""
+    """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s.
+
+    Raises `NotDownloaded` for bytes that are not there.
+    """
+    first = tensor.offset + start
+    check_there({tensor.file: [(first, first + len(view))]}, tensor.name)
     done = 0
     try:
         while done < len(view):
@@ -151,6 +160,21 @@ def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryv
             done += count
     except OSError as error:
         raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
+
+
+def check_rows_there(tensors: Iterable[tuple[StoredTensor, slice]]) -> None:
+    """Check that rows of tensors, all of which will be read, are there; raise one `NotDownloaded`.
+
+    What is missing can then be fetched at once.
+    """
+    ranges = dict[Path, list[tuple[int, int]]]()
+    name = ""
+    for tensor, rows in tensors:
+        shape, start = _rows_of(tensor, rows)
+        first, name = tensor.offset + start, tensor.name
+        span = (first, first + math.prod(shape) * tensor.itemsize)
+        ranges.setdefault(tensor.file, []).append(span)
+    check_there(ranges, f"a sample up to {name}")
 
 
 def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:

@@ -18,9 +18,10 @@ from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
+from layerswap_method.progress import Bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
-from layerswap_method.write.files import Bar, write_files, write_json
+from layerswap_method.write.files import write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
 
 

@@ -50,6 +50,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
 from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import (
@@ -80,6 +81,8 @@ def merge_by_mergekit(
         r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
     }
     check_output(out, [path for model in sources.values() for path in model.folders])
+    known = commits(sources)
+    text = pinned_text(text, known) if known else text
     where = f"{recipe.method()} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
@@ -111,7 +114,7 @@ def merge_by_mergekit(
             for file in left:
                 if not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
-            write_json(folder / PLAN_FILES[recipe.method()], record)
+            write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, known))
             if options.write_model_card:
                 write_text(folder / "README.md", write_card(document, text, out.name, lines))
 

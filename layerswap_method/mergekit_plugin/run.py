@@ -21,12 +21,12 @@ import click
 
 from layerswap_method.command_line import parse_size, shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
-from layerswap_method.merge import WriteOptions, find_models, write_merge
+from layerswap_method.merge import WriteOptions, find_models, hub_models, write_merge
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.progress import Advance
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files, is_there
-from layerswap_method.write.files import Advance
 
 LOG = logging.getLogger("layerswap")
 
@@ -55,7 +55,8 @@ def merge_by_files(
     if (reason := why_mergekit(options)) is not None:
         raise NeedsMergekit(reason)
     cache = options.get("transformers_cache")
-    models = find_models(recipe, lambda reference: find_model_files(reference, cache_dir=cache))
+    hub = hub_models(recipe, cache_dir=cache)
+    models = find_models(recipe, lambda r: find_model_files(r, cache_dir=cache, hub=hub))
     if (threads := options.get("num_threads") or 2) < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
     quiet = bool(options.get("quiet"))
@@ -73,6 +74,7 @@ def merge_by_files(
             with_card=options.get("write_model_card", True),
         ),
         bar=functools.partial(_byte_bar, quiet=quiet),
+        hub=hub,
     )
     first = "merging from file to file; mergekit's executor is not needed"
     log_lines(itertools.chain([first], lines), options)

@@ -48,6 +48,16 @@ class Merge:
         terms = (term for mix in self.tensors.values() for term in mix.terms)
         return {stored.file: stored.stamp for term in terms for stored in term.all_stored}
 
+    @property
+    def ranges(self) -> dict[Path, list[tuple[int, int]]]:
+        """Return every file of weights that is read -> the byte ranges of it that are."""
+        ranges: dict[Path, list[tuple[int, int]]] = {}
+        for mix in self.tensors.values():
+            for stored in (stored for term in mix.terms for stored in term.all_stored):
+                span = (stored.offset, stored.offset + stored.nbytes)
+                ranges.setdefault(stored.file, []).append(span)
+        return ranges
+
 
 def _check_reference(value: str) -> str:
     if (problem := syntax_problem(value)) is not None:

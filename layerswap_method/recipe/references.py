@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.errors import InputError, LayerSwapError, nearest
+from layerswap_method.hub.models import IGNORED, SMALL, WEIGHTS, HubModels
+from layerswap_method.hub.refusals import describe_refusal
 
-_PATTERNS = (
-    *("*.safetensors", "*.json", "*.jinja", "*.py"),
-    *("tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab*"),
-)
-"""Files of a hub repository that a model is made of; pickles stay away."""
+_PATTERNS = (WEIGHTS, *SMALL)
+"""Files of a hub repository that a model is made of."""
 
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
@@ -93,19 +92,22 @@ def find_model_files(
     cache_dir: str | None = None,
     download: bool = True,
     hint: Callable[[str], str] = lambda path: "",
+    hub: HubModels | None = None,
 ) -> Model:
     """Return the model of a reference: a folder (before a hub id), or either with an adapter.
 
     `folder` is as in `resolve_from`, `cache_dir` the hub's cache; with `download` false a hub id
-    must be in there. `hint` says how to make a folder that is missing. Raises `InputError` for what
-    does not exist, and for an adapter that is not peft's.
+    must be in there. `hint` says how to make a folder that is missing. With `hub` a model may have
+    the headers of its weights only; whoever has it fetches what is read. Adapters are whole. Raises
+    `InputError` for what does not exist, and for an adapter that is not peft's.
     """
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)
     model, *adapters = reference.split("+")
     how: Any = {"cache_dir": cache_dir, "download": download, "hint": hint}
     try:
-        base, *adapter_folders = (_find_folder(part, folder, **how) for part in (model, *adapters))
+        base = _find_folder(model, folder, **how, hub=hub)
+        adapter_folders = [_find_folder(adapter, folder, **how) for adapter in adapters]
     except InputError as error:
         plus = f"; {reference}: {PLUS}" if adapters else ""
         raise InputError(f"{error.message}{plus}") from error
@@ -127,6 +129,7 @@ def _find_folder(
     cache_dir: str | None,
     download: bool,
     hint: Callable[[str], str],
+    hub: HubModels | None = None,
 ) -> Path:
     path, above = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
     if is_folder(path):
@@ -141,12 +144,16 @@ def _find_folder(
 
     repository, _, revision = text.partition("@")
     how: Any = {"allow_patterns": list(_PATTERNS), "local_files_only": not download}
-    how["ignore_patterns"] = ["consolidated*", "original/*"]  # the same weights once more
+    how["ignore_patterns"] = list(IGNORED)
     try:
+        if hub is not None:
+            return hub.folder(repository, revision or None)
         path = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
+    except LayerSwapError:
+        raise
     except Exception as error:
-        why = f"the hub says: {first_line(error)}"
-        if not download:
+        why = describe_refusal(repository, revision or None, error)
+        if not download and hub is None:
             kinds = " ".join(f"--include '{pattern}'" for pattern in _PATTERNS)
             why = (
                 "the hub's cache does not have it. A dry run downloads nothing: hf download "

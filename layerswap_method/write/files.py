@@ -12,13 +12,15 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.hub.partial import check_there
+from layerswap_method.progress import Advance
 from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
 
 _PIECE, _IN_KERNEL = 1 << 20, 1 << 26
@@ -34,12 +36,6 @@ _EXPONENTS = {
 
 _PART = ".part"
 """What the name of an unfinished file ends with."""
-
-Advance = Callable[[int], object]
-"""Called with the bytes that are done since the last call, from any thread."""
-
-Bar = Callable[[str, int], AbstractContextManager[Advance]]
-"""(what is done, bytes of it) -> a context that shows the progress it is called with."""
 
 
 def write_files(
@@ -182,8 +178,11 @@ def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) 
 def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
     done = 0
     if tensor.source is not None:
-        with open_stored(tensor.source) as opened:
-            for count in _copy_in_kernel(opened, out, tensor.source, place):
+        source = tensor.source
+        span = (source.offset, source.offset + source.nbytes)
+        check_there({source.file: [span]}, source.name)
+        with open_stored(source) as opened:
+            for count in _copy_in_kernel(opened, out, source, place):
                 done += count
                 advance(count)
     for piece in _pieces(tensor, device, done):

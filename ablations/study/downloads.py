@@ -1,0 +1,59 @@
+"""What the cells of a study read of their experts: byte ranges of some, and all of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from ablations.machine.progress import Step, byte_progress, show_step
+from ablations.models.find import Expert
+from ablations.study.cells import Cell
+from ablations.study.documents import unmerged
+from layerswap_method.errors import InputError
+from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.partial import NotDownloaded
+from layerswap_method.hub.ranges import Range
+from layerswap_method.methods.read import recipe_by_files
+from layerswap_method.recipe.references import named_models
+
+
+class Needed(NamedTuple):
+    """What is read of experts: of some folders all, and byte ranges of files."""
+
+    whole: set[Path]
+    ranges: Mapping[Path, list[Range]]
+
+
+def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Needed:
+    """Return what cells read of experts, whose headers are here.
+
+    An engine starts on the base. What is evaluated unmerged, merged by mergekit, or measured is
+    read whole.
+    """
+    models = {expert.reference: expert for expert in experts}
+    whole, ranges = {base.folder}, dict[Path, list[Range]]()
+    for cell in cells:
+        recipe = recipe_by_files(cell.merge)
+        if recipe is not None and not recipe.needs_deltas and unmerged(cell.merge) is None:
+            try:
+                merge = recipe.merge(models)
+            except NotDownloaded:
+                raise
+            except InputError:  # an adapter that only mergekit can merge
+                pass
+            else:
+                for file, spans in merge.ranges.items():
+                    ranges.setdefault(file, []).extend(spans)
+                continue
+        whole |= {models[reference].folder for reference in named_models(cell.merge)}
+    return Needed(whole, ranges)
+
+
+def fetch(hub: HubModels, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> None:
+    """Fetch what cells read of experts, each byte once."""
+    listed, models = list(cells), list(experts)
+    show_step(Step(""))  # huggingface_hub shows its own bars
+    hub.fetch_whole(hub.retried(lambda: needed(listed, models, base)).whole)
+    while hub.fetch(needed(listed, models, base).ranges, byte_progress):
+        pass

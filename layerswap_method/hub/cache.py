@@ -1,0 +1,115 @@
+"""Our folder beside the hub's cache, in the same layout: partial files, and links to whole ones."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+
+BLOBS = "blobs"
+"""Folder of a repository's files in the hub's cache, and in ours; each is named by its content."""
+
+_OURS = "-layerswap"
+"""What the name of our folder has after that of the hub's cache."""
+
+
+class CachedModel(NamedTuple):
+    """A model of the hub of which our folder has byte ranges."""
+
+    name: str
+    folder: Path
+    nbytes: int
+    """What it takes on the disk."""
+
+    length: int
+    """What its files would take if they were whole."""
+
+    used: float
+    """When something of it was fetched last, as a time stamp."""
+
+
+def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
+    """Return the models in our folder, by name; all without `names`.
+
+    Raises `InputError` for a name that is not there.
+    """
+    cache, models = own_cache(default_cache()), dict[str, CachedModel]()
+    for folder in sorted(cache.glob("models--*")):
+        states = [file.stat() for file in (folder / BLOBS).glob("*") if not file.suffix]
+        name = folder.name.removeprefix("models--").replace("--", "/")
+        models[name] = CachedModel(
+            name=name,
+            folder=folder,
+            nbytes=sum(state.st_blocks * 512 for state in states),
+            length=sum(state.st_size for state in states),
+            used=max((state.st_mtime for state in states), default=folder.stat().st_mtime),
+        )
+    for name in names:
+        if name not in models:
+            raise InputError(f"{name}: nothing of it is in {cache}{nearest_of(name, models)}")
+    return [models[name] for name in dict.fromkeys(names or models)]
+
+
+def describe_cache(names: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what our folder has of each model, and how large it is; see `cached_models`."""
+    models = cached_models(names)
+    for model in models:
+        share = f"{model.nbytes / 1e9:.3g} of {model.length / 1e9:.3g} GB"
+        day = datetime.fromtimestamp(model.used, UTC).date()
+        yield f"{model.name}: {share}, last downloaded {day}"
+    total = sum(model.nbytes for model in models)
+    yield f"{own_cache(default_cache())}: {total / 1e9:.3g} GB"
+
+
+def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:
+    """Remove models from our folder, and return them; see `cached_models`.
+
+    Raises `LayerSwapError` for one that is being downloaded; it stays, and so do those after it.
+    """
+    removed = []
+    for model in cached_models(names):
+        for lock in (model.folder / BLOBS).glob("*.lock"):
+            with lock.open("w") as opened:
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    what = f"{model.name}: another process is downloading it"
+                    raise LayerSwapError(f"{what}; let it end, then remove it") from error
+                except OSError:  # a file system without locks
+                    break
+        shutil.rmtree(model.folder)
+        removed.append(model)
+    return removed
+
+
+def own_cache(hub_cache: Path) -> Path:
+    """Return our folder beside the hub's cache."""
+    return hub_cache.with_name(hub_cache.name + _OURS)
+
+
+def default_cache() -> Path:
+    """Return the hub's cache as huggingface_hub takes it from the environment."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE).expanduser().resolve()
+
+
+def file_roots(snapshot: Path) -> list[Path]:
+    """Return the folders, besides itself, that files of a snapshot in a hub's cache may be in.
+
+    Of a snapshot in our folder these are, besides ours, those of the same model in the hub's cache.
+    """
+    if snapshot.parent.name != "snapshots":
+        return []
+    repository = snapshot.parents[1]
+    roots = [repository / BLOBS]
+    if repository.parent.name.endswith(_OURS):
+        cache = repository.parent
+        hub = cache.with_name(cache.name.removesuffix(_OURS)) / repository.name
+        roots += [(hub / BLOBS).resolve(), (hub / "snapshots" / snapshot.name).resolve()]
+    return roots

@@ -1,0 +1,383 @@
+"""Models of the hub as far as one run reads them, with every revision resolved once.
+
+Of a model that is not in the hub's cache, config, tokenizer and the headers of its weights are
+fetched. Then the merge is planned, and what it reads is fetched: whole files by huggingface_hub,
+or byte ranges. A folder beside the hub's cache has the same layout and looks like the whole model.
+"""
+
+from __future__ import annotations
+
+import errno
+import glob
+import json
+import logging
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
+
+from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
+from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
+from layerswap_method.hub.ranges import Range, join, lacking, size
+from layerswap_method.hub.refusals import describe_refusal
+from layerswap_method.hub.transfer import (
+    GAP,
+    NoRanges,
+    RemoteFile,
+    check_room,
+    fetch_ranges,
+    missing_bytes,
+)
+from layerswap_method.progress import Bar, no_bar
+
+T = TypeVar("T")
+
+LOG = logging.getLogger("layerswap")
+
+Download = Literal["ranges", "whole"]
+"""`ranges`: the byte ranges that a merge reads. `whole`: the whole files that it reads."""
+
+VARIABLE = "LAYERSWAP_DOWNLOAD"
+"""Environment variable with the `Download` of commands that were given none."""
+
+WEIGHTS = "*.safetensors"
+SMALL = (
+    *("*.json", "*.jinja", "*.py"),
+    *("tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab*"),
+)
+"""Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
+
+IGNORED = ("consolidated*", "original/*")
+"""The same weights once more."""
+
+_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
+
+_NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
+"""Errors of a file system that has no place for our folder, or knows no links."""
+
+_PLAN_GAP = 1 << 16
+"""As `GAP`, for the rows that are read to plan a merge: they are few, and far apart."""
+
+_HEADER, _LONGEST = 100_000, 100_000_000
+"""Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
+
+
+class Need(NamedTuple):
+    """Bytes that are still to fetch of a model's weights, and those of its files."""
+
+    model: str
+    fetched: int
+    whole: int
+
+
+@dataclass(frozen=True)
+class _Snapshot:
+    """A model at a commit: the hub's folder, ours, and the files of weights that are partial."""
+
+    repository: str
+    commit: str
+    hub: Path
+    folder: Path
+    weights: Mapping[str, RemoteFile]
+
+    def blob(self, file: RemoteFile) -> Path:
+        """Return where a partial file of weights is."""
+        return self.folder.parents[1] / BLOBS / file.sha256
+
+
+def download_choice(given: str | None = None) -> Download:
+    """Return how models are downloaded: as `given`, or as the environment says, else by ranges."""
+    value = given or os.environ.get(VARIABLE) or "ranges"
+    choices: dict[str, Download] = {choice: choice for choice in get_args(Download)}
+    if value not in choices:
+        raise InputError(f"{VARIABLE}={value}: is not valid{nearest_of(value, choices)}")
+    return choices[value]
+
+
+def is_whole(folder: Path) -> bool:
+    """Return whether a snapshot has every file of weights that its index names."""
+    names = {_SINGLE}
+    if (folder / _INDEX).is_file():
+        try:
+            names = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
+        except (ValueError, LookupError, TypeError, AttributeError):
+            return True  # who reads the checkpoint says what is wrong with it
+    return all((folder / str(name)).is_file() for name in names)
+
+
+def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
+    """Yield in words how much will be downloaded of each model, and the disk that this takes."""
+    listed = list(needs)
+    for need in listed:
+        share = f"{need.fetched / 1e9:.3g} of {need.whole / 1e9:.3g} GB"
+        yield f"{need.model}: {share} of its weights will be downloaded"
+    if listed:
+        total = sum(need.fetched for need in listed)
+        yield f"the downloads need {total / 1e9:.3g} GB of disk below {default_cache().parent}"
+
+
+class HubModels:
+    """The models of one run: where they are, and what is fetched of them."""
+
+    def __init__(
+        self,
+        download: Download = "ranges",
+        cache_dir: str | None = None,
+        *,
+        headers_only: bool = False,
+    ):
+        """Ask nothing yet. `cache_dir` is the hub's cache, None the one of the environment.
+
+        With `headers_only`, no model is downloaded whole where there is no other way.
+        """
+        self.download = download
+        self._headers_only = headers_only
+        self._has_ranges = True
+        self._cache_dir = cache_dir
+        self._folders: dict[tuple[str, str | None], Path] = {}
+        self._snapshots: dict[Path, _Snapshot] = {}
+        """Our folder of a model -> what it stands for."""
+
+    @property
+    def has_partial(self) -> bool:
+        """Whether there is a model of which something is missing."""
+        return bool(self._snapshots)
+
+    def folder(self, repository: str, revision: str | None) -> Path:
+        """Return the folder of a model, whole or with the headers of its weights.
+
+        Raises what huggingface_hub does, which `describe_refusal` puts into words.
+        """
+        key = (repository, revision)
+        if key not in self._folders:
+            self._folders[key] = self._open(repository, revision)
+        return self._folders[key]
+
+    def fetch(self, ranges: Mapping[Path, Sequence[Range]], bar: Bar = no_bar) -> bool:
+        """Fetch what is missing of byte ranges of files; return whether anything was.
+
+        Files may have moved then: read the headers again. Other files than those of partial models
+        of this run are left alone. Raises `LayerSwapError` where something cannot be fetched.
+        """
+        return self._fetch(ranges, bar, self.download, GAP)
+
+    def _fetch(
+        self, ranges: Mapping[Path, Sequence[Range]], bar: Bar, download: Download, gap: int
+    ) -> bool:
+        """Fetch what is missing, by ranges or by whole files, and return whether anything was."""
+        partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
+        for one in self._snapshots.values():
+            missing = self._missing(one, ranges, download)
+            partial |= missing[0]
+            whole |= missing[1]
+        try:
+            fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
+        except NoRanges as error:
+            LOG.warning("%s; the files that are read are downloaded whole", error.message)
+            whole |= partial
+        for one in self._snapshots.values():
+            self._complete(one, [file for file in one.weights.values() if one.blob(file) in whole])
+        return bool(partial or whole)
+
+    def retried(self, read: Callable[[], T], bar: Bar = no_bar) -> T:
+        """Return what `read` returns; what it misses of partial models is fetched first."""
+        while True:
+            try:
+                return read()
+            except NotDownloaded as error:
+                if not self._fetch(error.ranges, bar, "ranges", _PLAN_GAP):
+                    raise
+
+    def fetch_whole(self, folders: Iterable[Path]) -> None:
+        """Download models whole, of whose `folder` other programs read all; see `fetch`."""
+        for folder in folders:
+            if (one := self._snapshots.get(folder)) is not None:
+                lacking = [file for file in one.weights.values() if not _is_there(one, file)]
+                self._complete(one, lacking)
+
+    def needs(
+        self, ranges: Mapping[Path, Sequence[Range]], whole: Collection[Path] = ()
+    ) -> Iterator[Need]:
+        """Yield of every partial model how much `fetch` and `fetch_whole` would still fetch."""
+        for one in self._snapshots.values():
+            files = one.weights.values()
+            partial, complete = self._missing(one, ranges, self.download)
+            if one.folder in whole:
+                lacking = [file for file in files if not _is_there(one, file)]
+                partial, complete = {}, {one.blob(file): file for file in lacking}
+            fetched = sum(missing_bytes(blob, ranges[blob]) for blob in partial)
+            fetched += sum(file.size for file in complete.values())
+            yield Need(f"{one.repository}@{one.commit}", fetched, sum(file.size for file in files))
+
+    def _missing(
+        self, one: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
+    ) -> tuple[dict[Path, RemoteFile], dict[Path, RemoteFile]]:
+        """Return the files of a model that lack ranges: those to fetch in part, and whole.
+
+        A file that is read whole, of which little is there, is the library's to download.
+        """
+        partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
+        for file in one.weights.values():
+            blob = one.blob(file)
+            spans, there = ranges.get(blob, ()), ranges_there(blob)
+            if not lacking(spans, there):
+                continue
+            header = (0, _header_length(blob))
+            is_all = join([header, *spans], GAP) == [(0, file.size)]
+            is_new = size(there) <= max(_HEADER, header[1], file.size // 10)
+            is_whole = download == "whole" or (is_all and is_new)
+            (whole if is_whole else partial)[blob] = file
+        return partial, whole
+
+    def checked_lines(self, ranges: Mapping[Path, Sequence[Range]]) -> Iterator[str]:
+        """Yield what was checked of the partial models whose byte ranges were read."""
+        for one in self._snapshots.values():
+            if any(one.blob(file) in ranges for file in one.weights.values()):
+                yield (
+                    f"{one.repository}@{one.commit}: byte ranges were downloaded; checked: commit, "
+                    "size, header and length of each range, but no SHA-256 of a whole file"
+                )
+
+    def _open(self, repository: str, revision: str | None) -> Path:
+        """Return the folder of a model with its small files, and its weights or their headers."""
+        from huggingface_hub import snapshot_download
+
+        how: Any = {"cache_dir": self._cache_dir, "ignore_patterns": list(IGNORED)}
+        hub = Path(
+            snapshot_download(repository, revision=revision, allow_patterns=list(SMALL), **how)
+        )
+        if is_whole(hub):
+            return hub
+        try:
+            if self._has_ranges:
+                return self._open_partial(repository, hub)
+        except NoRanges as error:
+            if self._headers_only:
+                raise
+            LOG.warning("%s; models are downloaded whole", error.message)
+            self._has_ranges = False
+        except OSError as error:
+            if self._headers_only or error.errno not in _NO_PLACE:
+                raise
+            what = f"{error.filename}: {error.strerror}"
+            LOG.warning("%s: %s is downloaded whole", what, repository)
+        patterns = [*SMALL, WEIGHTS]
+        return Path(
+            snapshot_download(repository, revision=hub.name, allow_patterns=patterns, **how)
+        )
+
+    def _open_partial(self, repository: str, hub: Path) -> Path:
+        """Return our folder of a snapshot of the hub's cache that lacks weights."""
+        from huggingface_hub import hf_hub_download
+
+        repository_folder = hub.parents[1]
+        ours = own_cache(repository_folder.parent) / repository_folder.name
+        folder = ours / "snapshots" / hub.name
+        weights = _weight_files(repository, hub.name, ours / "records" / f"{hub.name}.json")
+        if not weights:  # pickles only, which who reads the checkpoint refuses
+            return hub
+        for file in weights.values():
+            if not file.sha256:  # no large file for the hub
+                how: Any = {"revision": hub.name, "cache_dir": str(hub.parents[2])}
+                hf_hub_download(repository, file.name, **how)
+        partial = {name: file for name, file in weights.items() if not (hub / name).is_file()}
+        snapshot = _Snapshot(repository, hub.name, hub, folder, partial)
+        _fetch_headers({snapshot.blob(file): file for file in partial.values()})
+        for path in sorted(hub.rglob("*")):
+            if path.is_file():
+                _link(folder / path.relative_to(hub), path)
+        for file in partial.values():
+            _link(folder / file.name, snapshot.blob(file))
+        self._snapshots[folder] = snapshot
+        return folder
+
+    def _complete(self, one: _Snapshot, files: Sequence[RemoteFile]) -> None:
+        """Download files of weights whole into the hub's cache, and put them into our folder."""
+        from huggingface_hub import snapshot_download
+
+        if not files:
+            return
+        check_room(one.hub, sum(file.size for file in files))
+        names = [glob.escape(file.name) for file in files]
+        how: Any = {"revision": one.commit, "cache_dir": str(one.hub.parents[2])}
+        try:
+            folder = Path(snapshot_download(one.repository, allow_patterns=names, **how))
+        except Exception as error:
+            why = describe_refusal(one.repository, one.commit, error)
+            what = f"{one.repository}: its weights were not downloaded"
+            raise LayerSwapError(f"{what}: {why}") from error
+        for file in files:
+            _link(one.folder / file.name, folder / file.name)
+
+
+def _is_there(one: _Snapshot, file: RemoteFile) -> bool:
+    """Return whether a file of weights is whole in our folder of a model."""
+    return not is_partial((one.folder / file.name).resolve())
+
+
+def _weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:
+    """Return name -> file of weights of a repository, from the hub or from an earlier record."""
+    if not record.is_file():
+        from huggingface_hub import HfApi
+
+        info = HfApi().model_info(repository, revision=commit, files_metadata=True)
+        listed = {
+            sibling.rfilename: {
+                "size": sibling.size,
+                "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
+            }
+            for sibling in info.siblings or ()
+            if _is_weight(sibling.rfilename)
+        }
+        record.parent.mkdir(parents=True, exist_ok=True)
+        part = record.with_name(f"{record.name}.{os.getpid()}")
+        part.write_text(json.dumps({"repository": repository, "files": listed}, indent=1), "utf-8")
+        part.replace(record)
+    files = {
+        name: RemoteFile(repository, commit, name, **file)
+        for name, file in json.loads(record.read_text("utf-8"))["files"].items()
+    }
+    for file in files.values():
+        if not re.fullmatch("([0-9a-f]{64})?", file.sha256):
+            raise InputError(f"{file}: the hub states {file.sha256!r}, which is no SHA-256")
+    return files
+
+
+def _is_weight(name: str) -> bool:
+    """Return whether a file of a repository is one of weights of its model."""
+    path = Path(name)
+    is_copy = any(path.match(pattern) for pattern in IGNORED)
+    return len(path.parts) == 1 and path.match(WEIGHTS) and not is_copy
+
+
+def _fetch_headers(files: Mapping[Path, RemoteFile]) -> None:
+    """Fetch the headers of safetensors files: their first bytes, and what a long one has left."""
+    fetch_ranges(files, {blob: [(0, min(_HEADER, file.size))] for blob, file in files.items()})
+    rest = {}
+    for blob, file in files.items():
+        length = _header_length(blob)
+        if length > min(file.size, _LONGEST):
+            raise InputError(f"{file} is no safetensors file: its header would have {length} bytes")
+        rest[blob] = [(0, length)]
+    fetch_ranges(files, rest, gap=0)
+
+
+def _header_length(blob: Path) -> int:
+    """Return how many bytes before the tensors of a safetensors file there are."""
+    with blob.open("rb") as opened:
+        return 8 + int.from_bytes(opened.read(8), "little")
+
+
+def _link(link: Path, target: Path) -> None:
+    """Make `link` a link to a file, in place of what is there."""
+    text = os.path.relpath(target, link.parent)
+    if link.is_symlink() and link.readlink() == Path(text):
+        return
+    link.parent.mkdir(parents=True, exist_ok=True)
+    part = link.with_name(f".{link.name}.{os.getpid()}")
+    part.unlink(missing_ok=True)
+    part.symlink_to(text)
+    part.replace(link)

@@ -1,0 +1,94 @@
+"""Files of which only some byte ranges are on this machine.
+
+Such a file is sparse: it has its full length, and a hole reads as zeros. So a list next to it says
+what is there, and whoever reads asks `check_there` first.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from layerswap_method.errors import InputError
+from layerswap_method.hub.cache import BLOBS
+from layerswap_method.hub.ranges import Range, join, lacking
+
+_LIST = ".ranges"
+"""What the name of the list of a partial file ends with."""
+
+
+class NotDownloaded(InputError):
+    """Bytes of partial files are read that were not fetched; `ranges` are those of each file."""
+
+    def __init__(self, message: str, ranges: Mapping[Path, Sequence[Range]]):
+        super().__init__(message)
+        self.ranges = ranges
+
+
+def list_of(file: Path) -> Path:
+    """Return the file that lists which ranges of a partial file are there, one a line."""
+    return file.with_name(file.name + _LIST)
+
+
+def is_partial(file: Path) -> bool:
+    """Return whether a file (no link) may have holes."""
+    return file.parent.name == BLOBS and list_of(file).is_file()
+
+
+def ranges_there(file: Path) -> list[Range]:
+    """Return which ranges of a partial file are there."""
+    try:
+        return _read_list(list_of(file), list_of(file).stat().st_size)
+    except FileNotFoundError:
+        return []
+
+
+def check_there(ranges: Mapping[Path, Sequence[Range]], called: str) -> None:
+    """Check that bytes of files, which messages call `called`, are there. Files may be whole."""
+    missing = {
+        file: spans
+        for file, spans in ranges.items()
+        if is_partial(file) and lacking(spans, ranges_there(file))
+    }
+    if missing:
+        what = f"{next(iter(missing))}: {called} was not downloaded"
+        remedy = "merge from the hub id, or download the model with hf download"
+        raise NotDownloaded(f"{what}; {remedy}", missing)
+
+
+def file_state(file: Path) -> tuple[int, int, int, int]:
+    """Return size, times of writing and of change in ns, and inode of a file.
+
+    Of a partial file the times are 0: it is written while others read what is there already.
+    """
+    state = file.stat()
+    times = (0, 0) if is_partial(file.resolve()) else (state.st_mtime_ns, state.st_ctime_ns)
+    return state.st_size, *times, state.st_ino
+
+
+@functools.lru_cache(maxsize=256)
+def _read_list(path: Path, length: int) -> list[Range]:
+    """Return the ranges in the first `length` bytes of a list, which only grows.
+
+    A process or machine that ended may have left half of a line: its first number alone, or a
+    smaller second one, which is never too much.
+    """
+    with path.open("rb") as opened:
+        lines = opened.read(length).split(b"\n")
+    found = []
+    for line in lines:
+        numbers = line.split()
+        if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+            found.append((int(numbers[0]), int(numbers[1])))
+    return join(found)
+
+
+def create(file: Path, length: int) -> None:
+    """Make a file of `length` bytes that are all holes, unless it is there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    list_of(file).touch()
+    with file.open("ab") as opened:
+        if opened.tell() < length:
+            os.truncate(opened.fileno(), length)

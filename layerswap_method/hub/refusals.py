@@ -1,0 +1,64 @@
+"""Why the hub does not give a model, in one sentence with what to do."""
+
+from __future__ import annotations
+
+import errno
+from contextlib import suppress
+
+from layerswap_method.errors import first_line, nearest
+
+
+def describe_refusal(repository: str, revision: str | None, error: Exception) -> str:
+    """Return why a model of the hub cannot be had, from what huggingface_hub raised."""
+    import httpx2
+    from huggingface_hub import constants
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    page = f"{constants.ENDPOINT}/{repository}"
+    cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
+    if isinstance(cause, GatedRepoError):
+        why = "the model is gated and your account has no access"
+        return f"the hub says: {why}; ask for it at {page}, and log in with hf auth login"
+    if isinstance(cause, RevisionNotFoundError):
+        near = _nearest_revision(repository, revision or "")
+        return f"the hub says: there is no revision {revision}{near or f'; see {page}/commits'}"
+    if isinstance(cause, RepositoryNotFoundError):
+        why = "there is no such model, or it is private"
+        return f"the hub says: {why}; check its name, or log in with hf auth login"
+    if isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403):
+        why = f"your token may not read it (HTTP {cause.response.status_code})"
+        return f"the hub says: {why}; log in with hf auth login, or look at {page}"
+    if isinstance(cause, httpx2.TransportError):
+        why = f"the hub cannot be reached ({first_line(cause)})"
+        return f"{why}; check the network, or copy a cache that has it and set HF_HUB_OFFLINE=1"
+    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "there is no room for it; make room, or set HF_HUB_CACHE to a folder elsewhere"
+    if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:
+        return f"{cause.filename} cannot be written ({cause.strerror}); set HF_HUB_CACHE"
+    return f"the hub says: {first_line(error)}"
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether an error was raised because the hub has no such model, or no right to it."""
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (RepositoryNotFoundError, RevisionNotFoundError)):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _nearest_revision(repository: str, revision: str) -> str:
+    from huggingface_hub import HfApi
+
+    with suppress(Exception):  # it is only a hint
+        refs = HfApi().list_repo_refs(repository)
+        return nearest(revision, [ref.name for ref in (*refs.branches, *refs.tags)])
+    return ""

@@ -1,0 +1,261 @@
+"""Byte ranges of files of the hub, fetched into partial files over HTTP.
+
+huggingface_hub gives session, token, proxies, redirects and the retries of refused requests. Every
+range and every new try goes through the hub's own address: what that leads to may be signed for one
+range, and runs out.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from layerswap_method.errors import LayerSwapError
+from layerswap_method.hub.partial import create, list_of, ranges_there
+from layerswap_method.hub.ranges import Range, join, lacking, size, split
+from layerswap_method.hub.refusals import describe_refusal
+from layerswap_method.progress import Advance, Bar, no_bar
+
+LOG = logging.getLogger("layerswap")
+
+GAP = 1 << 20
+"""Ranges at most so far apart are fetched as one: a request costs more than a megabyte."""
+
+_REQUEST, _LISTED = 64 << 20, 16 << 20
+"""Most bytes of a request, and of what is written before the list says that it is there."""
+
+_THREADS = 8
+"""Requests at once, as many as huggingface_hub has."""
+
+_TRIES = 5
+"""New tries in a row that bring nothing, before a range is given up."""
+
+_WAIT_S = 0.5
+"""Time before the first new try; twice as long before each other, up to 8 seconds."""
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file of a repository at a commit, with the size and SHA-256 that the hub states."""
+
+    repository: str
+    commit: str
+    name: str
+    size: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.repository}: {self.name}"
+
+
+class NoRanges(LayerSwapError):
+    """The server gives whole files only, or does not say what file a range is of."""
+
+
+def fetch_ranges(
+    files: Mapping[Path, RemoteFile],
+    ranges: Mapping[Path, Sequence[Range]],
+    bar: Bar = no_bar,
+    gap: int = GAP,
+) -> int:
+    """Fetch ranges of partial files that are not there yet; return the bytes that were fetched.
+
+    `files` says where each partial file comes from. Another process that fetches ranges of the same
+    file is waited for, and what it fetched is there then. Raises `NoRanges`, and `LayerSwapError`
+    for what fails.
+    """
+    with ExitStack() as stack:
+        for blob in sorted(ranges):  # in one order, so that no two processes wait for each other
+            create(blob, files[blob].size)
+            stack.enter_context(_locked(blob, files[blob]))
+        pieces = [
+            (blob, piece)
+            for blob, wanted in ranges.items()
+            for piece in split(_to_fetch(wanted, ranges_there(blob), gap), _REQUEST)
+        ]
+        total = size_of(pieces)
+        if not pieces:
+            return 0
+        check_room(pieces[0][0].parent, total)
+        with bar("downloading", total) as advance:
+            _fetch_all([(files[blob], blob, piece) for blob, piece in pieces], advance)
+    return total
+
+
+def size_of(pieces: Sequence[tuple[Path, Range]]) -> int:
+    """Return the bytes of ranges of files."""
+    return sum(end - start for _, (start, end) in pieces)
+
+
+def missing_bytes(blob: Path, wanted: Sequence[Range]) -> int:
+    """Return how many bytes `fetch_ranges` would fetch of a file."""
+    return size(_to_fetch(wanted, ranges_there(blob), GAP))
+
+
+def _to_fetch(wanted: Sequence[Range], there: Sequence[Range], gap: int) -> list[Range]:
+    """Return what is missing, joined over small gaps, but nothing that is there."""
+    return lacking(join(lacking(wanted, there), gap), there)
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Check that a disk has room for a download."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        space = f"{needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB free"
+        remedy = "make room (layerswap cache), or set HF_HUB_CACHE to a folder on another disk"
+        raise LayerSwapError(f"{folder}: the download needs {space}; {remedy}")
+
+
+@contextmanager
+def _locked(blob: Path, file: RemoteFile) -> Iterator[None]:
+    with blob.with_name(f"{blob.name}.lock").open("w") as lock:
+        with suppress(OSError):  # a file system without locks: equal bytes are written twice
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                LOG.warning("%s: waiting for another process that downloads it", file)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _fetch_all(pieces: Sequence[tuple[RemoteFile, Path, Range]], advance: Advance) -> None:
+    """Fetch all pieces; where one fails, or on an interrupt, the others end at their next bytes."""
+    for _, blob, _ in pieces:
+        _end_line(list_of(blob))
+    stopped = threading.Event()
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            futures: list[Future[None]] = [
+                pool.submit(_fetch, *piece, advance, stopped) for piece in pieces
+            ]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [error for job in done if (error := job.exception()) is not None]
+            if failed:
+                raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
+        finally:
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _end_line(path: Path) -> None:
+    """End the line that a process left half-written, so that the next one is a line of its own."""
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        with path.open("ab", buffering=0) as opened:
+            opened.write(b"\n")
+
+
+def _fetch(
+    file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped: threading.Event
+) -> None:
+    """Write a range into its place; what was written is listed, however this ends."""
+    import httpx2
+
+    (listed, end), tries = piece, 0
+    with blob.open("r+b", buffering=0) as out, list_of(blob).open("ab", buffering=0) as ranges:
+        at = listed
+
+        def list_written() -> None:
+            nonlocal listed
+            if at > listed:
+                os.fdatasync(out.fileno())  # no line before its bytes are on the disk
+                ranges.write(b"%d %d\n" % (listed, at))
+                listed = at
+
+        try:
+            while at < end:
+                before = at
+                try:
+                    for content in _stream(file, at, end):
+                        _write_at(out.fileno(), content, at)
+                        at += len(content)
+                        if at - listed >= _LISTED:
+                            list_written()
+                        advance(len(content))
+                        if stopped.is_set():
+                            raise InterruptedError
+                except (httpx2.TransportError, _TryAgain) as error:
+                    tries = 1 if at > before else tries + 1
+                    if tries > _TRIES:
+                        what = f"{file}: the download broke off {tries} times ({error})"
+                        raise LayerSwapError(
+                            f"{what}; the same command goes on with what is there"
+                        ) from error
+                    if stopped.wait(min(8.0, _WAIT_S * 2 ** (tries - 1))):
+                        raise InterruptedError from error
+            list_written()
+        except OSError as error:
+            if isinstance(error, InterruptedError):
+                raise
+            if error.errno is None:
+                why = describe_refusal(file.repository, file.commit, error)
+                raise LayerSwapError(f"{file}: {why}") from error
+            what = f"{blob.parent}: {file.name} cannot be written there: {error.strerror}"
+            raise LayerSwapError(f"{what}; make room, or set HF_HUB_CACHE") from error
+        finally:
+            with suppress(OSError):
+                list_written()
+
+
+class _TryAgain(Exception):
+    """An address ran out, or the server ended a range before its end."""
+
+
+def _stream(file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
+    """Yield the content of a range, after checks that it is that of this file."""
+    from huggingface_hub import constants, hf_hub_url
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        build_hf_headers,
+        hf_raise_for_status,
+        http_stream_backoff,
+    )
+
+    url = hf_hub_url(file.repository, file.name, revision=file.commit)
+    headers = build_hf_headers() | {"Range": f"bytes={start}-{end - 1}"}
+    headers["Accept-Encoding"] = "identity"  # a range of the file, not of a packed one
+    how: Any = {"timeout": constants.HF_HUB_DOWNLOAD_TIMEOUT, "retry_on_exceptions": ()}
+    with http_stream_backoff("GET", url, headers=headers, **how) as response:
+        if response.status_code == 403 and response.history:
+            raise _TryAgain("HTTP 403 from the address that the hub gave")
+        hf_raise_for_status(response)
+        _check_answer(file, start, end, [*response.history, response])
+        at = start
+        for content in response.iter_raw():
+            at += len(content)
+            if at > end:
+                raise NoRanges(f"{file}: the server sent more than the range that was asked for")
+            yield content
+        if at < end:
+            raise _TryAgain("the server ended the range too early")
+
+
+def _check_answer(file: RemoteFile, start: int, end: int, responses: Sequence[Any]) -> None:
+    """Check that an answer is this range of this file, by what its redirects said."""
+    last = responses[-1]
+    linked = (response.headers.get("X-Linked-Etag") for response in responses)
+    tag = next(filter(None, linked), None) or last.headers.get("ETag", "")
+    stated = tag.removeprefix("W/").strip('"')
+    if len(stated) == 64 and stated != file.sha256:
+        what = f"{file} at commit {file.commit} is another file than when its size was asked for"
+        remedy = f"layerswap cache --remove {file.repository} lets you begin again"
+        raise LayerSwapError(f"{what} (SHA-256 {stated[:12]}, not {file.sha256[:12]})); {remedy}")
+    span = f"bytes {start}-{end - 1}/{file.size}"
+    if last.status_code != 206 or last.headers.get("Content-Range") != span or len(stated) != 64:
+        why = f"HTTP {last.status_code}, {last.headers.get('Content-Range', 'no Content-Range')}"
+        raise NoRanges(f"{file}: the server gives no byte ranges that can be checked ({why})")
+
+
+def _write_at(out: int, content: bytes, place: int) -> None:
+    left = memoryview(content)
+    while left:
+        done = os.pwrite(out, left, place)
+        left, place = left[done:], place + done

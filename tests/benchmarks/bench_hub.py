@@ -1,0 +1,210 @@
+"""What a merge of models of the hub downloads: byte ranges, the files that are read, whole models.
+
+    python tests/benchmarks/bench_hub.py [--width 2] [--work DIR] [--json FILE]
+
+A stand-in of the hub on this machine serves models of the shapes of Llama-3.1-8B, whose weights are
+holes, under the ids that the shipped recipes name. Bytes are counted at full width, by planning
+alone. Times are measured at 1/WIDTH of the width, where every matrix has 1/WIDTH**2 of its values:
+the files of each way go over the wire to a fresh cache, and the merge is written. "hf download"
+downloads the three models before the merge, as one did by hand. Needs 5 / WIDTH**2 times the 16 GB
+of a model. The wire is this machine's memory, so times are those of the processor; they say nothing
+of the real hub, where a whole file comes by Xet and a range by HTTP.
+"""
+
+import hashlib
+import json
+import math
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import click
+
+from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from tests.hub.conftest import Machine
+from tests.standins.hub import running
+
+RECIPES = ("swahili", "swahili_transition", "minimum_swap")
+ROOT = Path(__file__).parents[2]
+VOCABULARY, HIDDEN, INNER, HEADS, LAYERS = 128_256, 4096, 14_336, 32, 32
+SHARD_BYTES = 5_000_000_000
+
+PLAN = """
+import json, sys
+from layerswap_method.hub.models import HubModels, download_choice
+from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.recipe.references import find_model_files
+hub = HubModels(download_choice(), headers_only=True)
+recipe = read_own_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
+models = {name: find_model_files(name, hub=hub) for name in recipe.references}
+print(json.dumps([need._asdict() for need in hub.needs(recipe.merge(models).ranges)]))
+"""
+
+
+def shapes(width):
+    """Yield the name and the shape of every tensor."""
+    hidden, inner, vocabulary = HIDDEN // width, INNER // width, VOCABULARY // width
+    keys = hidden // 4
+    yield "model.embed_tokens.weight", (vocabulary, hidden)
+    for layer in range(LAYERS):
+        sizes = {
+            **{"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden)},
+            **{"self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, hidden)},
+            **{"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)},
+            **{"mlp.down_proj": (hidden, inner)},
+            **{"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)},
+        }
+        for name, shape in sizes.items():
+            yield f"model.layers.{layer}.{name}.weight", shape
+    yield "model.norm.weight", (hidden,)
+    yield "lm_head.weight", (vocabulary, hidden)
+
+
+def write_model(root, name, width, dtype):
+    """Write a repository whose weights are holes, in files as transformers saves them."""
+    folder = root / name / hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+    folder.mkdir(parents=True)
+    itemsize = {"BF16": 2, "F32": 4}[dtype]
+    shards, filled, listed = [{}], 0, {}
+    for tensor, shape in shapes(width):
+        nbytes = math.prod(shape) * itemsize
+        if filled + nbytes > SHARD_BYTES / width**2 and shards[-1]:
+            shards.append({})
+            filled = 0
+        shards[-1][tensor] = (shape, nbytes)
+        filled += nbytes
+    for number, shard in enumerate(shards, 1):
+        file, at, entries = f"model-{number:05d}-of-{len(shards):05d}.safetensors", 0, {}
+        for tensor, (shape, nbytes) in sorted(shard.items()):
+            entries[tensor] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + nbytes]}
+            at += nbytes
+            listed[tensor] = file
+        text = json.dumps(entries).encode()
+        text += b" " * (-len(text) % 8)
+        with (folder / file).open("wb") as opened:
+            opened.write(len(text).to_bytes(8, "little") + text)
+            opened.truncate(8 + len(text) + at)
+        stated = hashlib.sha256(f"{name} {file} {width}".encode()).hexdigest()
+        (folder / f".{file}.sha256").write_text(stated)
+    index = {"metadata": {}, "weight_map": listed}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    config = {
+        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
+        **{"hidden_size": HIDDEN // width, "intermediate_size": INNER // width},
+        **{"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY // width},
+        **{"num_attention_heads": HEADS // width, "num_key_value_heads": max(1, 8 // width)},
+        **{"tie_word_embeddings": False, "dtype": {"BF16": "bfloat16", "F32": "float32"}[dtype]},
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def write_models(root, recipe, width, dtype):
+    """Write the models of a recipe; `dtype` is that of the language expert."""
+    document = read_recipe_file(recipe).document
+    (language,) = (m["model"] for m in document["models"] if m["parameters"]["role"] == "language")
+    for name in read_own_recipe(document).references:
+        write_model(root, name, width, dtype if name == language else "BF16")
+
+
+def count_bytes(scratch, recipe, dtype):
+    """Return what each way downloads for a recipe, by planning it at full width."""
+    figures = {}
+    write_models(scratch / "repositories", recipe, 1, dtype)
+    with running(scratch / "repositories") as hub:
+        for download in ("ranges", "whole"):
+            machine = Machine(scratch / download, hub)
+            how = {"LAYERSWAP_DOWNLOAD": download}
+            code, output = machine.run("python", "-c", PLAN, recipe, **how)
+            assert code == 0, output
+            needs = json.loads(output.splitlines()[-1])
+            headers = hub.bytes["store"] if download == "ranges" else 0
+            names = {"ranges": "ranges_bytes", "whole": "files_read_bytes"}
+            figures[names[download]] = sum(need["fetched"] for need in needs)
+            figures[f"{download}_by_model"] = {
+                n["model"].split("@")[0]: n["fetched"] for n in needs
+            }
+            figures["whole_models_bytes"] = sum(need["whole"] for need in needs)
+            figures["headers_bytes"] = headers or figures["headers_bytes"]
+            hub.forget()
+    shutil.rmtree(scratch)
+    return figures
+
+
+def timed(machine, *words, **variables):
+    """Run a program; return its wall time and the peak of its resident set."""
+    started = time.monotonic()
+    process = machine.start(*words, **variables)
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, output
+    return {"wall_s": time.monotonic() - started, "peak_bytes": usage.ru_maxrss * 1024}
+
+
+def measure(scratch, recipe, width):
+    """Return the times of the ways, and what went over the wire."""
+    figures = {}
+    names = read_own_recipe(read_recipe_file(recipe).document).references
+    write_models(scratch / "repositories", recipe, width, "BF16")
+    with running(scratch / "repositories") as hub:
+        for way in ("ranges", "whole", "hf download"):
+            machine = Machine(scratch / "machine", hub)
+            hub.forget()
+            steps = {}
+            if way == "hf download":
+                for name in names:
+                    steps[f"download {name}"] = timed(machine, "hf", "download", name)
+            how = {} if way == "hf download" else {"LAYERSWAP_DOWNLOAD": way}
+            steps["merge"] = timed(machine, "layerswap", "merge", recipe, "out", **how)
+            figures[way] = {
+                "wall_s": sum(step["wall_s"] for step in steps.values()),
+                "merge_peak_bytes": steps["merge"]["peak_bytes"],
+                "wire_bytes": hub.sent,
+                "requests": len(hub.requests),
+                "steps": steps,
+                "load": os.getloadavg()[0],
+            }
+            print(way, figures[way]["wall_s"], hub.sent, flush=True)
+            shutil.rmtree(machine.home)
+    shutil.rmtree(scratch)
+    return figures
+
+
+@click.command()
+@click.option("--width", default=2, show_default=True, help="Times are measured at 1 / this width.")
+@click.option("--work", type=click.Path(path_type=Path), help="Where the models and merges are.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
+def main(width, work, json_file):
+    """Measure and print the tables."""
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        scratch = Path(folder) / "bench"
+        counted = {
+            f"{name}, language expert in {dtype}": count_bytes(
+                scratch, ROOT / "recipes" / f"{name}.yml", dtype
+            )
+            for name in RECIPES
+            for dtype in ("BF16", "F32")
+        }
+        print(
+            "| recipe | ranges GB | files that are read GB | whole models GB |\n|---|---|---|---|"
+        )
+        for name, one in counted.items():
+            keys = ("ranges_bytes", "files_read_bytes", "whole_models_bytes")
+            print(f"| {name} | {' | '.join(f'{one[key] / 1e9:.2f}' for key in keys)} |", flush=True)
+        times = measure(scratch, ROOT / "recipes" / "swahili.yml", width) if width else {}
+    print("| way | wall s | wire GB | requests | peak MiB of the merge |\n|---|---|---|---|---|")
+    for way, one in times.items():
+        print(
+            f"| {way} | {one['wall_s']:.1f} | {one['wire_bytes'] / 1e9:.2f} | {one['requests']} "
+            f"| {one['merge_peak_bytes'] / 2**20:.0f} |"
+        )
+    figures = {"bytes": counted, "width": width, "cores": os.cpu_count(), "times": times}
+    if json_file is not None:
+        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+    main()

@@ -1,0 +1,145 @@
+"""Merges of models of the hub: what goes over the wire, and what comes of it."""
+
+import json
+import re
+
+import pytest
+
+from layerswap_method.hub.ranges import join
+from layerswap_method.hub.ranges import size as ranges_size
+from layerswap_method.hub.transfer import GAP
+from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.recipe.references import find_model_files
+from tests.hub.conftest import BASE, LANGUAGE, SETTINGS, TASK, TIED, commit_of, content
+
+
+def weights(repositories, name):
+    return sorted((repositories / name / commit_of(name)).glob("*.safetensors"))
+
+
+def size(files):
+    return sum(file.stat().st_size for file in files)
+
+
+@pytest.mark.parametrize(
+    ("setting", "download"),
+    [*((setting, "ranges") for setting in SETTINGS), ("swap", "whole"), ("tied", "whole")],
+)
+def test_a_merge_equals_that_of_whole_models(setting, download, machine, expected):
+    out = machine.merge(machine.recipe(**SETTINGS[setting]), "out", "--download", download)
+    assert content(out) == expected(setting)
+    assert len(content(out)) > 5
+
+
+@pytest.mark.parametrize("setting", ["swap", "top", "float32"])
+def test_no_more_goes_over_the_wire_than_is_read(setting, machine, with_all):
+    document = read_recipe_file(machine.recipe(**SETTINGS[setting])).document
+    recipe = read_own_recipe(document)
+    cache = str(with_all.cache)
+    models = {n: find_model_files(n, cache_dir=cache) for n in recipe.references}
+    ranges = recipe.merge(models).ranges
+    read = sum(ranges_size(join(spans, GAP)) for spans in ranges.values())
+    machine.merge(machine.recipe(**SETTINGS[setting]), "out")
+    headers = sum(100_000 for name in recipe.references for _ in weights(machine.hub.root, name))
+    assert 0 <= machine.hub.bytes["store"] - read <= headers
+
+
+@pytest.mark.parametrize("download", ["ranges", "whole"])
+def test_the_same_merge_again_downloads_nothing(download, machine):
+    out = machine.merge(machine.recipe(), "out", "--download", download)
+    machine.hub.forget()
+    assert content(machine.merge(machine.recipe(), "again")) == content(out)
+    assert machine.hub.bytes["store"] == 0
+
+
+def test_files_that_are_not_read_are_not_downloaded(machine, repositories):
+    recipe = machine.recipe(bottom_layers=2, top_layers=0, non_layer="task")
+    machine.merge(recipe, "out", LAYERSWAP_DOWNLOAD="whole")
+    fetched = {
+        file.name
+        for file in machine.cache.glob("models--*/snapshots/*/*.safetensors")
+        if file.parents[2].name.endswith("language")
+    }
+    assert not list(machine.cache.glob("models--acme--base/snapshots/*/*.safetensors"))
+    assert 0 < len(fetched) < len(weights(repositories, LANGUAGE))
+    whole = size(weights(repositories, TASK)) + size(
+        file for file in weights(repositories, LANGUAGE) if file.name in fetched
+    )
+    headers = machine.hub.bytes["store"] - whole
+    assert 0 < headers <= 100_000 * 3 * len(weights(repositories, BASE))
+
+
+def test_a_model_that_is_in_the_cache_is_used_whole(with_all):
+    with_all.hub.forget()
+    with_all.merge(with_all.recipe(), "used")
+    assert with_all.hub.bytes["store"] == 0
+    assert not with_all.own_cache.exists()
+
+
+@pytest.mark.parametrize("program", ["layerswap", "mergekit-yaml"])
+def test_commits_are_written_and_the_recipe_of_the_user_stays(program, machine):
+    recipe = machine.recipe()
+    before = recipe.read_text()
+    merge = ["merge"] if program == "layerswap" else []
+    assert machine.run(program, *merge, recipe, "out")[0] == 0
+    assert recipe.read_text() == before
+    copy = (machine.home / "out" / "mergekit_config.yml").read_text()
+    names = (BASE, TASK, LANGUAGE)
+    assert copy == "".join(
+        f"{line}@{commit_of(line.split()[-1])}\n" if line.endswith(names) else f"{line}\n"
+        for line in before.splitlines()
+    )
+    plan = json.loads((machine.home / "out" / "layer_swap_plan.json").read_text())
+    assert plan["commits"] == {name: commit_of(name) for name in names}
+    assert copy in (machine.home / "out" / "README.md").read_text()
+    resolved = [path for _, _, path, *_ in machine.hub.requests if path.endswith("/revision/main")]
+    assert sorted(resolved) == sorted(f"/api/models/{name}/revision/main" for name in names)
+    machine.hub.forget()
+    (machine.home / "pinned.yml").write_text(copy)
+    out = machine.merge("pinned.yml", "again")
+    assert content(out) == content(machine.home / "out") | {
+        "layer_swap_plan.json": content(out)["layer_swap_plan.json"]
+    }
+    assert not [path for _, _, path, *_ in machine.hub.requests if path.endswith("/main")]
+
+
+def test_check_says_beforehand_what_a_merge_downloads(machine):
+    code, output = machine.run("layerswap", "check", machine.recipe())
+    assert code == 0
+    said = {
+        name: re.search(rf"{name}@{commit_of(name)}: ([\d.]+) of 0.0219 GB of its wei", output)[1]
+        for name in (TASK, LANGUAGE, BASE)
+    }
+    assert said[BASE] == "0"
+    assert re.search(r"the downloads need 0.02\d+ GB of disk below ", output)
+    assert "the merge itself needs 0.0219 GB of disk" in output
+    machine.hub.forget()
+    machine.merge(machine.recipe(), "out")
+    fetched = machine.hub.bytes["store"] / 1e9
+    assert fetched == pytest.approx(float(said[TASK]) + float(said[LANGUAGE]), rel=0.01)
+    machine.hub.forget()
+    code, output = machine.run("layerswap", "check", machine.recipe())
+    assert f"{TASK}@{commit_of(TASK)}: 0 of " in output
+    assert machine.hub.bytes["store"] == 0
+
+
+def test_check_finds_what_does_not_fit_before_a_byte_of_weights_is_there(machine):
+    recipe = machine.recipe(bottom_layers=9, top_layers=4)
+    code, output = machine.run("layerswap", "check", recipe)
+    assert code == 2
+    assert "is more than the model's 12 layers" in output
+    code, output = machine.run("layerswap", "check", machine.recipe(task=TIED))
+    assert code == 2
+    assert "ties its output embedding to the input embedding and" in output
+    code, output = machine.run("layerswap", "check", machine.recipe(task="acme/none"))
+    assert code == 2
+    assert "error: acme/none: " in output
+
+
+def test_what_is_all_read_is_downloaded_whole_by_the_library(machine, repositories):
+    setting = {"bottom_layers": 1, "top_layers": 0, "non_layer": "task"}
+    machine.merge(machine.recipe(**setting), "out")
+    cached = machine.cache.glob("models--acme--task/snapshots/*/*.safetensors")
+    whole = {file.name for file in weights(repositories, TASK)}
+    assert {file.name for file in cached} == whole - {"model-00001-of-00004.safetensors"}
+    assert not [*machine.cache.glob("models--acme--language/snapshots/*/*.safetensors")]

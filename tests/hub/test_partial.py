@@ -1,0 +1,144 @@
+"""Files that are there in part: never a hole, never taken for whole, listed and removed."""
+
+import time
+
+import pytest
+
+from ablations.machine.fingerprint import FileHashes, claimed_sha256, fingerprint_checkpoint
+from layerswap_method.checkpoint.checkpoint import own_file, read_checkpoint
+from layerswap_method.checkpoint.stored import read_tensor
+from layerswap_method.errors import InputError
+from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
+from layerswap_method.hub.ranges import lacking
+from tests.hub.conftest import BASE, LANGUAGE, TASK, commit_of, content
+from tests.standins import merging
+
+
+def folder_of(machine, name):
+    return machine.own_cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit_of(name)
+
+
+@pytest.fixture
+def merged(machine):
+    """Return a machine that has merged, and so has byte ranges of the models."""
+    machine.merge(machine.recipe(), "out")
+    return machine
+
+
+def test_a_hole_is_an_error_and_what_is_there_is_right(merged, repositories):
+    partial = read_checkpoint(LANGUAGE, folder_of(merged, LANGUAGE))
+    whole = read_checkpoint(LANGUAGE, repositories / LANGUAGE / commit_of(LANGUAGE))
+    missing = []
+    for name, stored in partial.tensors.items():
+        span = (stored.offset, stored.offset + stored.nbytes)
+        if is_partial(stored.file) and lacking([span], ranges_there(stored.file)):
+            missing.append(name)
+            with pytest.raises(NotDownloaded, match=f"{name} was not downloaded; mer") as error:
+                read_tensor(stored)
+            assert error.value.ranges == {stored.file: [span]}
+        else:
+            assert read_tensor(stored).equal(read_tensor(whole.tensors[name]))
+    layers = {int(name.split(".")[2]) for name in missing}
+    assert {*range(3, 10)} <= layers < {*range(12)}
+    assert len(partial.tensors) > len(missing) > 40
+
+
+def test_a_recipe_that_names_our_folder_is_refused_where_something_is_missing(merged):
+    models = {
+        role: folder_of(merged, name) for role, name in (("task", TASK), ("language", LANGUAGE))
+    }
+    recipe = merging.write_recipe(
+        merged.home / "folders.yml", merging.recipe(models, {"bottom_layers": 9, "top_layers": 1})
+    )
+    code, output = merged.run("layerswap", "merge", recipe, "other")
+    assert code == 2
+    assert "was not downloaded; merge from the hub id" in output
+    assert not (merged.home / "other").exists()
+
+
+def test_the_hash_of_a_partial_file_is_that_of_the_whole(merged, repositories):
+    partial, whole = folder_of(merged, LANGUAGE), repositories / LANGUAGE / commit_of(LANGUAGE)
+    names = sorted(file.name for file in whole.glob("*.safetensors"))
+    for name in names:
+        hashes = FileHashes().of([partial / name, whole / name])
+        assert hashes[partial / name] == hashes[whole / name]
+    assert all(claimed_sha256(partial / name) is not None for name in names)
+    assert any(is_partial((partial / name).resolve()) for name in names)
+    assert fingerprint_checkpoint(partial) == fingerprint_checkpoint(whole)
+
+
+def test_the_hubs_own_cache_never_has_a_partial_file(merged, repositories):
+    code = "from huggingface_hub import scan_cache_dir; print(*scan_cache_dir().warnings)"
+    assert merged.run("python", "-c", code) == (0, "\n")
+    merged.download(TASK, LANGUAGE, BASE)
+    for name in (TASK, LANGUAGE, BASE):
+        cached = merged.cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit_of(name)
+        for file in (repositories / name / commit_of(name)).glob("*.safetensors"):
+            assert (cached / file.name).read_bytes() == file.read_bytes()
+    merged.hub.forget()
+    out = merged.merge(merged.recipe(), "again")
+    assert merged.hub.bytes["store"] == 0
+    assert content(out) == content(merged.home / "out")
+    assert "byte ranges" not in (out / "README.md").read_text()
+
+
+def test_what_was_checked_stands_in_the_card(merged):
+    card = (merged.home / "out" / "README.md").read_text()
+    for name in (TASK, LANGUAGE):
+        assert (
+            f"{name}@{commit_of(name)}: byte ranges were downloaded; checked: commit, size, header "
+            "and length of each range, but no SHA-256 of a whole file"
+        ) in card
+    assert f"{BASE}@{commit_of(BASE)}: byte ranges" not in card
+
+
+def test_another_merge_fetches_what_it_reads_more(merged):
+    merged.hub.forget()
+    blob = (folder_of(merged, LANGUAGE) / "model-00002-of-00004.safetensors").resolve()
+    before = ranges_there(blob)
+    out = merged.merge(merged.recipe(bottom_layers=5, top_layers=1), "more")
+    assert 0 < merged.hub.bytes["store"] < 12_000_000
+    assert ranges_there(blob) != before
+    assert (out / "model.safetensors").is_file()
+
+
+def test_links_of_our_folder_lead_into_the_hubs_cache_only(merged, tmp_path):
+    folder = folder_of(merged, BASE)
+    assert own_file(BASE, folder, folder / "config.json").is_file()
+    outside = tmp_path / "outside.json"
+    outside.write_text("{}")
+    (folder / "generation_config.json").unlink()
+    (folder / "generation_config.json").symlink_to(outside)
+    with pytest.raises(InputError, match="outside of the model's folder"):
+        own_file(BASE, folder, folder / "generation_config.json")
+
+
+def test_the_cache_is_listed_and_removed(merged):
+    code, output = merged.run("layerswap", "cache")
+    listed = output.splitlines()
+    assert code == 0
+    assert [line.split(":")[0] for line in listed] == [BASE, LANGUAGE, TASK, str(merged.own_cache)]
+    assert f" of 0.0219 GB, last downloaded {time.strftime('%Y-')}" in listed[1]
+    code, output = merged.run("layerswap", "cache", "acme/langauge", "--remove")
+    assert code == 2
+    assert "did you mean 'acme/language'?" in output
+    assert merged.allocated() > 5_000_000
+    assert merged.run("layerswap", "cache", LANGUAGE, "--remove")[1].startswith(f"{LANGUAGE}: remo")
+    assert not folder_of(merged, LANGUAGE).exists()
+    assert folder_of(merged, TASK).exists()
+    assert merged.run("layerswap", "cache", "--remove")[0] == 0
+    assert merged.run("layerswap", "cache")[1] == f"{merged.own_cache}: 0 GB\n"
+    assert content(merged.merge(merged.recipe(), "again")) == content(merged.home / "out")
+
+
+def test_what_is_being_downloaded_is_not_removed(machine):
+    machine.hub.delay_s = 0.05
+    process = machine.start_fetching(TASK)
+    while machine.hub.bytes["store"] < 1_500_000:
+        assert process.poll() is None
+        time.sleep(0.002)
+    code, output = machine.run("layerswap", "cache", "--remove")
+    assert code == 1
+    assert f"{TASK}: another process is downloading it; let it end" in output
+    assert process.communicate()[0] == ""
+    assert process.returncode == 0

@@ -1,0 +1,85 @@
+"""A study of experts on the hub: what its cells read is fetched once, and its keys stay."""
+
+import hashlib
+import json
+
+import pytest
+import yaml
+
+from tests.hub.conftest import Machine
+from tests.standins.hub import running
+from tests.standins.studies import study_document, write_expert, write_tasks
+
+NAMES = {"base": "tiny/base", "math": "tiny/math", "swahili": "tiny/swahili"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """Return the repositories of three experts whose layers have a few megabytes."""
+    root = tmp_path_factory.mktemp("tiny")
+    for seed, name in enumerate(NAMES.values()):
+        commit = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+        write_expert(root / name / commit, seed, layers=6, hidden=256)
+    return root
+
+
+def write_study(machine, **changes):
+    """Write a study of the experts on the hub into the home of a machine."""
+    tasks = write_tasks(machine.home / "tasks", ["words"], 4)
+    setting = {"experts": NAMES, "include_path": str(tasks)}
+    (machine.home / "experts.yml").write_text(yaml.safe_dump(setting))
+    (machine.home / "small.yml").write_text(yaml.safe_dump(study_document(**changes)))
+    return ["layerswap", "run", "small.yml", "--experts", "experts.yml", "--backend", "hf"]
+
+
+def cells_of(machine):
+    run = json.loads((machine.home / "runs" / "small-experts" / "run.json").read_text())
+    return {cell["weights_key"]: cell["records"] for cell in run["cells"]}
+
+
+def scores_of(machine):
+    return (machine.home / "runs" / "small-experts" / "scores.csv").read_text()
+
+
+def weight_files(cache, name):
+    return [*cache.glob(f"models--{name.replace('/', '--')}/snapshots/*/*.safetensors")]
+
+
+def test_a_study_fetches_what_its_cells_read_and_keeps_its_keys(tiny, tmp_path):
+    setting = {"baseline": [], "vary": {"bottom_layers": [0, 1], "top_layers": [1]}}
+    with running(tiny) as hub:
+        whole = Machine(tmp_path / "whole", hub)
+        whole.download(*NAMES.values())
+        code, output = whole.run(*write_study(whole, **setting))
+        assert code == 0, output
+        hub.forget()
+        machine = Machine(tmp_path / "machine", hub)
+        study = write_study(machine, **setting)
+        code, output = machine.run(*study, "--dry-run")
+        assert code == 0, output
+        assert "tiny/swahili@" in output
+        assert "GB of its weights will be downloaded" in output
+        assert hub.bytes["store"] <= 3 * 100_000
+        code, output = machine.run(*study)
+        assert code == 0, output
+        assert cells_of(machine) == cells_of(whole)
+        assert scores_of(machine) == scores_of(whole)
+        # An engine starts on the base; the experts are only merged.
+        assert weight_files(machine.cache, "tiny/base")
+        assert not weight_files(machine.cache, "tiny/swahili")
+        size = weight_files(machine.cache, "tiny/base")[0].stat().st_size
+        assert hub.bytes["store"] < 2.5 * size
+        hub.forget()
+        code, output = machine.run(*study)
+        assert code == 0, output
+        assert hub.bytes["store"] == 0
+
+
+def test_an_expert_that_is_evaluated_itself_is_downloaded_whole(tiny, tmp_path):
+    with running(tiny) as hub:
+        machine = Machine(tmp_path, hub)
+        setting = {"baseline": ["task_expert"], "vary": {"bottom_layers": [1]}}
+        code, output = machine.run(*write_study(machine, **setting))
+        assert code == 0, output
+        assert weight_files(machine.cache, "tiny/math")
+        assert not weight_files(machine.cache, "tiny/swahili")

@@ -18,13 +18,18 @@ from typing import TYPE_CHECKING, Any
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
 from ablations.machine.whole_files import write_errors, write_text
-from ablations.runner.records import CellRecord, Run, TaskRecord, load_run
 from ablations.runner.run import FINGERPRINTS
+from ablations.runs.models import cell_names
+from ablations.runs.records import (
+    CellRecord,
+    Run,
+    TaskRecord,
+    load_run,
+)
+from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
-from ablations.scoring.records import TaskScore
 from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
-from ablations.study.labels import cell_names
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import COUNTS

@@ -1,6 +1,6 @@
 """The paper's benchmarks on one model: a study of one unmerged model, and its Table 5.
 
-The run folder is that of any study (`ablations.runner.records`): finished tasks are not evaluated
+The run folder is that of any study (`ablations.runs.records`): finished tasks are not evaluated
 again, and one more language or benchmark adds only its own. Next to the score our table has what
 that of the paper (arXiv 2410.01335) lacks: the other extraction, the share of answers in the right
 language, the share cut off.
@@ -20,12 +20,12 @@ from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.machine.settings import with_settings
 from ablations.models.find import find_model
 from ablations.report.notes import record_notes
-from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import Run
-from ablations.runner.results import SCORES_FILE
 from ablations.runner.run import RunOptions, run_file
+from ablations.runs.evaluation_problems import evaluation_problems
+from ablations.runs.observations import SCORES_FILE
+from ablations.runs.records import Run
+from ablations.scoring.evaluation import Backend, Evaluation, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
-from ablations.scoring.records import Backend, Evaluation, TaskScore
 from ablations.statistics.as_text import percent, with_interval
 from ablations.study.files import ExpertsFile, StudyFile, folder_words
 from ablations.study.schema import Evaluate, Pools, Study
@@ -33,8 +33,8 @@ from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, cho
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import is_folder
+from layerswap_method.recipe.validation import validated
 
 _NAME = "evaluate"
 _SHARED = ("tasks", "benchmarks", "include_path")

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from ablations.study.files import find_file, read_experts_file
-from tests.standins.talkers import write_model
+from tests.standins.word_models import write_model
 
 HAND_WRITTEN = Path(__file__).parent / "tasks" / "data"
 VOCABULARY = 128_256

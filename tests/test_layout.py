@@ -17,7 +17,7 @@ FLOORS = {
 }
 ALLOWED = {
     ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload"),
-    ("ablations.train.rows", "ablations.pocket.corpora"),
+    ("ablations.train.rows", "ablations.pocket_world.corpora"),
 }
 """What Python calls at start-up and the methods' registration call each other; the pocket's experts
 are trained by `train`, which draws their rows from the pocket's world."""

@@ -176,9 +176,9 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     folder stay.
     """
     with watched("loading the libraries"):
-        from ablations.report.observations import as_input_errors
         from ablations.report.write import answer_text, make_report, write_report
-        from ablations.runner.records import RUN_FILE, load_run
+        from ablations.runs.records import RUN_FILE, load_run
+        from ablations.runs.scores import as_input_errors
 
         with as_input_errors():
             show_step(Step("reading the records"))
@@ -213,8 +213,8 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> Non
     of answers in the right language is compared as well.
     """
     with watched("comparing item by item"):
-        from ablations.report.across import compare_models
-        from ablations.report.observations import as_input_errors
+        from ablations.report.compare_models import compare_models
+        from ablations.runs.scores import as_input_errors
 
         with as_input_errors():
             text = compare_models(models, tasks, metric)

@@ -60,7 +60,7 @@ def verify(merged: str, published: str) -> None:
     Exit code 1: they differ.
     """
     from ablations.models.find import find_checkpoint
-    from layerswap_method.compare import compare, describe, weight_bytes
+    from layerswap_method.verify import compare, describe, weight_bytes
 
     with watched("reading the headers"):
         ours, theirs = (find_checkpoint(name) for name in (merged, published))

@@ -17,7 +17,7 @@ from typing import Any
 from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.scoring.records import Backend
+from ablations.scoring.evaluation import Backend
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)

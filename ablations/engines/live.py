@@ -22,7 +22,7 @@ from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_config, read_generation_config, read_tokenizer
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.document import Merge

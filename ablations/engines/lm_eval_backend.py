@@ -18,8 +18,8 @@ from ablations.engines.quiet import quietly
 from ablations.engines.task_loading import generates, load_tasks, task_manager
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
+from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.observed import empty_notes, notes_on, task_notes
-from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.scores import mean_scores, read_samples, read_scores
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError

@@ -13,8 +13,8 @@ from ablations.engines.answering import Answering, Question, task_limit
 from ablations.engines.answers import AnswerFile
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.models.load import read_tokenizer
+from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.observed import Outcome
-from ablations.scoring.records import Backend, Evaluation, EvaluationRequest
 
 
 class _Unanswered(Exception):

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ablations.engines.answering import task_limit
 from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.contents import (
     check_task_files,

@@ -20,7 +20,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
 from ablations.models.load import read_tokenizer
 from ablations.models.tokens import prompt_tokens
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
 from layerswap_method.errors import InputError, LayerSwapError, first_line

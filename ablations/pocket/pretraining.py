@@ -19,9 +19,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ablations.machine.progress import Step, show_step
-from ablations.pocket.corpora import draw_documents
-from ablations.pocket.exercises import Exercise
-from ablations.pocket.world import NAMES, NUMBERS, SENTENCES, TRANSLATION
+from ablations.pocket_world.corpora import draw_documents
+from ablations.pocket_world.exercises import Exercise
+from ablations.pocket_world.world import (
+    NAMES,
+    NUMBERS,
+    SENTENCES,
+    TRANSLATION,
+)
 from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:

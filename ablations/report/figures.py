@@ -11,10 +11,11 @@ import pandas as pd
 
 from ablations.drawing.canvas import COLORS, draw_cells, drawing, images_of, new_canvas
 from ablations.machine.names import slug
-from ablations.report.compare import BETTER, SAME, WORSE
+from ablations.report.comparisons import BETTER, SAME, WORSE
 from ablations.report.tables import column_name, task_text
-from ablations.study.labels import Model, describe_setting
+from ablations.runs.models import Model
 from ablations.study.schema import EXPERTS, Study
+from ablations.study.wording import describe_setting
 
 MOST_ROWS = 48
 """Comparisons that a figure shows; the table has more."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pandas as pd
 
-from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import CellRecord, Run
+from ablations.runs.evaluation_problems import evaluation_problems
+from ablations.runs.models import Model
+from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import (
     LANGUAGE_FIDELITY,
     TRUNCATED,
@@ -16,7 +17,8 @@ from ablations.scoring.observed import (
     truncation_note,
 )
 from ablations.statistics.as_text import number, percent
-from ablations.study.labels import Model, describe_setting, merge_note, task_name
+from ablations.study.wording import describe_setting, merge_note
+from ablations.tasks.names import task_name
 
 _SHOWN_CELLS = 2
 

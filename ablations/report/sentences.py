@@ -7,11 +7,19 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
+from ablations.report.comparisons import (
+    BETTER,
+    NO_RESULT,
+    ONE_MODEL,
+    SAME,
+    UNCLEAR,
+    WORSE,
+)
+from ablations.report.contrasts import EXPERT_KINDS
 from ablations.report.tables import interval_text, largest_text, task_text
 from ablations.statistics.as_text import p_text, percent, points
-from ablations.study.contrasts import EXPERT_KINDS
-from ablations.study.labels import kind_text, task_name
+from ablations.study.wording import kind_text
+from ablations.tasks.names import task_name
 
 MOST_SENTENCES = 4
 """Primary comparisons with a sentence each; more are counted, above a table of all."""

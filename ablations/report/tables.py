@@ -13,7 +13,7 @@ import pandas as pd
 
 from ablations.drawing.text_table import text_table
 from ablations.paper.published import published_tables
-from ablations.report.compare import (
+from ablations.report.comparisons import (
     BETTER,
     SAME,
     UNCLEAR,
@@ -25,15 +25,16 @@ from ablations.report.compare import (
     rows_of,
     tasks_of,
 )
-from ablations.report.observations import shown_scores
-from ablations.runner.results import SCORE
+from ablations.report.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
+from ablations.runs.models import Model
+from ablations.runs.observations import SCORE
+from ablations.runs.scores import shown_scores
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.statistics.intervals import score_interval
-from ablations.study.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
-from ablations.study.labels import Model, language_name, task_language, task_name
 from ablations.study.schema import Study
+from ablations.tasks.names import language_name, task_language, task_name
 
 MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
 """Verdict -> its sign in small tables."""

@@ -21,10 +21,9 @@ from ablations.machine.whole_files import (
     write_bytes,
     write_errors,
 )
-from ablations.report.compare import comparisons
+from ablations.report.comparisons import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, problems
-from ablations.report.observations import read_scores
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.tables import (
     answers_table,
@@ -36,9 +35,10 @@ from ablations.report.tables import (
     score_frame,
     scores_table,
 )
-from ablations.runner.records import Run
-from ablations.runner.results import read_observations
-from ablations.study.labels import models_of
+from ablations.runs.models import models_of
+from ablations.runs.observations import read_observations
+from ablations.runs.records import Run
+from ablations.runs.scores import read_scores
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")

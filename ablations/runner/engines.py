@@ -26,8 +26,8 @@ from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import DiskFull, write_text
 from ablations.models.find import Expert
 from ablations.models.fit import context_of
-from ablations.runner.worker import ModelFailed, Work
-from ablations.scoring.records import Evaluation, Sample
+from ablations.runner.work import ModelFailed, Work
+from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import unmerged, with_references
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, LayerSwapError, describe_error

@@ -24,13 +24,14 @@ from typing import TYPE_CHECKING
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, above, show_step, status_line
 from ablations.machine.whole_files import DiskFull
-from ablations.runner import records
-from ablations.runner.records import Failure, TaskRecord
-from ablations.runner.worker import Job, work
-from ablations.scoring.records import Evaluation
+from ablations.runner.work import Job
+from ablations.runner.worker import work
+from ablations.runs import records
+from ablations.runs.records import Failure, TaskRecord
+from ablations.scoring.evaluation import Evaluation
 from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
-from ablations.study.labels import task_name
+from ablations.tasks.names import task_name
 from layerswap_method.errors import LayerSwapError, printable
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from typing import Any
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, show_step
 from ablations.runner.jobs import Board
-from ablations.runner.records import RUN_FILE
-from ablations.runner.worker import Job, work
+from ablations.runner.work import Job
+from ablations.runner.worker import work
+from ablations.runs.records import RUN_FILE
 from layerswap_method.errors import InputError, first_line
 
 logger = logging.getLogger(__name__)

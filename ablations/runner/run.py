@@ -15,7 +15,6 @@ from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, show_step
-from ablations.runner import records
 from ablations.runner.engines import StudyEngine
 from ablations.runner.jobs import (
     Start,
@@ -25,15 +24,16 @@ from ablations.runner.jobs import (
     run_cells,
     show_scores,
 )
-from ablations.runner.results import write_results
-from ablations.runner.worker import now
+from ablations.runner.work import now
+from ablations.runs import records
+from ablations.runs.models import cell_names
+from ablations.runs.observations import write_results
 from ablations.sandbox import Isolation
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.cells import selected
 from ablations.study.describe import counted, describe_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
-from ablations.study.labels import cell_names
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError

@@ -6,21 +6,17 @@ share a run folder and nothing else. What was under way when a worker was killed
 
 from __future__ import annotations
 
-import datetime
 import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.whole_files import DiskFull, is_full
-from ablations.runner import records
-from ablations.runner.records import Failure, TaskRecord
-from ablations.scoring.records import EvaluationRequest
-from ablations.study.cells import Cell
+from ablations.runner.work import Job, ModelFailed, Work, now
+from ablations.runs import records
+from ablations.runs.records import Failure, TaskRecord
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -33,60 +29,6 @@ LOCKS = ".locks"
 """Folder of the claims in a run folder; a model's has the name of its weights key."""
 
 _WAIT_S = 0.3
-
-
-class Work(NamedTuple):
-    """One task of a cell, that is one record."""
-
-    cell: Cell
-    task: str
-
-    @property
-    def key(self) -> str:
-        """The record's key."""
-        return self.cell.records[self.task]
-
-    @property
-    def request(self) -> EvaluationRequest:
-        """The request of this task alone."""
-        return self.cell.requests[self.task]
-
-
-class ModelFailed(LayerSwapError):
-    """Raised by an engine that has no model: its experts, merge or load failed."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every worker of a call is given; picklable."""
-
-    out: Path
-    """The run folder."""
-
-    cells: Sequence[Cell]
-    engine: Callable[[], StudyEngine]
-    """Makes a worker's engine."""
-
-    call: str
-    """Name of the call: what failed in it is not tried again in it."""
-
-    protocol: str = ""
-    """`protocol_key` of the records."""
-
-    def works(self) -> dict[str, Work]:
-        """Return record key -> work; cells of equal weights have the same keys."""
-        works: dict[str, Work] = {}
-        for cell in self.cells:
-            for task, key in cell.records.items():
-                works.setdefault(key, Work(cell, task))
-        return works
-
-    def outcome(self, key: str) -> TaskRecord | Failure | None:
-        """Return a record, or why this call has none; None while neither is there."""
-        if (record := records.find_record(self.out, key)) is not None:
-            return record
-        failure = records.read_failure(self.out, key)
-        return failure if failure is not None and failure.call == self.call else None
 
 
 def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
@@ -212,8 +154,3 @@ class _Worker:
                 logger.warning("  %s: %s failed: %s", label, task, error)
                 self._check_room(fault)
             self._look()
-
-
-def now() -> str:
-    """Return the time in UTC as ISO 8601, to the second."""
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

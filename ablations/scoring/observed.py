@@ -12,8 +12,8 @@ from textwrap import shorten
 from typing import Any
 
 from ablations.sandbox import Isolation
+from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.scoring.language_id import is_in_language, why_not_judged
-from ablations.scoring.records import Evaluation, Sample
 from ablations.tasks.mbpp import describe_isolation
 
 LANGUAGE_FIDELITY = "language_fidelity"

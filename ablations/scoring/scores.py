@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.language_id import why_not_judged
 from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
-from ablations.scoring.records import Sample, TaskScore
 from ablations.statistics.corpus import (
     Statistic,
     corpus_metric,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.pocket.task_files import generated, metric, task, write_rows, write_yaml
-from ablations.smol.problems import (
+from ablations.smol.math_problems import (
     LANGUAGES,
     NEW,
     TARGETS,

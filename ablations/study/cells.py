@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from ablations.models.find import Expert
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.documents import (
     baseline_document,
     with_experts,

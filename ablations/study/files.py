@@ -24,9 +24,9 @@ from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
-from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
+from layerswap_method.recipe.validation import problems
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""

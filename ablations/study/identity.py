@@ -34,7 +34,7 @@ from ablations.machine.fingerprint import (
 from ablations.machine.whole_files import read_regular, write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
-from ablations.scoring.records import Backend, EvaluationRequest
+from ablations.scoring.evaluation import Backend, EvaluationRequest
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.tasks.contents import TaskContents

@@ -30,7 +30,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
-from ablations.scoring.records import Backend, EvaluationRequest, EvaluationSettings
+from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.study import checks
 from ablations.study.cells import Cell, expand, selected
 from ablations.study.documents import describe_scaling

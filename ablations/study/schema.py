@@ -25,7 +25,7 @@ from pydantic import (
 )
 
 from ablations.engines.options import EngineOptions
-from ablations.scoring.records import EvaluationSettings
+from ablations.scoring.evaluation import EvaluationSettings
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 

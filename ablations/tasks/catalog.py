@@ -13,8 +13,8 @@ from ablations.drawing.text_table import text_table
 from ablations.tasks.contents import read_task_file
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.strict_yaml import read_yaml
+from layerswap_method.recipe.validation import validated
 
 PREFIX = "layerswap_"
 

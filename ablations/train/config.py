@@ -16,9 +16,9 @@ from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
-from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
+from layerswap_method.recipe.validation import problems
 
 _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
 _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}

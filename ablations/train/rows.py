@@ -112,7 +112,7 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
 
 
 def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
-    from ablations.pocket.corpora import draw_documents
+    from ablations.pocket_world.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
     documents = draw_documents(str(source.pocket), number, rare=0.6)

@@ -21,7 +21,7 @@ from ablations.machine.progress import status_line
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.train.config import ADAPTERS, AdapterFusion, Lora, TrainConfig
 from ablations.train.divergence import measure
 from ablations.train.folder import (

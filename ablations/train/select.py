@@ -14,7 +14,7 @@ from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
 from ablations.sandbox import Isolation
-from ablations.scoring.records import Evaluation, EvaluationRequest
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.train.config import Select
 from ablations.train.folder import step_of
 from layerswap_method.errors import InputError

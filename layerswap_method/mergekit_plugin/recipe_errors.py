@@ -10,8 +10,8 @@ import pydantic
 
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.read import OWN
-from layerswap_method.recipe.problems import problems
 from layerswap_method.recipe.references import named_models, syntax_problem
+from layerswap_method.recipe.validation import problems
 
 
 def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:

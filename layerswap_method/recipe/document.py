@@ -15,8 +15,8 @@ from pydantic.json_schema import SkipJsonSchema
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe.problems import validated
 from layerswap_method.recipe.references import Model, is_folder, syntax_problem
+from layerswap_method.recipe.validation import validated
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix

@@ -18,10 +18,15 @@ from layerswap_method.output import FILES, PLAN_FILE
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
 from tests.standins.command import layerswap
 from tests.standins.experts import content, left_in
+from tests.standins.fine_tunes import (
+    edited,
+    train_adapter,
+    tune,
+    write_prefix,
+)
 from tests.standins.merging import recipe, write, write_recipe
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import Swap, expected, same_bits, stored
-from tests.standins.tuned import edited, train_adapter, tune, write_prefix
-from tests.standins.zoo import LAYERS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),

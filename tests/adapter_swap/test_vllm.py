@@ -7,13 +7,13 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import EngineOptions
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from tests.standins.by_peft import run
-from tests.standins.cold import evaluate_cold
+from tests.standins.fine_tunes import train_adapter
+from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.merging import merge, recipe
-from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
-from tests.standins.tuned import train_adapter
+from tests.standins.word_models import write_model
 
 pytestmark = [
     *(pytest.mark.vllm, pytest.mark.slow),

@@ -14,8 +14,8 @@ import click
 import numpy as np
 import pandas as pd
 
-from ablations.report.compare import compare_sides
-from ablations.runner.results import ROLES
+from ablations.report.comparisons import compare_sides
+from ablations.runs.observations import ROLES
 
 PAIRS = {1: (1, 1), 2: (1, 2), 3: (1, 3), 9: (3, 3)}
 """Number of pairs -> task experts and language experts."""

@@ -48,7 +48,7 @@ def timed_generation(lm):
 def request_and_options(pocket, task):
     """Return what is asked, and how."""
     from ablations.engines.options import EngineOptions
-    from ablations.scoring.records import EvaluationRequest
+    from ablations.scoring.evaluation import EvaluationRequest
 
     tasks = {"tasks": (task,), "include_path": pocket / "tasks"}
     options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)

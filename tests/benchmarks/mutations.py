@@ -130,7 +130,7 @@ scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
 ** 2 / n => ** 2 / score.items
 if mcnemar_p(first_only, second_only) > 1 - level: => if False:
 room = margin - abs(self.mean) => room = margin
-ablations/report/compare.py @ report
+ablations/report/comparisons.py @ report
 if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0
 corrected = "_holm" if row["family"] == "primary" else "" => corrected = ""
 is_primary = bool(contrast.rival) and task in => is_primary = task in

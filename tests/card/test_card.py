@@ -10,15 +10,15 @@ from huggingface_hub import ModelCard
 
 from ablations.card import check_same_model
 from ablations.evaluate import evaluate_model
-from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
+from ablations.runs.records import load_run
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.plan import LayerPlan
 from tests.standins import merging
 from tests.standins.command import output_of, told
 from tests.standins.scripted import DATA
-from tests.standins.talkers import write_model
+from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # engines warn
 TASK = "layerswap_mgsm_sw"

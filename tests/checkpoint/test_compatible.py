@@ -9,10 +9,10 @@ from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+from tests.standins.fine_tunes import edited, tune, with_head
 from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, tensors_of
+from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same
-from tests.standins.tuned import edited, tune, with_head
-from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
 

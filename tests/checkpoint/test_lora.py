@@ -10,9 +10,15 @@ from layerswap_method.errors import InputError
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MixReader
+from tests.standins.fine_tunes import (
+    edited,
+    rewritten,
+    train_adapter,
+    with_head,
+    write_adapter,
+)
 from tests.standins.merging import merge, tensors_of
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import edited, rewritten, train_adapter, with_head, write_adapter
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),

@@ -9,9 +9,9 @@ from layerswap_method.checkpoint.origin import FAR, sampled_change
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+from tests.standins.fine_tunes import rewritten, train_adapter, tune
 from tests.standins.merging import merge_of, recipe, revert_recipe, write_recipe
-from tests.standins.tuned import rewritten, train_adapter, tune
-from tests.standins.zoo import make_model
+from tests.standins.model_families import make_model
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
 

@@ -17,6 +17,12 @@ from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.command import layerswap
 from tests.standins.experts import assert_loads
+from tests.standins.fine_tunes import (
+    edited,
+    restored,
+    train_adapter,
+    tune,
+)
 from tests.standins.merging import (
     by_mergekit,
     linear_recipe,
@@ -29,9 +35,8 @@ from tests.standins.merging import (
     write,
     write_recipe,
 )
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.tuned import edited, restored, train_adapter, tune
-from tests.standins.zoo import LAYERS
 
 HEAD = "lm_head.weight"
 SWAP = Swap(LAYERS)

@@ -12,9 +12,9 @@ from layerswap_method.checkpoint.compatible import merge_warnings
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError
 from tests.merge.test_merge import run_merge
+from tests.standins.fine_tunes import edited
 from tests.standins.merging import merge_of, recipe, write_recipe
-from tests.standins.tuned import edited
-from tests.standins.zoo import FAMILIES, make_config, make_model
+from tests.standins.model_families import FAMILIES, make_config, make_model
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
 YARN = {

@@ -29,8 +29,8 @@ from layerswap_method.checkpoint.stored import (
     torch_dtype,
 )
 from layerswap_method.errors import InputError
-from tests.standins.tuned import edited, with_head, with_value
-from tests.standins.zoo import FAMILIES, make_config, make_model
+from tests.standins.fine_tunes import edited, with_head, with_value
+from tests.standins.model_families import FAMILIES, make_config, make_model
 
 TENSORS = {
     "b": torch.arange(6, dtype=torch.float32).view(2, 3),

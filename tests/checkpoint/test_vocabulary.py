@@ -17,8 +17,8 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.vocabulary import read_vocabulary
 from layerswap_method.errors import InputError
-from tests.standins.tuned import edited, tune
-from tests.standins.zoo import make_model
+from tests.standins.fine_tunes import edited, tune
+from tests.standins.model_families import make_model
 
 TEXT = [
     f"la rue {word} und mata {word[::-1]}" for word in ["wasser", "agua", "maji", "água", "水"]

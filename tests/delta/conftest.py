@@ -7,8 +7,8 @@ import torch
 
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.recipe.references import Model
-from tests.standins.tuned import tune
-from tests.standins.zoo import make_model
+from tests.standins.fine_tunes import tune
+from tests.standins.model_families import make_model
 
 
 @pytest.fixture(scope="session")

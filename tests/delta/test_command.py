@@ -23,8 +23,8 @@ from ablations.paper.published import Grid, published_grid, published_names
 from layerswap_method.errors import InputError
 from tests.delta.conftest import fine_tuned, pair_of
 from tests.standins.command import layerswap, output_of
-from tests.standins.tuned import restored
-from tests.standins.zoo import LAYERS, make_model
+from tests.standins.fine_tunes import restored
+from tests.standins.model_families import LAYERS, make_model
 
 
 @pytest.fixture(scope="module")

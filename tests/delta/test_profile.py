@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from ablations.delta.analysis import analyse
 from tests.delta.conftest import family_pair, fine_tuned
+from tests.standins.fine_tunes import train_adapter
+from tests.standins.model_families import FAMILIES, make_model
 from tests.standins.oracle import fused_mixtral, stored
-from tests.standins.tuned import train_adapter
-from tests.standins.zoo import FAMILIES, make_model
 
 THRESHOLD = 8e-4
 """About the mean |delta| of noise with a standard deviation of 1e-3."""

@@ -18,10 +18,10 @@ from layerswap_method.deltas.pair import (
 )
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
+from tests.standins.fine_tunes import uneven, write_adapter
 from tests.standins.merging import merge_of, revert_recipe
+from tests.standins.model_families import FAMILIES, make_config
 from tests.standins.oracle import mean_change, stored
-from tests.standins.tuned import uneven, write_adapter
-from tests.standins.zoo import FAMILIES, make_config
 
 
 def pair_of(expert, base, adapter=None):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
+from tests.standins.word_models import write_model
 
 
 @pytest.fixture(scope="session")

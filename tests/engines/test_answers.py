@@ -18,12 +18,12 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import DiskFull
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.observed import Outcome
 from ablations.scoring.protocol import GenKwargs
-from ablations.scoring.records import EvaluationRequest
 from tests.engines.backends import BACKENDS
+from tests.standins.live_cells import OPTIONS
 from tests.standins.tasks import write_rows, write_task
-from tests.standins.worlds import OPTIONS
 
 TEXT = Answer("b\u2028", Outcome(False, 7, 64, True, 32, 32))
 CHOICE = Answer((-1.2345678901234567, True), Outcome(False, 7, 64))

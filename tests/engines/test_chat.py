@@ -9,14 +9,14 @@ import pytest
 
 from ablations.engines.chat import chat_template, check_protocol, has_template
 from ablations.engines.options import EngineOptions
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs, Protocol
-from ablations.scoring.records import EvaluationRequest
 from ablations.study.identity import protocol_key
 from layerswap_method.errors import InputError
 from tests.engines.backends import BACKENDS, VLLM
-from tests.standins.cold import evaluate_cold
-from tests.standins.talkers import WORDS, write_model
-from tests.standins.worlds import OPTIONS
+from tests.standins.fresh_engines import evaluate_cold
+from tests.standins.live_cells import OPTIONS
+from tests.standins.word_models import WORDS, write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 CHAT = (

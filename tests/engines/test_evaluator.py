@@ -13,14 +13,14 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed, differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method import loading
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import MixReader
 from tests.engines.backends import VLLM
+from tests.standins.live_cells import OPTIONS, make_world
 from tests.standins.merging import merge_of, merge_of_folder
-from tests.standins.worlds import OPTIONS, make_world
-from tests.standins.zoo import make_model
+from tests.standins.model_families import make_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
 

@@ -18,8 +18,8 @@ from layerswap_method.tensors import MixReader
 from tests.engines.backends import BACKENDS
 from tests.engines.test_processes import likelihoods
 from tests.engines.test_processes import texts as generations
+from tests.standins.live_cells import FAMILIES, OPTIONS, make_world
 from tests.standins.merging import merge_of, merge_of_folder
-from tests.standins.worlds import FAMILIES, OPTIONS, make_world
 
 ORDER = ("swap", "only_k", "base", "attention", "reverted", "soup", "swap", "reverted", "base")
 """Every kind of change, forth and back."""

@@ -7,12 +7,12 @@ import pytest
 from ablations.engines.backends import resolve_backend
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import listening
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS, VLLM
-from tests.standins.cold import evaluate_cold
-from tests.standins.talkers import write_model
-from tests.standins.worlds import OPTIONS
+from tests.standins.fresh_engines import evaluate_cold
+from tests.standins.live_cells import OPTIONS
+from tests.standins.word_models import write_model
 
 TASKS = ("words_generate", "words_translate", "words_choose")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]

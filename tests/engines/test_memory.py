@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.live import LiveEvaluator
+from tests.standins.fine_tunes import tune
+from tests.standins.live_cells import OPTIONS
 from tests.standins.merging import linear_recipe, merge_of, revert_recipe
-from tests.standins.talkers import write_model
-from tests.standins.tuned import tune
-from tests.standins.worlds import OPTIONS
+from tests.standins.word_models import write_model
 
 ROWS, WIDTH = 40_000, 256
 LARGEST = 4 * ROWS * WIDTH

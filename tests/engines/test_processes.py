@@ -13,8 +13,8 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.live import LiveEvaluator, SwapFailed
 from tests.engines.backends import VLLM
+from tests.standins.live_cells import OPTIONS, make_world
 from tests.standins.merging import merge_of
-from tests.standins.worlds import OPTIONS, make_world
 
 pytestmark = [*VLLM, pytest.mark.slow]
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from tests.engines.backends import VLLM
-from tests.standins.cold import evaluate_cold
-from tests.standins.talkers import WORDS, write_model
+from tests.standins.fresh_engines import evaluate_cold
+from tests.standins.live_cells import OPTIONS
 from tests.standins.tokenizers import SPECIAL
-from tests.standins.worlds import OPTIONS
+from tests.standins.word_models import WORDS, write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASK = "words_generate"

@@ -10,7 +10,7 @@ import yaml
 from ablations.engines import task_loading
 from ablations.engines.task_loading import check_tasks, lm_eval_file, load_tasks
 from ablations.engines.work_size import TaskSize, measure_tasks
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_rows, write_task, write_tasks
 
@@ -78,7 +78,7 @@ def test_items_are_those_of_the_file_also_where_its_time_of_writing_stayed(tmp_p
 _LOADED = """
 import sys
 from ablations.engines.task_loading import load_tasks
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 ((task,), _) = load_tasks(EvaluationRequest(tasks=("own",), include_path=sys.argv[1]))
 print(task.doc_to_target(next(iter(task.test_docs()))))
 """

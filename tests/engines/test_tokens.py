@@ -15,9 +15,9 @@ from ablations.train.config import read_config
 from ablations.train.model import load_tokenizer
 from ablations.train.rows import IGNORED, collate, encode
 from tests.engines.backends import BACKENDS
-from tests.standins.talkers import WORDS, write_model
+from tests.standins.live_cells import OPTIONS
 from tests.standins.tasks import write_rows, write_task
-from tests.standins.worlds import OPTIONS
+from tests.standins.word_models import WORDS, write_model
 from tests.train.conftest import run, write_config, write_jsonl
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -6,10 +6,10 @@ import pytest
 
 from ablations.engines.options import EngineOptions
 from ablations.evaluate import evaluate_model
-from ablations.runner.records import load_run
 from ablations.runner.run import RunOptions
+from ablations.runs.records import load_run
 from tests.standins.scripted import DATA
-from tests.standins.talkers import write_model
+from tests.standins.word_models import write_model
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 

@@ -13,9 +13,9 @@ import pytest
 from ablations.evaluate import default_folder, render_table5
 from ablations.report.notes import record_notes
 from ablations.runner.engines import run_mergekit
-from ablations.runner.records import load_run
 from ablations.runner.run import default_answers, default_out
-from ablations.scoring.records import Evaluation, TaskScore
+from ablations.runs.records import load_run
+from ablations.scoring.evaluation import Evaluation, TaskScore
 from ablations.scoring.scores import wilson_interval
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, LayerSwapError
@@ -23,9 +23,9 @@ from tests.engines.backends import BACKENDS
 from tests.evaluate.conftest import ask, samples_of
 from tests.report.runs import study_of
 from tests.standins.command import told
+from tests.standins.fine_tunes import write_adapter
 from tests.standins.scripted import DATA
-from tests.standins.talkers import write_model
-from tests.standins.tuned import write_adapter
+from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 SW, TE = (f"layerswap_mgsm_{code}" for code in ("sw", "te"))

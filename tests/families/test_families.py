@@ -11,10 +11,10 @@ from mergekit.architecture.json_definitions import NAME_TO_ARCH
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.tensor_names import find_decoder, layer_part
 from tests.standins.experts import assert_loads
+from tests.standins.fine_tunes import restored, uneven
 from tests.standins.merging import by_mergekit, recipe, revert_recipe, roles, tensors_of, write
+from tests.standins.model_families import FAMILIES, LAYERS
 from tests.standins.oracle import Swap, assert_same, expected, layer_number, row_change, stored
-from tests.standins.tuned import restored, uneven
-from tests.standins.zoo import FAMILIES, LAYERS
 
 SWAP = Swap(LAYERS)
 DECODERS = [family for family in FAMILIES if family != "t5"]

@@ -8,9 +8,9 @@ import yaml
 
 from tests.standins import merging
 from tests.standins.command import layerswap
+from tests.standins.fine_tunes import edited, train_adapter, tune
+from tests.standins.model_families import make_model
 from tests.standins.recipe_files import RECIPES, ROOT
-from tests.standins.tuned import edited, train_adapter, tune
-from tests.standins.zoo import make_model
 
 ONE_EACH = {"bottom_layers": 1, "top_layers": 1}
 

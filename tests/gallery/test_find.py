@@ -15,9 +15,9 @@ from ablations.gallery.plan import plan_lines
 from layerswap_method.errors import InputError
 from tests.standins import merging
 from tests.standins.command import told
+from tests.standins.fine_tunes import tune
+from tests.standins.model_families import make_model
 from tests.standins.recipe_files import RECIPES, ROOT
-from tests.standins.tuned import tune
-from tests.standins.zoo import make_model
 
 run = partial(told, "recipes")
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from tests.standins.fine_tunes import save_adapter
 from tests.standins.merging import recipe, revert_recipe
 from tests.standins.oracle import stored
-from tests.standins.tuned import save_adapter
 
 LAYERS, VOCAB, WIDTH, INNER = 6, 12, 8, 12
 _BRANCHES = {

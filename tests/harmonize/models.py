@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method.harmonize.steps import config_of
 from tests.standins.command import layerswap
-from tests.standins.zoo import make_model
+from tests.standins.model_families import make_model
 
 SIZES = {
     **{"vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3},

@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tests.harmonize.models import random_model, run
-from tests.standins.tuned import edited
-from tests.standins.zoo import make_model
+from tests.standins.fine_tunes import edited
+from tests.standins.model_families import make_model
 
 FILE = "model.safetensors"
 UP, BIAS = "model.layers.0.mlp.up_proj.weight", "model.norm.bias"

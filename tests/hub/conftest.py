@@ -13,8 +13,8 @@ import torch
 import yaml
 
 from tests.standins import merging
+from tests.standins.fine_tunes import train_adapter
 from tests.standins.hub import running
-from tests.standins.tuned import train_adapter
 
 BASE, TASK, LANGUAGE, WIDE = "acme/base", "acme/task", "acme/language", "acme/wide"
 TIED, TIED_LANGUAGE = "acme/tied", "acme/tied_language"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.standins.fine_tunes import tune
 from tests.standins.merging import recipe, write_recipe
-from tests.standins.talkers import write_model
-from tests.standins.tuned import tune
+from tests.standins.word_models import write_model
 
 PROGRAMS = Path(sys.executable).parent
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}

@@ -21,10 +21,10 @@ from layerswap_method.merge import WriteOptions
 from layerswap_method.write import donor_files
 from tests.merge.test_merge import SWAP, run_merge
 from tests.standins.experts import content, left_in
+from tests.standins.fine_tunes import restored, tune
 from tests.standins.merging import begun, recipe, roles, tensors_of, write
+from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import restored, tune
-from tests.standins.zoo import make_model
 
 KILLS = int(os.environ.get("KILLS", "20"))
 

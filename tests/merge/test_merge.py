@@ -13,15 +13,20 @@ from safetensors.torch import save_file
 import layerswap_method
 from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.compare import compare
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES, PLAN_FILE, listed_files
+from layerswap_method.verify import compare
 from tests.standins.command import layerswap, told
 from tests.standins.experts import assert_loads
+from tests.standins.fine_tunes import (
+    edited,
+    restored,
+    with_head,
+    with_value,
+)
 from tests.standins.merging import merge_of, recipe, roles, tensors_of, write, write_recipe
+from tests.standins.model_families import LAYERS, make_model
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import edited, restored, with_head, with_value
-from tests.standins.zoo import LAYERS, make_model
 
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 

@@ -19,8 +19,8 @@ from tests.merge.test_merge import run_merge
 from tests.standins import merging
 from tests.standins.experts import content
 from tests.standins.merging import linear_recipe, recipe, revert_recipe, roles, write_recipe
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.zoo import LAYERS
 
 EXECUTOR = {"transformers", "peft", "mergekit.config", "mergekit.graph", "mergekit.merge"}
 

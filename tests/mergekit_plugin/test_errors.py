@@ -15,10 +15,15 @@ from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import lazy_main
 from tests.merge.test_merge import run_merge
+from tests.standins.fine_tunes import (
+    edited,
+    restored,
+    tune,
+    write_adapter,
+)
 from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, roles
+from tests.standins.model_families import VOCAB
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import edited, restored, tune, write_adapter
-from tests.standins.zoo import VOCAB
 
 COUNTS = {"bottom_layers": 2, "top_layers": 1}
 

@@ -18,11 +18,11 @@ from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
+from tests.standins.fine_tunes import edited, train_adapter, tune
 from tests.standins.merging import by_mergekit, linear_recipe, merge, merge_of, recipe, roles, write
+from tests.standins.model_families import LAYERS, VOCAB, make_model
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import edited, train_adapter, tune
-from tests.standins.zoo import LAYERS, VOCAB, make_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 

@@ -14,10 +14,10 @@ from layerswap_method.mergekit_plugin.kernels import plain
 from layerswap_method.methods.delta_revert import RevertSpec
 from layerswap_method.methods.layer_swap import ExpertParameters, LayerSwapSpec
 from layerswap_method.upstream import layer_swap as upstream
+from tests.standins.fine_tunes import tune
 from tests.standins.merging import by_mergekit, recipe, revert_recipe, tensors_of
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import assert_same, stored
-from tests.standins.tuned import tune
-from tests.standins.zoo import LAYERS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")

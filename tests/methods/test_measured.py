@@ -15,7 +15,9 @@ from layerswap_method.methods.delta_share import (
     inverse_mav,
     unit_norm,
 )
+from tests.standins.fine_tunes import tune, uneven
 from tests.standins.merging import merge_of, recipe, revert_recipe, tensors_of
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import (
     assert_same,
     chosen,
@@ -28,8 +30,6 @@ from tests.standins.oracle import (
     row_change,
     stored,
 )
-from tests.standins.tuned import tune, uneven
-from tests.standins.zoo import LAYERS
 
 MOVES = {
     "math": (4e-4, {2: 2.0, 3: 2.0}, ""),

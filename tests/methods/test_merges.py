@@ -8,6 +8,13 @@ import torch
 
 from layerswap_method.errors import InputError
 from layerswap_method.tensors import MIXES
+from tests.standins.fine_tunes import (
+    restored,
+    rewritten,
+    tune,
+    with_value,
+    write_adapter,
+)
 from tests.standins.merging import (
     linear_recipe,
     merge,
@@ -17,9 +24,8 @@ from tests.standins.merging import (
     roles,
     tensors_of,
 )
+from tests.standins.model_families import LAYERS, make_model
 from tests.standins.oracle import Swap, assert_same, expected, merge_parts, same_bits, stored
-from tests.standins.tuned import restored, rewritten, tune, with_value, write_adapter
-from tests.standins.zoo import LAYERS, make_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),

@@ -15,11 +15,11 @@ from ablations.train.model import load_base, with_adapter
 from layerswap_method.errors import LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.standins.command import told
+from tests.standins.fine_tunes import edited, restored, train_adapter
 from tests.standins.scripted import write_jsonl
 from tests.standins.studies import study_document, write_yaml
-from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
-from tests.standins.tuned import edited, restored, train_adapter
+from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).parents[2]

@@ -15,9 +15,9 @@ from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.command import layerswap
+from tests.standins.fine_tunes import edited, rewritten, tune
+from tests.standins.model_families import make_model
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import edited, rewritten, tune
-from tests.standins.zoo import make_model
 
 run = partial(layerswap, "compat")
 

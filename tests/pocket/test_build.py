@@ -17,12 +17,12 @@ from ablations.machine.whole_files import Stage
 from ablations.pocket import build
 from ablations.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
 from ablations.pocket.pretraining import base_batches, build_model, train
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.train.config import read_config
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
-from tests.standins.cold import evaluate_cold
 from tests.standins.command import layerswap, output_of
+from tests.standins.fresh_engines import evaluate_cold
 
 TINY = PocketConfig.preset("tiny")
 MODELS = ("base", "task", "language")

@@ -14,6 +14,8 @@ import torch
 from ablations.paper.published import published_tables
 from layerswap_method.tensor_names import split_layer
 from tests.recipes.expected import OTHERS, REVERTS, SHARES, SWAPS
+from tests.standins.fine_tunes import rewritten, train_adapter
+from tests.standins.model_families import make_model
 from tests.standins.oracle import stored
 from tests.standins.recipe_files import (
     RECIPES,
@@ -26,8 +28,6 @@ from tests.standins.recipe_files import (
     references,
 )
 from tests.standins.tokenizers import save_word_tokenizer, words
-from tests.standins.tuned import rewritten, train_adapter
-from tests.standins.zoo import make_model
 from tools.gallery_tables import page_text
 
 MERGE_ALL = """

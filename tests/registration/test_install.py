@@ -12,8 +12,8 @@ from ablations.gallery.find import recipe_files
 from tests.standins.environment import REPOSITORY, Environment, build_wheel, mirror_packages
 from tests.standins.merging import recipe as swap_recipe
 from tests.standins.merging import revert_recipe, roles, write_recipe
+from tests.standins.model_families import LAYERS
 from tests.standins.oracle import Swap, assert_same, expected, stored
-from tests.standins.zoo import LAYERS
 
 
 @pytest.fixture(scope="session")

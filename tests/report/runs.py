@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ablations.models.find import Expert
-from ablations.runner.records import (
+from ablations.runs.records import (
     Failure,
     RunFile,
     TaskRecord,
@@ -19,7 +19,7 @@ from ablations.runner.records import (
     write_record,
     write_run_file,
 )
-from ablations.scoring.records import Evaluation, Sample
+from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.scoring.scores import read_scores
 from ablations.statistics.corpus import corpus_metric
 from ablations.study.cells import expand

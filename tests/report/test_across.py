@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from ablations.report.across import compare_models
+from ablations.report.compare_models import compare_models
 from ablations.report.write import make_report
-from ablations.runner.records import load_run, write_run_file
+from ablations.runs.records import load_run, write_run_file
 from ablations.statistics.as_text import points
 from layerswap_method.errors import InputError
 from tests.report.runs import level, same_model, study_of, write_run

@@ -9,7 +9,7 @@ import pytest
 import sacrebleu
 from scipy import stats
 
-from ablations.report.compare import (
+from ablations.report.comparisons import (
     BETTER,
     NO_RESULT,
     ONE_MODEL,
@@ -21,11 +21,11 @@ from ablations.report.compare import (
     pairs_above,
     with_verdicts,
 )
-from ablations.report.observations import read_scores, shown_scores
-from ablations.runner.records import load_run, write_run_file
-from ablations.runner.results import read_observations
+from ablations.runs.models import models_of
+from ablations.runs.observations import read_observations
+from ablations.runs.records import load_run, write_run_file
+from ablations.runs.scores import read_scores, shown_scores
 from ablations.statistics.intervals import holm
-from ablations.study.labels import models_of
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, same_model, study_of, write_run
 

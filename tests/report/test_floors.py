@@ -5,7 +5,7 @@ import pytest
 
 from ablations.report.sentences import sentences
 from ablations.report.tables import score_frame, scores_table
-from ablations.study.labels import Model
+from ablations.runs.models import Model
 from ablations.tasks.catalog import Floor, floor_of
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of

@@ -12,8 +12,15 @@ import pytest
 
 from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import published_tables
-from ablations.report.across import compare_models
-from ablations.report.compare import BETTER, NO_RESULT, ONE_MODEL, SAME, UNCLEAR, WORSE
+from ablations.report.compare_models import compare_models
+from ablations.report.comparisons import (
+    BETTER,
+    NO_RESULT,
+    ONE_MODEL,
+    SAME,
+    UNCLEAR,
+    WORSE,
+)
 from ablations.report.sentences import answer, sentences
 from ablations.report.tables import GAP, layout_tables, verdict_text
 from ablations.report.write import (
@@ -25,9 +32,11 @@ from ablations.report.write import (
     render_markdown,
     write_report,
 )
-from ablations.runner.results import OBSERVATIONS, write_results
+from ablations.runs.models import cell_names, models_of
+from ablations.runs.observations import OBSERVATIONS, write_results
 from ablations.statistics.as_text import with_interval
-from ablations.study.labels import cell_names, merge_note, models_of, task_name
+from ablations.study.wording import merge_note
+from ablations.tasks.names import task_name
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import BASELINES, level, study_of, write_run
 from tests.standins.command import told

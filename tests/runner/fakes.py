@@ -12,10 +12,15 @@ from types import SimpleNamespace
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert
-from ablations.runner import records
 from ablations.runner.jobs import run_cells
-from ablations.runner.worker import Work
-from ablations.scoring.records import Evaluation, EvaluationRequest, Sample, TaskScore
+from ablations.runner.work import Work
+from ablations.runs import records
+from ablations.scoring.evaluation import (
+    Evaluation,
+    EvaluationRequest,
+    Sample,
+    TaskScore,
+)
 from ablations.scoring.scores import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state

@@ -10,7 +10,7 @@ import pytest
 from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import measure_tasks
 from ablations.runner import run as runner
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError, LayerSwapError

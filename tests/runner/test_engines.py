@@ -12,16 +12,17 @@ from safetensors.torch import load_file, save_file
 from ablations.engines.hf_model import HfModel
 from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
-from ablations.runner import engines, records
+from ablations.runner import engines
 from ablations.runner.engines import StudyEngine, answer_file, run_mergekit
 from ablations.runner.run import RunOptions, run_study
+from ablations.runs import records
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
-from ablations.scoring.records import EvaluationRequest
 from layerswap_method.errors import LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
+from tests.standins.fine_tunes import train_adapter
 from tests.standins.studies import study_document, write_expert, write_study, write_yaml
-from tests.standins.tuned import train_adapter
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]

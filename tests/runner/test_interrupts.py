@@ -14,7 +14,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from ablations.runner import records
+from ablations.runs import records
 from tests.standins.studies import study_document, write_yaml
 from tests.waiting import wait_for_end, wait_until
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ablations.runner import records
+from ablations.runs import records
 from tests.runner.fakes import make_cells, run, scores_by_label, scores_on_disk
 from tests.standins.studies import write_study
 from tests.waiting import wait_for_end, wait_until

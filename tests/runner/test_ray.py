@@ -10,8 +10,8 @@ import pytest
 from ablations.machine.progress import Step, listening
 from ablations.runner.jobs import Board
 from ablations.runner.ray_jobs import on_cluster
-from ablations.runner.records import RUN_FILE
-from ablations.runner.worker import Job
+from ablations.runner.work import Job
+from ablations.runs.records import RUN_FILE
 from layerswap_method.errors import InputError
 from tests.runner.fakes import (
     RAISES,

@@ -14,11 +14,11 @@ import pyarrow.parquet
 import pytest
 import yaml
 
-from ablations.runner import records
-from ablations.runner.problems import evaluation_problems
-from ablations.runner.results import write_results
 from ablations.runner.run import RunOptions, _opened, write_plan
-from ablations.scoring.records import Evaluation
+from ablations.runs import records
+from ablations.runs.evaluation_problems import evaluation_problems
+from ablations.runs.observations import write_results
+from ablations.scoring.evaluation import Evaluation
 from ablations.study.files import read_study
 from ablations.study.identity import Fingerprints
 from ablations.study.planning import plan_study

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from ablations.engines.hf_model import HfModel
-from ablations.runner import records
 from ablations.runner.run import RunOptions, dry_run, run_study
+from ablations.runs import records
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.command import output_of
+from tests.standins.fine_tunes import train_adapter
 from tests.standins.studies import study_document, write_expert, write_yaml
-from tests.standins.tuned import train_adapter
 
 BASELINE = ["base", "task_expert", "language_expert", "soup", "ties"]
 STUDY = {"baseline": BASELINE, "vary": {"bottom_layers": [0, 1]}}

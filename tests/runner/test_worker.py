@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 from ablations.machine.locks import try_claim
-from ablations.runner import records
 from ablations.runner.jobs import in_processes, share_of, show_scores
-from ablations.runner.worker import LOCKS, ModelFailed, Work
+from ablations.runner.work import ModelFailed, Work
+from ablations.runner.worker import LOCKS
+from ablations.runs import records
 from layerswap_method.errors import LayerSwapError
 from tests.runner.fakes import (
     RAISES,

@@ -5,13 +5,13 @@ import torch
 import yaml
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from tests.engines.backends import VLLM
-from tests.standins.cold import evaluate_cold
+from tests.standins.fresh_engines import evaluate_cold
+from tests.standins.live_cells import OPTIONS
 from tests.standins.studies import write_yaml
-from tests.standins.talkers import write_model
 from tests.standins.tasks import write_tasks
-from tests.standins.worlds import OPTIONS
+from tests.standins.word_models import write_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TASKS = ("words_generate", "words_long", "words_stop", "words_choose")

@@ -8,14 +8,14 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
+from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
 from ablations.scoring.observed import join_notes
 from ablations.scoring.protocol import Protocol
-from ablations.scoring.records import Sample, TaskScore
 from ablations.scoring.scores import mean_scores, read_samples, read_scores, wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.recipe.problems import problems
+from layerswap_method.recipe.validation import problems
 from tests.standins.scripted import PUBLISHED_MGSM
 
 

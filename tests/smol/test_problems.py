@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.smol import data, problems
-from ablations.smol.problems import LANGUAGES, TARGETS, word_blind_floor, words
+from ablations.smol import data
+from ablations.smol import math_problems as problems
+from ablations.smol.math_problems import (
+    LANGUAGES,
+    TARGETS,
+    word_blind_floor,
+    words,
+)
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.twins import score_answers, score_order, score_result
 

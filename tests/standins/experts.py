@@ -11,7 +11,7 @@ import pytest
 @pytest.fixture(scope="session")
 def experts(tmp_path_factory):
     """Return a function: family, changes -> folders of a base and two unrelated models."""
-    from tests.standins.zoo import make_model
+    from tests.standins.model_families import make_model
 
     made = {}
 
@@ -32,9 +32,9 @@ def trio(tmp_path_factory):
     """Return a Llama in bfloat16 and two fine-tunes of it, with tokenizers."""
     import torch
 
+    from tests.standins.fine_tunes import tune
+    from tests.standins.model_families import VOCAB, make_model
     from tests.standins.tokenizers import save_word_tokenizer, words
-    from tests.standins.tuned import tune
-    from tests.standins.zoo import VOCAB, make_model
 
     root = tmp_path_factory.mktemp("trio")
     base = make_model("llama", root / "base", 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.lm_eval_backend import run_tasks
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from tools.task_languages import load_languages
 

@@ -2,8 +2,8 @@
 
 import yaml
 
-from tests.standins.talkers import WORDS, write_model
 from tests.standins.tasks import write_rows, write_task
+from tests.standins.word_models import WORDS, write_model
 
 
 def write_expert(folder, seed, *, layers=4, hidden=32, dtype=None, more_words=(), positions=64):

@@ -4,7 +4,7 @@ import json
 
 import yaml
 
-from tests.standins.talkers import WORDS
+from tests.standins.word_models import WORDS
 
 MEAN = {"aggregation": "mean", "higher_is_better": True}
 

@@ -6,9 +6,9 @@ from ablations.engines.task_loading import check_data
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import LayerSwapError
+from tests.standins.fine_tunes import tune
 from tests.standins.oracle import layer_number
 from tests.standins.studies import study_document, write_expert, write_tasks, write_yaml
-from tests.standins.tuned import tune
 
 
 def write_experts(path, folder, names, tasks, **more):

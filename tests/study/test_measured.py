@@ -2,8 +2,8 @@
 
 import pytest
 
-from ablations.runner import records
 from ablations.runner.run import RunOptions, run_study
+from ablations.runs import records
 from ablations.study.describe import describe_plan
 from layerswap_method.deltas import pair as deltas
 from layerswap_method.methods.read import recipe_by_files

@@ -9,8 +9,8 @@ import yaml
 import layerswap_method
 from ablations.study import identity
 from ablations.study.describe import describe_plan
+from tests.standins.fine_tunes import edited, save_adapter
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
-from tests.standins.tuned import edited, save_adapter
 from tests.study.conftest import count_models
 
 RECIPE = study_document()["recipe"]

@@ -12,9 +12,9 @@ from ablations.study.checks import expert_names
 from ablations.study.files import STUDIES, read_experts_file, read_study
 from ablations.train import fusion
 from tests.standins.command import output_of
+from tests.standins.fine_tunes import train_adapter
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_expert, write_tasks
-from tests.standins.tuned import train_adapter
 
 FILES = sorted(path for path in STUDIES.rglob("*.yml") if path.parent.name != "experts")
 assert FILES

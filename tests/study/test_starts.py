@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
-from ablations.runner.records import load_run
-from ablations.scoring.records import EvaluationRequest
+from ablations.runs.records import load_run
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.files import ExpertsFile
 from ablations.study.schema import Study
 from tests.standins.command import layerswap, output_of

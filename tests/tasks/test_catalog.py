@@ -8,7 +8,7 @@ import yaml
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS, TITLES, choose, list_tasks
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError

@@ -7,7 +7,7 @@ import yaml
 
 from ablations import sandbox
 from ablations.sandbox import ProgramVerdict
-from ablations.scoring.records import Evaluation
+from ablations.scoring.evaluation import Evaluation
 from ablations.tasks import mbpp
 from ablations.tasks.catalog import SHIPPED_TASKS
 from ablations.tasks.mbpp import extract_code

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from ablations.scoring.evaluation import Evaluation
 from ablations.scoring.observed import zero_reasons
-from ablations.scoring.records import Evaluation
 from ablations.tasks.catalog import SHIPPED_TASKS
 from tests.standins.scripted import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
 

@@ -11,7 +11,7 @@ from ablations.train.run import train_expert
 from tests.standins.command import layerswap
 from tests.standins.oracle import stored
 from tests.standins.scripted import write_jsonl
-from tests.standins.talkers import write_model
+from tests.standins.word_models import write_model
 
 SMALL = {
     "samples": 16,

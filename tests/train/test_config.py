@@ -13,7 +13,7 @@ from ablations.train import model
 from ablations.train.config import read_config
 from ablations.train.trainer import training_arguments
 from tests.standins.command import output_of
-from tests.standins.tuned import train_adapter
+from tests.standins.fine_tunes import train_adapter
 from tests.train.conftest import call, write_base, write_config
 
 

@@ -11,8 +11,8 @@ from ablations.study.files import read_experts_file
 from ablations.train.divergence import drift, hidden_states, measure
 from layerswap_method.errors import InputError
 from tests.standins.command import layerswap, output_of
+from tests.standins.fine_tunes import rewritten
 from tests.standins.oracle import stored
-from tests.standins.tuned import rewritten
 from tests.train.conftest import run, write_base, write_config, write_jsonl
 
 TEXTS = ["w1 w2 w3 w4", "w5 w6 w7"]

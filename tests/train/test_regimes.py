@@ -21,8 +21,8 @@ from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import split_layer
 from tests.evaluate.conftest import ask, samples_of
+from tests.standins.fine_tunes import train_adapter, write_prefix
 from tests.standins.oracle import stored
-from tests.standins.tuned import train_adapter, write_prefix
 from tests.train.conftest import call, run, write_base, write_config
 
 

@@ -13,19 +13,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from ablations.scoring.records import EvaluationRequest
+from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.files import read_experts_file
 from ablations.train import select
 from ablations.train import trainer as training
 from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
-from tests.standins.cold import evaluate_cold
 from tests.standins.command import layerswap
+from tests.standins.fine_tunes import train_adapter
+from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
-from tests.standins.talkers import write_model
-from tests.standins.tuned import train_adapter
+from tests.standins.word_models import write_model
 from tests.train.conftest import call, equal_weights, run, write_base, write_config, write_rows
 from tests.waiting import wait_until
 

@@ -16,8 +16,8 @@ from layerswap_method import upstream
 from tests.registration.test_install import packages  # noqa: F401 - a fixture
 from tests.standins import merging
 from tests.standins.environment import Environment
+from tests.standins.model_families import make_model
 from tests.standins.oracle import stored
-from tests.standins.zoo import make_model
 from tests.upstream import common
 
 FOLDER = Path(upstream.__file__).parent

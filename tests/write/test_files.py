@@ -25,8 +25,8 @@ from layerswap_method.tensors import MIXES, MixReader, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files
 from layerswap_method.write.layout import INDEX, lay_out
 from tests.standins.merging import merge_of, recipe, roles, tensors_of
+from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same, stored
-from tests.standins.zoo import make_model
 
 SWAP = {"bottom_layers": 2, "top_layers": 1, "bottom_transition": 1}
 

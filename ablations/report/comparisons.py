@@ -12,8 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.report.observations import check_names, shown_scores
-from ablations.runner.results import CELL, ROLES, SCORE
+from ablations.report.contrasts import (
+    EXPERT_KINDS,
+    Contrast,
+    contrasts,
+    ordered_tasks,
+    primary_tasks,
+)
+from ablations.runs.models import Model
+from ablations.runs.observations import CELL, ROLES, SCORE
+from ablations.runs.scores import check_names, shown_scores
 from ablations.statistics.intervals import (
     Estimate,
     estimate,
@@ -23,15 +31,8 @@ from ablations.statistics.intervals import (
     paired_interval,
     paired_p_outside,
 )
-from ablations.study.contrasts import (
-    EXPERT_KINDS,
-    Contrast,
-    contrasts,
-    ordered_tasks,
-    primary_tasks,
-)
-from ablations.study.labels import Model, kind_text, merge_text, setting_key
 from ablations.study.schema import EXPERTS, Study
+from ablations.study.wording import kind_text, merge_text, setting_key
 
 ALPHA = 0.05
 """A p below it is called evidence: corrected for primary comparisons, as it is for others."""

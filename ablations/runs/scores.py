@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.runner.records import Run, TaskRecord, read_failure
-from ablations.runner.results import SCORE, head_of
-from ablations.study.labels import Model, cell_names, models_of
+from ablations.runs.models import Model, cell_names, models_of
+from ablations.runs.observations import SCORE, head_of
+from ablations.runs.records import Run, TaskRecord, read_failure
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 
 

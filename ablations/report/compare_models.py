@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from ablations.report.compare import NO_RESULT, comparisons
-from ablations.report.observations import check_names, check_same_content, read_scores
+from ablations.report.comparisons import NO_RESULT, comparisons
+from ablations.report.contrasts import Contrast
 from ablations.report.tables import (
     UNCORRECTED,
     comparisons_table,
@@ -17,13 +17,13 @@ from ablations.report.tables import (
     score_frame,
     scores_table,
 )
-from ablations.runner.problems import evaluation_problems
-from ablations.runner.records import Run, load_run
-from ablations.runner.results import read_observations
+from ablations.runs.evaluation_problems import evaluation_problems
+from ablations.runs.models import Model, cell_names, models_of
+from ablations.runs.observations import read_observations
+from ablations.runs.records import Run, load_run
+from ablations.runs.scores import check_names, check_same_content, read_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.study.contrasts import Contrast
-from ablations.study.labels import Model, cell_names, models_of
 from ablations.study.schema import PrimaryBlock, ReportBlock
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder

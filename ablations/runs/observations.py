@@ -17,10 +17,17 @@ import pandas as pd
 
 from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import write_bytes, write_text
-from ablations.runner.records import HEADS, OBSERVATIONS_FILE, CellRecord, Run, TaskRecord, load_run
+from ablations.runs.models import Model, cell_names, models_of
+from ablations.runs.records import (
+    HEADS,
+    OBSERVATIONS_FILE,
+    CellRecord,
+    Run,
+    TaskRecord,
+    load_run,
+)
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
-from ablations.study.labels import Model, cell_names, models_of
 
 SCORES_FILE = "scores.csv"
 

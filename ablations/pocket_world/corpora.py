@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from ablations.pocket import exercises as ex
-from ablations.pocket.exercises import Exercise
-from ablations.pocket.world import (
+from ablations.pocket_world import exercises as ex
+from ablations.pocket_world.exercises import Exercise
+from ablations.pocket_world.world import (
     RARE,
     TRANSLATION,
     Choice,

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.pocket.world import Step
+from ablations.pocket_world.world import Step
 from ablations.tasks.catalog import Floor
 from layerswap_method.recipe.strict_yaml import read_yaml
 

@@ -8,13 +8,13 @@ from typing import Any
 import yaml
 
 from ablations.engines.options import EngineOptions
-from ablations.scoring.records import EvaluationRequest
-from tests.standins.cold import evaluate_cold
+from ablations.scoring.evaluation import EvaluationRequest
+from tests.standins.fine_tunes import tune, write_adapter
+from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.merging import linear_recipe, merge, recipe, revert_recipe
-from tests.standins.talkers import WORDS, write_model
 from tests.standins.tasks import write_tasks
 from tests.standins.tokenizers import SPECIAL
-from tests.standins.tuned import tune, write_adapter
+from tests.standins.word_models import WORDS, write_model
 
 OPTIONS = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
 FAMILIES = ("llama_tied", "qwen2", "llama")

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ablations.pocket.world import (
+from ablations.pocket_world.world import (
     CATEGORIES,
     LARGEST_NUMBER,
     TRANSLATION,

@@ -1,4 +1,4 @@
-"""What the models of a study are called in reports, and which cells are one model.
+"""The models of a run: which cells are one model, and what model and cells are called in a report.
 
 A *model* is one way to make a model from experts (the recipe in one setting, or a baseline); its
 cells are the pairs of experts, and the seeds, that it was made with.
@@ -6,25 +6,20 @@ cells are the pairs of experts, and the seeds, that it was made with.
 
 from __future__ import annotations
 
-import functools
-import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ablations.study.documents import merge_counts
-from ablations.study.schema import BASELINE_ROLES, EXPERTS, Kind, Pools, Setting, Study, Value
-from ablations.tasks.catalog import PREFIX, TITLES, read_languages
-from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.layer_swap import LETTERS
-from layerswap_method.plan import format_layers
+from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Setting, Study, Value
 
 if TYPE_CHECKING:  # a plan as it is written down
-    from ablations.runner.records import RunFile
+    from ablations.runs.records import RunFile
+from ablations.study.wording import _NUMBERED, describe_value, kind_text, merge_text, setting_key
 
-_NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 _SEED = "seed"
+
+
 _ENDS = {"bottom_layers", "top_layers"}
 
 
@@ -81,11 +76,6 @@ def models_of(plan: RunFile) -> tuple[Model, ...]:
     return tuple(models.values())
 
 
-def setting_key(value: object) -> str:
-    """Return a text that is equal for equal settings, or values of them."""
-    return json.dumps(value, sort_keys=True)
-
-
 def cell_names(plan: RunFile) -> dict[str, str]:
     """Return label of a cell -> its name in a report: its experts, where a role has several.
 
@@ -111,86 +101,6 @@ def cell_names(plan: RunFile) -> dict[str, str]:
     return names
 
 
-def merge_note(study: Study, num_layers: int | None) -> str:
-    """Return what the letters in labels mean, and the layer counts that all merges share."""
-    settings = [merge_counts(study, setting, num_layers) for setting in study.settings()]
-    names = {name for counts in settings for name in counts}
-    if not names:
-        return ""
-    of = "" if num_layers is None else f" of {num_layers}"
-    is_revert = (study.recipe or {}).get("merge_method") == DELTA_REVERT
-    to = "set back to the base" if is_revert else "from the language expert"
-    note = f"b, u: layers{of} {to} at the bottom (embedding side) and the top"
-    if any(counts.get("bottom_transition") for counts in settings):
-        note += "; t_b, t_u: averaged layers next to them"
-    first, *others = settings
-    shared = {
-        name: first[name]
-        for name in LETTERS
-        if first.get(name) and all(counts.get(name) == first[name] for counts in others)
-    }
-    which = "every merge has" if others else "the merge has"
-    return f"{note}; {which} {describe_setting(shared)}." if shared else f"{note}."
-
-
-def describe_setting(setting: Setting) -> str:
-    """Return ``middle b=5 u=2``, with the paper's letters for layer counts."""
-    return " ".join(
-        describe_value(value)
-        if name == "placement"
-        else f"{LETTERS.get(name, name.removeprefix(EXPERTS))}={describe_value(value)}"
-        for name, value in setting.items()
-    )
-
-
-def describe_value(value: Value) -> str:
-    """Return a value as a study file writes it; experts ``a_1, a_2, a_3`` as ``a_1-3``."""
-    if isinstance(value, (tuple, list)):
-        parts = [_NUMBERED.fullmatch(name) for name in value]
-        numbers = [int(part[2]) for part in parts if part is not None]
-        stems = {part[1] for part in parts if part is not None}
-        if len(numbers) == len(value) > 1 == len(stems) and numbers == sorted(set(numbers)):
-            return f"{stems.pop()}{format_layers(numbers)}"
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def kind_text(kind: str) -> str:
-    """Return a kind of baseline in words."""
-    return "TIES" if kind == "ties" else kind.replace("_", " ")
-
-
-def language_name(code: str) -> str:
-    """Return ``Swahili`` for ``sw``; a code that the language table lacks stays as it is."""
-    return str(read_languages().get(code, {"name": code})["name"])
-
-
-@functools.cache
-def task_name(task: str) -> str:
-    """Return lm-eval's name of a task in words.
-
-    ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
-    English to Swahili``. The name of any other task keeps its words, with languages by their names.
-    """
-    known = read_languages()
-    prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
-    words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
-    first = next((at for at, word in enumerate(words) if at and word in known), len(words))
-    after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
-    head = " ".join(words[:first])
-    if prefix == PREFIX and head in TITLES:
-        head = TITLES[head].partition(" ")[0]
-    languages = " to ".join(language_name(word) for word in words[first:after])
-    rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[after:]))
-    return ", ".join(filter(None, (head, languages, rest)))
-
-
-def task_language(task: str) -> str:
-    """Return the last two-letter part of a task's name, which is its language; else empty."""
-    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    return codes[-1] if codes else ""
-
-
 def _recipes(plan: RunFile) -> Iterator[Model]:
     study = plan.study
     settings = study.settings() if study.recipe is not None else ()
@@ -205,12 +115,6 @@ def _recipes(plan: RunFile) -> Iterator[Model]:
         labels = tuple(c.label for c in plan.cells if c.kind == "recipe" and c.values == given)
         pools = _names(study.pools(given), ("task", "language", "base"))
         yield Model(merge_text(study, shown), "recipe", plain, pools, labels, (given,))
-
-
-def merge_text(study: Study, shown: Setting) -> str:
-    """Return the merge method of a study in words, and what is shown of a setting."""
-    method = str((study.recipe or {}).get("merge_method", "recipe")).replace("_", " ")
-    return f"{method} {describe_setting(shown)}".strip()
 
 
 def _baselines(plan: RunFile) -> Iterator[Model]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.study.labels import Model, describe_setting, setting_key, task_language
+from ablations.runs.models import Model
 from ablations.study.schema import BaselineKind, Rival, Study
+from ablations.study.wording import describe_setting, setting_key
+from ablations.tasks.names import task_language
 
 EXPERT_KINDS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 """Baselines that ``better_expert`` stands for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ablations.engines.task_loading import lm_eval_file
-from ablations.runner.records import CellRecord, Run
+from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
 from ablations.statistics.as_text import percent
 from ablations.study.identity import record_key

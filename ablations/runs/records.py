@@ -30,8 +30,13 @@ from ablations.machine.whole_files import (
     read_regular_lines,
     write_text,
 )
+from ablations.scoring.evaluation import (
+    Backend,
+    Evaluation,
+    Sample,
+    TaskScore,
+)
 from ablations.scoring.observed import zero_reasons
-from ablations.scoring.records import Backend, Evaluation, Sample, TaskScore
 from ablations.study.cells import Cell
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line

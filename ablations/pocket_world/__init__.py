@@ -1,0 +1,1 @@
+"""The invented world of the pocket models: words, exercises of them, and streams to train on."""

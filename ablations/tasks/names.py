@@ -1,0 +1,43 @@
+"""Names of tasks and languages in words, for tables and pages."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from ablations.tasks.catalog import PREFIX, TITLES, read_languages
+
+if TYPE_CHECKING:  # a plan as it is written down
+    pass
+
+
+def language_name(code: str) -> str:
+    """Return ``Swahili`` for ``sw``; a code that the language table lacks stays as it is."""
+    return str(read_languages().get(code, {"name": code})["name"])
+
+
+@functools.cache
+def task_name(task: str) -> str:
+    """Return lm-eval's name of a task in words.
+
+    ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
+    English to Swahili``. The name of any other task keeps its words, with languages by their names.
+    """
+    known = read_languages()
+    prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
+    words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
+    first = next((at for at, word in enumerate(words) if at and word in known), len(words))
+    after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
+    head = " ".join(words[:first])
+    if prefix == PREFIX and head in TITLES:
+        head = TITLES[head].partition(" ")[0]
+    languages = " to ".join(language_name(word) for word in words[first:after])
+    rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[after:]))
+    return ", ".join(filter(None, (head, languages, rest)))
+
+
+def task_language(task: str) -> str:
+    """Return the last two-letter part of a task's name, which is its language; else empty."""
+    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
+    return codes[-1] if codes else ""

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_header
 from ablations.machine.whole_files import write_errors, write_text
-from ablations.runner.run import FINGERPRINTS
-from ablations.runs.models import cell_names
 from ablations.runs.records import (
+    FINGERPRINTS_FILE,
     CellRecord,
     Run,
     TaskRecord,
@@ -197,10 +196,9 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
     Raises:
         InputError: where there is no such cell, with those that there are.
     """
-    names = cell_names(run.head)
     for cell in run.cells:
         read = {(run.path / name).resolve() for name in named_models(cell.merge)}
-        if label in (cell.label, names.get(cell.label)) if label else read == {model.resolve()}:
+        if label in (cell.label, run.names.get(cell.label)) if label else read == {model.resolve()}:
             return cell
     labels = [cell.label for cell in run.cells]
     listed = "; ".join(labels) or "none"
@@ -225,7 +223,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     """
     names = list(named_models(cell.merge))
     if len(names) == 1:
-        known = Fingerprints(run.path / FINGERPRINTS)
+        known = Fingerprints(run.path / FINGERPRINTS_FILE)
         then = known.recorded(Path(os.path.normpath(run.path.absolute() / names[0])))
         if then is not None and known.of(model.resolve()) != then:
             raise InputError(

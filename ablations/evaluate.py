@@ -22,8 +22,8 @@ from ablations.models.find import find_model
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, run_file
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.observations import SCORES_FILE
 from ablations.runs.records import Run
+from ablations.runs.results import SCORES_FILE
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval

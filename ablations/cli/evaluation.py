@@ -177,8 +177,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     """
     with watched("loading the libraries"):
         from ablations.report.write import answer_text, make_report, write_report
-        from ablations.runs.records import RUN_FILE, load_run
-        from ablations.runs.scores import as_input_errors
+        from ablations.runner.changed_tasks import changed_tasks
+        from ablations.runs.records import RUN_FILE, as_input_errors, load_run
 
         with as_input_errors():
             show_step(Step("reading the records"))
@@ -189,7 +189,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
             if (folder / RUN_FILE).exists():
                 raise InputError(f"--out {folder}: is a run, whose files the report would replace")
             show_step(Step("computing tables, tests and figures"))
-            result = make_report(loaded, draw=format != ("csv",))
+            warnings = changed_tasks(loaded)
+            result = make_report(loaded, draw=format != ("csv",), warnings=warnings)
         files = write_report(result, format, folder)
     for path in files:
         if path.parent == folder:
@@ -214,8 +215,9 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> Non
     """
     with watched("comparing item by item"):
         from ablations.report.compare_models import compare_models
-        from ablations.runs.scores import as_input_errors
+        from ablations.runner.changed_tasks import changed_tasks
+        from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            text = compare_models(models, tasks, metric)
+            text = compare_models(models, tasks, metric, warnings_of=changed_tasks)
     click.echo(text)

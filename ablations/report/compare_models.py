@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -18,10 +18,11 @@ from ablations.report.tables import (
     scores_table,
 )
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.models import Model, cell_names, models_of
-from ablations.runs.observations import read_observations
+from ablations.runs.models import StudyModel
+from ablations.runs.observations import check_same_content, read_observations
 from ablations.runs.records import Run, load_run
-from ablations.runs.scores import check_names, check_same_content, read_scores
+from ablations.runs.results import Results
+from ablations.runs.scores import check_names, table_of_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock
@@ -31,13 +32,20 @@ from layerswap_method.recipe.references import is_folder
 _SHOWN_CELLS = 12
 
 
-def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str = "") -> str:
+def compare_models(
+    names: Sequence[str],
+    tasks: Sequence[str] = (),
+    metric: str = "",
+    *,
+    warnings_of: Callable[[Run], Iterable[str]] = lambda _: (),
+) -> str:
     """Return tables of scores and of all comparisons of `names`, pair by pair and task by task.
 
     Args:
         names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
         tasks: what to compare; none compares every task, which all must then have.
         metric: what to compare of the tasks, which must have it; empty takes the first of each.
+        warnings_of: what a reader must know of a run besides, such as `changed_tasks`.
 
     Raises:
         InputError: for fewer than two models, a model that is missing or named twice, tasks
@@ -50,8 +58,8 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str 
     for (one, first), (other, second) in itertools.combinations(pairs, 2):
         if one.path.resolve() == other.path.resolve() and set(first.cells) == set(second.cells):
             raise InputError(f"{second.label} is the same as {first.label}")
-    data = pd.concat([read_observations(run, [model]) for run, model in pairs], ignore_index=True)
-    scores = pd.concat([read_scores(run, [model]) for run, model in pairs], ignore_index=True)
+    data = pd.concat(map(read_observations, runs), ignore_index=True)
+    scores = pd.concat(map(table_of_scores, runs), ignore_index=True)
     if metric:
         check_names([metric], sorted({*scores["metric"].dropna()}), "--metric:")
         scores = scores[scores["metric"].eq(metric) | scores["state"].ne("done")]
@@ -73,7 +81,8 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str 
         Contrast(one, other, (one,), (other,), "compare")
         for one, other in itertools.combinations(names, 2)
     ]
-    frame = comparisons(data, scores, study, models, contrasts)
+    results = Results(study, tuple(models), data, scores)
+    frame = comparisons(results, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         both = f"{row['first']} and {row['second']} have"
         if row["verdict"] == NO_RESULT:
@@ -85,7 +94,7 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str 
     problems = [
         f"Warning: {name}: {text}"
         for run, name in zip(runs, names, strict=True)
-        for text in evaluation_problems(run)
+        for text in (*warnings_of(run), *evaluation_problems(run))
         if text.partition(":")[0] in chosen
     ]
     compared = comparisons_table(frame, study.evaluate.level)
@@ -93,18 +102,18 @@ def compare_models(names: Sequence[str], tasks: Sequence[str] = (), metric: str 
     compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
     compared["verdict"] = frame["verdict"]
     shown = compared.drop(columns=["family", "over"])
-    scored = scores_table(score_frame(data, scores, study, models), study)
+    scored = scores_table(score_frame(results), study)
     return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
 
 
-def _find(name: str) -> tuple[Run, Model]:
+def _find(name: str) -> tuple[Run, StudyModel]:
     """Return the run of a folder or ``RUN:MODEL`` with its latest records, and the model in it."""
     folder, wanted = _place(name)
     run = load_run(folder)
-    named = cell_names(run.head)
+    named = run.names
     choices: dict[str, tuple[str, ...]] = {cell.label: (cell.label,) for cell in run.head.cells}
     choices |= {shown: (label,) for label, shown in named.items()}
-    choices |= {model.label: model.cells for model in models_of(run.head)}
+    choices |= {model.label: model.cells for model in run.models}
     if wanted is None and len(run.head.cells) > 1:
         names = list(dict.fromkeys(named.values()))
         shown = "".join(f"\n  {folder}:{name}" for name in names[:_SHOWN_CELLS])
@@ -118,9 +127,11 @@ def _find(name: str) -> tuple[Run, Model]:
     if not cells:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     pools = {role: (expert,) for role, expert in cells[0].experts.items()}
-    model = Model(name, cells[0].kind, {}, pools, choices[wanted])
+    model = StudyModel(
+        label=name, kind=cells[0].kind, setting={}, pools=pools, cells=choices[wanted]
+    )
     planned = [cell for cell in run.head.cells if cell.label in choices[wanted]]
-    head = run.head.model_copy(update={"cells": tuple(planned)})
+    head = run.head.model_copy(update={"cells": tuple(planned), "models": (model,)})
     return run.model_copy(update={"head": head, "cells": cells}), model
 
 

@@ -19,8 +19,9 @@ from ablations.report.contrasts import (
     ordered_tasks,
     primary_tasks,
 )
-from ablations.runs.models import Model
+from ablations.runs.models import StudyModel
 from ablations.runs.observations import CELL, ROLES, SCORE
+from ablations.runs.results import Results
 from ablations.runs.scores import check_names, shown_scores
 from ablations.statistics.intervals import (
     Estimate,
@@ -50,13 +51,7 @@ COLUMNS = (
 )
 
 
-def comparisons(
-    data: pd.DataFrame,
-    scores: pd.DataFrame,
-    study: Study,
-    models: Sequence[Model],
-    planned: Sequence[Contrast] | None = None,
-) -> pd.DataFrame:
+def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> pd.DataFrame:
     """Return every comparison of a study, primary ones first.
 
     Columns: ``first``, ``second``, ``task``, ``metric``, ``filter``, ``language``, ``difference``
@@ -67,15 +62,13 @@ def comparisons(
     difference is averaged over; 0 for none).
 
     Args:
-        data: observations.
-        scores: of the same run.
-        study: with the primary comparisons.
-        models: of the study.
+        results: of a run; its study names the primary comparisons.
         planned: comparisons in place of the study's.
 
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.
     """
+    study, models, data, scores = results
     known = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, known, "report.primary.tasks:")
     if study.report.metric is not None and (scores["state"] == "done").all():
@@ -216,7 +209,12 @@ def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def pairs_above(
-    matrix: pd.DataFrame, model: Model, models: Sequence[Model], code: str, *, higher: bool = True
+    matrix: pd.DataFrame,
+    model: StudyModel,
+    models: Sequence[StudyModel],
+    code: str,
+    *,
+    higher: bool = True,
 ) -> dict[str, Any] | None:
     """Return how many pairs of a merge beat both of their experts, and the range of scores.
 
@@ -242,7 +240,7 @@ def pairs_above(
 
 
 def _compare(
-    contrast: Contrast, matrix: pd.DataFrame, code: str, study: Study, models: Sequence[Model]
+    contrast: Contrast, matrix: pd.DataFrame, code: str, study: Study, models: Sequence[StudyModel]
 ) -> dict[str, Any] | None:
     strata = {}
     for model in models if contrast.names else ():
@@ -269,7 +267,7 @@ def _over_languages(
 
 
 def _over_bases(
-    rows: Sequence[dict[str, Any]], study: Study, models: Sequence[Model]
+    rows: Sequence[dict[str, Any]], study: Study, models: Sequence[StudyModel]
 ) -> Iterator[dict[str, Any]]:
     """Yield the mean of comparisons that differ in their experts only, over the bases."""
     by_label = {model.label: model for model in models}
@@ -290,7 +288,7 @@ def _over_bases(
             yield _clustered(own, study, **changes)
 
 
-def _without_experts(model: Model, study: Study) -> str:
+def _without_experts(model: StudyModel, study: Study) -> str:
     if model.kind != "recipe":
         return kind_text(model.kind)
     rest = {n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)}

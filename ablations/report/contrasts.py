@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.runs.models import Model
+from ablations.runs.models import StudyModel
 from ablations.study.schema import BaselineKind, Rival, Study
 from ablations.study.wording import describe_setting, setting_key
 from ablations.tasks.names import task_language
@@ -29,7 +29,7 @@ class Contrast(NamedTuple):
     that are equal in all others are matched."""
 
 
-def contrasts(study: Study, models: Sequence[Model]) -> list[Contrast]:
+def contrasts(study: Study, models: Sequence[StudyModel]) -> list[Contrast]:
     """Return what is compared, primary contrasts first; each pair of models once."""
     by_models: dict[tuple[tuple[str, ...], ...], Contrast] = {}
     for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
@@ -70,7 +70,7 @@ def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
     return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
 
 
-def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
+def _primary_contrasts(study: Study, models: Sequence[StudyModel]) -> Iterator[Contrast]:
     primary, settings = study.report.primary, study.settings()
     by_setting = {setting_key(given): model for model in models for given in model.given}
     for pair in primary.contrasts:
@@ -90,7 +90,7 @@ def _primary_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contra
             yield from _against_baselines(kind, chosen, models, rival)
 
 
-def _other_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast]:
+def _other_contrasts(study: Study, models: Sequence[StudyModel]) -> Iterator[Contrast]:
     yield from _against_base(models) if study.recipe is None else ()
     for model in models:
         if model.kind == "recipe":
@@ -99,13 +99,13 @@ def _other_contrasts(study: Study, models: Sequence[Model]) -> Iterator[Contrast
     yield from _between_settings(study, models, ())
 
 
-def _against_base(models: Sequence[Model]) -> Iterator[Contrast]:
+def _against_base(models: Sequence[StudyModel]) -> Iterator[Contrast]:
     for base in [model for model in models if model.kind == "base"]:
         yield from (_plain(model, base) for model in models if model.kind != "base")
 
 
 def _against_baselines(
-    kind: str, chosen: Sequence[Model], models: Sequence[Model], rival: str = ""
+    kind: str, chosen: Sequence[StudyModel], models: Sequence[StudyModel], rival: str = ""
 ) -> Iterator[Contrast]:
     """Yield each model against the baselines of a kind that are made of its own experts."""
     for model in chosen:
@@ -115,7 +115,7 @@ def _against_baselines(
 
 
 def _between_settings(
-    study: Study, models: Sequence[Model], parameters: Sequence[str]
+    study: Study, models: Sequence[StudyModel], parameters: Sequence[str]
 ) -> Iterator[Contrast]:
     """Yield every setting against the first, or the first that differs in `parameters` only.
 
@@ -126,7 +126,7 @@ def _between_settings(
     varied = [n for n in names if len({setting_key(m.setting.get(n)) for m in recipes}) > 1]
     if isinstance(study.vary, dict) and len(varied) > 1:
         for name in [n for n in varied if not parameters or n in parameters]:
-            groups: dict[str, list[Model]] = {}
+            groups: dict[str, list[StudyModel]] = {}
             for model in recipes:
                 groups.setdefault(setting_key(model.setting.get(name)), []).append(model)
             second, *others = (
@@ -136,7 +136,7 @@ def _between_settings(
             for first in others:
                 yield Contrast(first[0], second[0], first[1], second[1], names=(name,))
         return
-    first_of: dict[str, Model] = {}
+    first_of: dict[str, StudyModel] = {}
     for model in recipes:
         rest = {n: v for n, v in model.setting.items() if n not in parameters}
         reference = first_of.setdefault(setting_key(rest) if parameters else "", model)
@@ -144,5 +144,5 @@ def _between_settings(
             yield _plain(model, reference)
 
 
-def _plain(first: Model, second: Model, rival: str = "") -> Contrast:
+def _plain(first: StudyModel, second: StudyModel, rival: str = "") -> Contrast:
     return Contrast(first.label, second.label, (first.label,), (second.label,), rival)

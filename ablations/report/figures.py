@@ -13,7 +13,8 @@ from ablations.drawing.canvas import COLORS, draw_cells, drawing, images_of, new
 from ablations.machine.names import slug
 from ablations.report.comparisons import BETTER, SAME, WORSE
 from ablations.report.tables import column_name, task_text
-from ablations.runs.models import Model
+from ablations.runs.models import StudyModel
+from ablations.runs.results import Results
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import describe_setting
 
@@ -34,17 +35,15 @@ class Figure(NamedTuple):
     """File name extension (``svg``, ``png``, ``pdf``) -> content."""
 
 
-def figures(
-    frame: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
-) -> list[Figure]:
+def figures(frame: pd.DataFrame, scores: pd.DataFrame, results: Results) -> list[Figure]:
     """Return the figures that fit a study, the one that answers first.
 
     Args:
         frame: comparisons.
         scores: from `score_frame`.
-        study: with margin and facts.
-        models: of the study.
+        results: that both are of.
     """
+    study, models = results.study, results.models
     figures = [*_maps(frame, scores, models)]
     primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
     if 0 < len(primary) <= MOST_ROWS:
@@ -87,7 +86,9 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
     )
 
 
-def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) -> Iterator[Figure]:
+def _maps(
+    frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[StudyModel]
+) -> Iterator[Figure]:
     """Draw scores over b and u, one panel per task, where the study has a grid of them."""
     places: dict[tuple[Any, Any], str] = {}
     for model in models:
@@ -147,7 +148,7 @@ def _maps(frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[Model]) ->
     )
 
 
-def _facts(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Iterator[Figure]:
+def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> Iterator[Figure]:
     """Draw scores over the facts of the experts that a study names, such as their divergence."""
     for at, fact in enumerate(study.report.facts):
         known = ((m.label, study.fact(fact, m.given[0])) for m in models if m.kind == "recipe")
@@ -177,7 +178,7 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[Model]) -> Itera
         yield _figure(key, f"Score over {name}", "With intervals.", draw, size_in)
 
 
-def _rest(model: Model) -> str:
+def _rest(model: StudyModel) -> str:
     """Return what a model's setting says besides its experts."""
     return describe_setting({n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)})
 

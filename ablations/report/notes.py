@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pandas as pd
 
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.models import Model
 from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import (
     LANGUAGE_FIDELITY,
@@ -46,17 +45,16 @@ def problems(run: Run, scores: pd.DataFrame) -> list[str]:
     return [*lines, *evaluation_problems(run)]
 
 
-def notes(run: Run, models: Sequence[Model], frame: pd.DataFrame) -> list[str]:
+def notes(run: Run, frame: pd.DataFrame) -> list[str]:
     """Return the notes of a report.
 
     Args:
         run: whose records are read.
-        models: of its study.
         frame: its comparisons.
     """
     study = run.study
     lines = [merge_note(study, run.head.num_layers)]
-    for model in models:
+    for model in run.models:
         if model.same:
             names = "; ".join(dict.fromkeys(describe_setting(setting) for setting in model.same))
             lines.append(f"The same weights as {model.label}, shown once: {names}.")

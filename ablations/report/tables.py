@@ -26,8 +26,8 @@ from ablations.report.comparisons import (
     tasks_of,
 )
 from ablations.report.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
-from ablations.runs.models import Model
 from ablations.runs.observations import SCORE
+from ablations.runs.results import Results
 from ablations.runs.scores import shown_scores
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
@@ -74,9 +74,7 @@ def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
     return "\n\n".join([text_table(heads, rows, labels=labels, width=_WIDTH), *notes])
 
 
-def score_frame(
-    data: pd.DataFrame, scores: pd.DataFrame, study: Study, models: Sequence[Model]
-) -> pd.DataFrame:
+def score_frame(results: Results) -> pd.DataFrame:
     """Return a row for every model, task and language: its mean score and the range over cells.
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
@@ -86,6 +84,7 @@ def score_frame(
     ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
+    study, models, data, scores = results
     shown = shown_scores(scores, study.report.metric)
     codes = language_codes(scores)
     tasks = {code: tasks_of(scores, code) for code in codes}

@@ -6,14 +6,13 @@ import io
 import re
 import tempfile
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 
 from ablations.drawing.canvas import HINT, can_draw
-from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import (
     RESULTS,
     check_results,
@@ -35,10 +34,8 @@ from ablations.report.tables import (
     score_frame,
     scores_table,
 )
-from ablations.runs.models import models_of
-from ablations.runs.observations import read_observations
 from ablations.runs.records import Run
-from ablations.runs.scores import read_scores
+from ablations.runs.results import SCORES_FILE, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
@@ -67,12 +64,13 @@ class Report(NamedTuple):
     scores: pd.DataFrame
 
 
-def make_report(run: Run, *, draw: bool = True) -> Report:
+def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) -> Report:
     """Return the report of a run.
 
     Args:
         run: with at least one finished cell.
         draw: whether to draw figures, which needs matplotlib.
+        warnings: what else a reader must know before the scores, such as `changed_tasks`.
 
     Raises:
         InputError: for a run without a finished cell, or a study that names a task that is not
@@ -80,10 +78,9 @@ def make_report(run: Run, *, draw: bool = True) -> Report:
     """
     if not run.cells:
         raise InputError(_emptiness(run))
-    study, models = run.study, models_of(run.head)
-    data, scores = read_observations(run, models), read_scores(run, models)
-    frame = comparisons(data, scores, study, models)
-    means = score_frame(data, scores, study, models)
+    results = read_results(run)
+    study, scores = results.study, results.scores
+    frame, means = comparisons(results), score_frame(results)
     level = study.evaluate.level
     tables = [
         scores_table(means, study),
@@ -94,22 +91,24 @@ def make_report(run: Run, *, draw: bool = True) -> Report:
     ]
     if has_answers_table(frame):
         tables.insert(0, answers_table(frame, level))
-    remarks = notes(run, models, frame)
+    remarks = notes(run, frame)
     drawn: list[Figure] = []
     if draw and can_draw():
-        drawn = figures(frame, means, study, models)
+        drawn = figures(frame, means, results)
     elif draw:
         remarks.append(f"Figures are left out: {HINT}.")
     return Report(
         study.name,
         study.question,
-        problems(run, scores),
+        [*warnings, *problems(run, scores)],
         sentences(frame, means, study.report.margin, is_planned=study.report.primary.is_planned),
         drawn,
         [table for table in tables if table is not None],
         remarks,
         facts(run),
-        *(data, frame, scores),
+        results.observations,
+        frame,
+        scores,
     )
 
 
@@ -136,8 +135,8 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     if "latex" in formats:
         files["tables.tex"] = render_latex(report).encode()
     if "csv" in formats:
-        files["scores.csv"] = _csv(report.scores)
-        files["comparisons.csv"] = _csv(report.comparisons)
+        files[SCORES_FILE] = csv_text(report.scores).encode()
+        files["comparisons.csv"] = csv_text(report.comparisons).encode()
     for name, frame in (("observations", report.observations), ("comparisons", report.comparisons)):
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
@@ -285,13 +284,6 @@ def _emptiness(run: Run) -> str:
         reason = (first.error.splitlines() or [""])[0]
         text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
     return f"{text}; layerswap run {run.study.name} runs them"
-
-
-def _csv(frame: pd.DataFrame) -> bytes:
-    """Return a table as CSV, in which no text is a spreadsheet's formula."""
-    shown = frame.map(lambda cell: spreadsheet_text(cell) if isinstance(cell, str) else cell)
-    text: str = shown.to_csv(index=False)
-    return text.encode()
 
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:

@@ -19,12 +19,11 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ablations.machine.lifetime import take_descendants_along
 from ablations.machine.progress import Step, above, show_step, status_line
 from ablations.machine.whole_files import DiskFull
-from ablations.runner.work import Job
+from ablations.runner.work import Engine, Job
 from ablations.runner.worker import work
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
@@ -33,9 +32,6 @@ from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
 from ablations.tasks.names import task_name
 from layerswap_method.errors import LayerSwapError, printable
-
-if TYPE_CHECKING:
-    from ablations.runner.engines import StudyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +147,7 @@ def in_this_process(job: Job, board: Board) -> None:
 def run_cells(
     out: Path,
     cells: Sequence[Cell],
-    engine: Callable[[], StudyEngine],
+    engine: Callable[[], Engine],
     *,
     protocol: str = "",
     progress: bool | None = None,

@@ -26,8 +26,7 @@ from ablations.runner.jobs import (
 )
 from ablations.runner.work import now
 from ablations.runs import records
-from ablations.runs.models import cell_names
-from ablations.runs.observations import write_results
+from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.cells import selected
@@ -39,9 +38,6 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
-
-FINGERPRINTS = ".fingerprints.json"
-"""File of a run folder with the hashes of its experts."""
 
 HASHES = ".sha256.jsonl"
 """File of the folder of answers with the hashes of large files, which runs share."""
@@ -196,7 +192,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     cells = selected(plan.cells, options.only)
     head = write_plan(out, plan, add=options.model is not None)
     what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
-    names = cell_names(head)
+    names = head.names
     if options.model is not None:
         names = dict.fromkeys(names, what := options.model)
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
@@ -214,7 +210,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            write_results(out)
+            write_results(records.load_run(out))
     tasks = frozenset(task for cell in cells for task in cell.records)
     return RunResult(records.load_run(out, head), summary, tasks)
 
@@ -239,7 +235,7 @@ def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False)
         file,
         find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
         backend=options.backend,
-        cache=out / FINGERPRINTS,
+        cache=out / records.FINGERPRINTS_FILE,
         hashes=_answers(options, out) / HASHES,
         dry=dry,
         is_engine_local=options.executor == "local" and not dry,
@@ -314,10 +310,10 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         before = {cell.weights_key: cell.records for cell in known.cells}
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
-    head = records.RunFile(
+    head = records.RunFile.of_cells(
         study=plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve()))),
         experts=sources,
-        cells=tuple(
+        cells=[
             cell.model_copy(
                 update={
                     "merge": with_references(cell.merge, places),
@@ -326,7 +322,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
                 }
             )
             for cell in plan.cells
-        ),
+        ],
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
-from ablations.scoring.evaluation import EvaluationRequest
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
-
-if TYPE_CHECKING:
-    from ablations.runner.engines import StudyEngine
 
 
 class Work(NamedTuple):
@@ -39,6 +36,24 @@ class ModelFailed(LayerSwapError):
     """Raised by an engine that has no model: its experts, merge or load failed."""
 
 
+class Engine(Protocol):
+    """What a worker evaluates with; `runner.engines.StudyEngine` is one."""
+
+    def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
+        """Return the scores of a task with its samples, and their provenance.
+
+        Raises:
+            ModelFailed: where there is no model to ask.
+            LayerSwapError: where the evaluation fails.
+        """
+
+    def check(self) -> Mapping[str, str]:
+        """Return record key -> why what was evaluated under it is not to be trusted."""
+
+    def close(self) -> None:
+        """End what was started."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What every worker of a call is given; picklable."""
@@ -47,7 +62,7 @@ class Job:
     """The run folder."""
 
     cells: Sequence[Cell]
-    engine: Callable[[], StudyEngine]
+    engine: Callable[[], Engine]
     """Makes a worker's engine."""
 
     call: str

@@ -10,18 +10,13 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from ablations.machine.locks import holder, owner, try_claim
+from ablations.machine.locks import Claim, holder, owner, try_claim
 from ablations.machine.whole_files import DiskFull, is_full
-from ablations.runner.work import Job, ModelFailed, Work, now
+from ablations.runner.work import Engine, Job, ModelFailed, Work, now
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
 from layerswap_method.errors import LayerSwapError
-
-if TYPE_CHECKING:
-    from ablations.machine.locks import Claim
-    from ablations.runner.engines import StudyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +40,7 @@ def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
 
 
 class _Worker:
-    def __init__(self, job: Job, engine: StudyEngine, look: Callable[[], object]):
+    def __init__(self, job: Job, engine: Engine, look: Callable[[], object]):
         self._job, self._engine, self._look = job, engine, look
         self._works = job.works()
         self._locks = job.out / LOCKS

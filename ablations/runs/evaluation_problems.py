@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ablations.engines.task_loading import lm_eval_file
 from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
 from ablations.statistics.as_text import percent
-from ablations.study.identity import record_key
-from ablations.tasks.contents import TaskContents
-from layerswap_method.errors import InputError
-from layerswap_method.recipe.references import resolve_from
 
 MOST_CUT = 0.5
 """Share of cut prompts from which on a score is not that of the task."""
@@ -24,42 +19,14 @@ MOST_CUT = 0.5
 def evaluation_problems(run: Run) -> tuple[str, ...]:
     """Return the problems of the evaluation itself, one text each: what, where, what to do.
 
-    Looked for are tasks that have changed since they were scored, prompts that did not fit the
-    model, filters that find no answer, empty answers, and tasks on which every model scores 0.
+    Looked for are prompts that did not fit the model, filters that find no answer, empty answers,
+    and tasks on which every model scores 0.
     """
-    problems = list(_changed(run))
+    problems = list[str]()
     for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
         problems += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
     return tuple(problems)
-
-
-def _changed(run: Run) -> Iterator[str]:
-    """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
-    study = run.study.with_folders(lambda path: resolve_from(path, run.path))
-    evaluate, head = study.evaluate, run.head
-    cells = {k: c for c in run.cells for k in c.records.items()}
-    folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
-    if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
-        return
-    evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
-    try:
-        contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
-        changed = dict.fromkeys(
-            task
-            for (task, key), cell in cells.items()
-            # `layerswap evaluate` may have had another folder of tasks in the call before.
-            if contents.has(task)
-            and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
-        )
-    except InputError as error:
-        yield f"Whether tasks have changed since this run cannot be said: {error.message}"
-        return
-    for task in changed:
-        yield (
-            f"{task}: its file, its data or its scoring has changed since this run. Run the study "
-            "again: it scores the stored answers anew, and the model gets only new prompts."
-        )
 
 
 def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:

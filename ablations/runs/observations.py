@@ -1,35 +1,17 @@
-"""What a run folder shows a reader: a table of scores, and the observations, one row per item.
-
-With `run.json`, observations.parquet is all that a report needs: its schema has the records in it.
-"""
+"""The observations of a run: a table with a row for each model, pair of experts, task and item."""
 
 from __future__ import annotations
 
-import base64
-import io
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pandas as pd
 
-from ablations.machine.names import spreadsheet_text
-from ablations.machine.whole_files import write_bytes, write_text
-from ablations.runs.models import Model, cell_names, models_of
-from ablations.runs.records import (
-    HEADS,
-    OBSERVATIONS_FILE,
-    CellRecord,
-    Run,
-    TaskRecord,
-    load_run,
-)
+from ablations.runs.models import StudyModel
+from ablations.runs.records import OBSERVATIONS_FILE, CellRecord, Run, TaskRecord
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
-
-SCORES_FILE = "scores.csv"
+from layerswap_method.errors import InputError
 
 ROLES = ("task_expert", "language_expert", "seed")
 """Columns that tell the cells of a model apart; empty for what a model does not come from."""
@@ -60,45 +42,7 @@ evaluated on the same text. ``value``: of the item, averaged over repeats; their
 Items of a corpus metric (BLEU) have jackknife pseudo-values."""
 
 
-def write_results(path: Path) -> None:
-    """Write the scores of every cell and all observations of a run folder."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    run = load_run(path)
-    write_text(path / SCORES_FILE, _scores(run).to_csv(index=False, lineterminator="\n"))
-    records = {task.key: task for cell in run.cells for task in cell.tasks}
-    heads = "\n".join(r.model_dump_json(exclude_defaults=True) for r in records.values())
-    table = pa.Table.from_pandas(read_observations(run), preserve_index=False)
-    packed = base64.b64encode(zlib.compress(heads.encode()))
-    table = table.replace_schema_metadata({**(table.schema.metadata or {}), HEADS: packed})
-    file = io.BytesIO()
-    pyarrow.parquet.write_table(table, file)
-    write_bytes(path / OBSERVATIONS_FILE, file.getvalue())
-
-
-def _scores(run: Run) -> pd.DataFrame:
-    rows = list[dict[str, Any]]()
-    for cell in run.cells:
-        row = {"cell": cell.label, "kind": cell.kind, "weights": cell.weights_key}
-        for record in cell.tasks:
-            evaluation = record.evaluation
-            more = {
-                "num_fewshot": evaluation.num_fewshot.get(record.task),
-                "task_version": evaluation.task_versions.get(record.task),
-                "backend": evaluation.backend,
-                "record": record.path.relative_to(run.path).as_posix(),
-            }
-            for score in evaluation.scores:
-                interval = {} if score.interval is None else dict(score.interval)
-                rows.append({**row, **interval, **dict(score), **more})
-    fields = ("task", "metric", "filter", "value", "low", "high", "stderr", "n")
-    head = ("cell", "kind", "weights", *fields, "num_fewshot", "task_version", "backend", "record")
-    table = pd.DataFrame(rows, columns=head, dtype="object")
-    return table.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
-
-
-def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.DataFrame:
+def read_observations(run: Run) -> pd.DataFrame:
     """Return the observations of every finished record of a run; see `OBSERVATIONS`.
 
     Raises:
@@ -107,7 +51,7 @@ def read_observations(run: Run, models: Sequence[Model] | None = None) -> pd.Dat
     items: dict[str, pd.DataFrame] = {}
     frames = []
     stored = pd.read_parquet(run.path / OBSERVATIONS_FILE) if run.is_copy else None
-    for cell, head in _members(run, models_of(run.head) if models is None else models):
+    for cell, head in _members(run):
         for record in cell.tasks:
             if record.key not in items:
                 items[record.key] = _items(record) if stored is None else _stored(record, stored)
@@ -127,7 +71,7 @@ def _stored(record: TaskRecord, rows: pd.DataFrame) -> pd.DataFrame:
     return own[[*SCORE, "item", "content", "value"]].drop_duplicates()
 
 
-def head_of(model: Model, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
+def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
     """Return the columns that tell what a cell is."""
     return {
         "model": model.label,
@@ -142,14 +86,13 @@ def head_of(model: Model, cell: Cell, names: Mapping[str, str]) -> dict[str, str
     }
 
 
-def _members(run: Run, models: Sequence[Model]) -> Iterator[tuple[CellRecord, dict[str, str]]]:
+def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
     """Yield the finished cells of every model, with the roles that matter."""
-    names = cell_names(run.head)
     finished = {cell.label: cell for cell in run.cells}
-    for model in models:
+    for model in run.models:
         cells = [finished[label] for label in model.cells if label in finished]
         columns = [*CELL, "kind", "cell", "weights", "base", "language"]
-        heads = [head_of(model, cell, names) for cell in cells]
+        heads = [head_of(model, cell, run.names) for cell in cells]
         rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
         for role in ROLES:
@@ -190,3 +133,21 @@ def _items(record: TaskRecord) -> pd.DataFrame:
     values = whole.groupby(keys, sort=False)["value"]
     # An item counts where all repeats of it are there.
     return values.mean()[values.size() == data["repeat"].nunique()].reset_index()
+
+
+def check_same_content(data: pd.DataFrame) -> None:
+    """Check that all models were evaluated on the same text, item by item.
+
+    Raises:
+        InputError: naming the task and two models.
+    """
+    for task, part in data.groupby("task", sort=False):
+        by_item = part.groupby("item")["content"].nunique()
+        if (by_item <= 1).all():
+            continue
+        item = by_item[by_item > 1].index[0]
+        first = part[part["item"] == item].drop_duplicates("content")["model"].tolist()
+        raise InputError(
+            f"{first[0]} and {first[1]} have different items or prompts of {task} (the first is "
+            f"item {item}); evaluate both with the same --limit, data and task files"
+        )

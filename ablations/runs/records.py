@@ -5,7 +5,8 @@ RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and
                          line for every filter and item
 RUN/failures/KEY.json    why that failed the last time
 RUN/scores.csv           all scores, for people and scripts
-RUN/observations.parquet the value of every item, and the records in its schema: with `run.json` all
+RUN/observations.parquet the value of every item
+RUN/records.jsonl        the first line of every record: with `run.json` and the observations all
                          that a reader needs, so a copy need not have `records`
 
 A record is a view over stored answers (`ablations.engines.answers`), which hold the texts. It
@@ -14,10 +15,9 @@ belongs to weights, task and protocol, not to a cell.
 
 from __future__ import annotations
 
-import base64
 import json
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from ablations.machine.whole_files import (
     read_regular_lines,
     write_text,
 )
+from ablations.runs.models import StudyModel, derive_models, name_cells
 from ablations.scoring.evaluation import (
     Backend,
     Evaluation,
@@ -43,13 +44,18 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Version of the form of a run folder; `run.json` states it."""
+
+EARLIER_VERSION = 5
+CONVERT = "python -m ablations.runs.convert"
+"""The version before, and the command that brings a folder of it to this one."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
-HEADS = b"layerswap_records"
-"""Key of the records, a line each, packed by zlib and base64, in the observations' schema."""
+RECORDS_FILE = "records.jsonl"
+FINGERPRINTS_FILE = ".fingerprints.json"
+"""Hashes of the experts' weights."""
 
 _MOST_ROWS = 20_000_000
 """Most rows of observations; the largest of the shipped runs has 282,000."""
@@ -169,6 +175,27 @@ class RunFile(Frozen):
     versions: dict[str, str]
     """Package -> version, of this project and of what can change a score."""
 
+    models: tuple[StudyModel, ...]
+    """The models of the study, baselines first; see `derive_models`."""
+
+    names: dict[str, str]
+    """Label of a cell -> its name in a report; see `name_cells`."""
+
+    @classmethod
+    def of_cells(
+        cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **facts: Any
+    ) -> RunFile:
+        """Return the plan of a study, whose models and names are derived here and nowhere else."""
+        models = derive_models(study, cells, num_layers)
+        return cls(
+            study=study,
+            cells=tuple(cells),
+            num_layers=num_layers,
+            models=models,
+            names=name_cells(cells, models),
+            **facts,
+        )
+
 
 class Run(Frozen):
     """A run folder as it was when read."""
@@ -182,12 +209,22 @@ class Run(Frozen):
     """The first failure of each cell that lacks a record."""
 
     is_copy: bool = False
-    """Whether this is a copy for readers: `run.json` and the observations, no records."""
+    """Whether this is a copy for readers: `records.jsonl` in the place of `records`."""
 
     @property
     def study(self) -> Study:
         """The study, as resolved."""
         return self.head.study
+
+    @property
+    def models(self) -> tuple[StudyModel, ...]:
+        """The models of the study, baselines first."""
+        return self.head.models
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Label of a cell -> its name in a report."""
+        return self.head.names
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
@@ -215,7 +252,7 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
                 "the folder itself there, or make the whole run folder a link"
             )
     is_copy = holds_copy(path)
-    copied = _copied_records(path / OBSERVATIONS_FILE) if is_copy else {}
+    copied = _copied_records(path / RECORDS_FILE) if is_copy else {}
     keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
     read = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
     cells, failures = [], []
@@ -231,7 +268,7 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
 
 
 def holds_copy(path: Path) -> bool:
-    """Return whether a run folder is a copy for readers: the observations, and no records."""
+    """Return whether a run folder is a copy for readers: observations, and no `records`."""
     return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
 
 
@@ -251,19 +288,13 @@ def check_observations(file: Path) -> None:
 
 
 def _copied_records(file: Path) -> dict[str, TaskRecord]:
-    import pyarrow.parquet
-
-    try:
-        check_observations(file)
-        packed = pyarrow.parquet.read_schema(file).metadata[HEADS]
-        unpacking = zlib.decompressobj()
-        heads = unpacking.decompress(base64.b64decode(packed), MOST_BYTES)
-        if unpacking.unconsumed_tail:
-            raise ValueError(f"its records have over {MOST_BYTES:,} bytes")
-        lines = heads.decode().splitlines()
-    except (OSError, ValueError, TypeError, KeyError, zlib.error) as error:
-        raise _damaged(file, error) from error
-    records = (_validated(TaskRecord, line, str(file)) for line in lines)
+    text = _read(file)
+    if text is None:
+        raise InputError(
+            f"{file.parent}: has no {file.name}; a copy of an earlier layerswap is converted by "
+            f"{CONVERT} {file.parent}"
+        )
+    records = (_validated(TaskRecord, line, str(file)) for line in text.splitlines())
     return {record.key: record for record in records}
 
 
@@ -276,6 +307,11 @@ def read_run_file(path: Path) -> RunFile | None:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, error) from error
+    if version == EARLIER_VERSION:
+        raise InputError(
+            f"{file}: written by an earlier layerswap (schema version {version}); convert the "
+            f"folder: {CONVERT} {path}"
+        )
     if version != SCHEMA_VERSION:
         raise InputError(
             f"{file}: written by another layerswap (schema version {version}, and this one reads "
@@ -365,3 +401,12 @@ def _damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
         advice = "restore it, or choose another --out"
     reason = why if isinstance(why, str) else first_line(why)
     return LayerSwapError(f"{where} is damaged ({reason}); {advice}")
+
+
+@contextmanager
+def as_input_errors() -> Iterator[None]:
+    """Raise what is wrong with the files of a run, whose folder the user named, as `InputError`."""
+    try:
+        yield
+    except LayerSwapError as error:
+        raise InputError(error.message) from error

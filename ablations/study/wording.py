@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a plan as it is written down
     pass
 
 
-_NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
+NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 
 
 def setting_key(value: object) -> str:
@@ -59,7 +59,7 @@ def describe_setting(setting: Setting) -> str:
 def describe_value(value: Value) -> str:
     """Return a value as a study file writes it; experts ``a_1, a_2, a_3`` as ``a_1-3``."""
     if isinstance(value, (tuple, list)):
-        parts = [_NUMBERED.fullmatch(name) for name in value]
+        parts = [NUMBERED.fullmatch(name) for name in value]
         numbers = [int(part[2]) for part in parts if part is not None]
         stems = {part[1] for part in parts if part is not None}
         if len(numbers) == len(value) > 1 == len(stems) and numbers == sorted(set(numbers)):

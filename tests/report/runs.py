@@ -55,7 +55,7 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
     cells = [cell.model_copy(update=_keys(study, cell)) for cell in cells]
     versions = {"layerswap": "0.1.0", "lm_eval": "0.4.13"}
     shared = {"protocol": "", "created": "2026-11-01T12:00:00+00:00", "versions": versions}
-    head = RunFile(study=study, experts={}, cells=tuple(cells), num_layers=NUM_LAYERS, **shared)
+    head = RunFile.of_cells(study, cells, NUM_LAYERS, experts={}, **shared)
     write_run_file(folder, head)
     for cell in cells:
         reason = (failed or {}).get(cell.label)
@@ -79,7 +79,9 @@ def same_model(run, one, other):
     cells = {cell.label: cell for cell in run.head.cells}
     keys = {"weights_key": cells[one].weights_key, "records": cells[one].records}
     cells[other] = cells[other].model_copy(update=keys)
-    head = run.head.model_copy(update={"cells": tuple(cells.values())})
+    derived = ("study", "cells", "num_layers", "models", "names")
+    facts = {name: value for name, value in run.head if name not in derived}
+    head = RunFile.of_cells(run.study, [*cells.values()], run.head.num_layers, **facts)
     write_run_file(run.path, head)
     return load_run(run.path)
 

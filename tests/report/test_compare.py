@@ -21,10 +21,10 @@ from ablations.report.comparisons import (
     pairs_above,
     with_verdicts,
 )
-from ablations.runs.models import models_of
 from ablations.runs.observations import read_observations
 from ablations.runs.records import load_run, write_run_file
-from ablations.runs.scores import read_scores, shown_scores
+from ablations.runs.results import read_results
+from ablations.runs.scores import shown_scores, table_of_scores
 from ablations.statistics.intervals import holm
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, same_model, study_of, write_run
@@ -33,8 +33,7 @@ TASK = "pocket_math_sw"
 
 
 def compared(run):
-    models = models_of(run.head)
-    return comparisons(read_observations(run), read_scores(run), run.study, models)
+    return comparisons(read_results(run))
 
 
 def one(frame, **where):
@@ -112,7 +111,7 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
 
 
 def test_bleu_is_that_of_sacrebleu(nine_pairs):
-    data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
+    data, scores = read_observations(nine_pairs), table_of_scores(nine_pairs)
     shown = shown_scores(scores, None).loc["translate_sw"]
     means = matrix_of(data, shown).mean(axis=1).rename("score").reset_index()
     cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
@@ -277,7 +276,7 @@ def test_settings_of_the_same_weights_are_one_hypothesis(tmp_path):
     run = write_run(tmp_path, study_of(vary=vary, baseline=["soup"]), level, items=20)
     labels = [cell.label for cell in run.cells if cell.kind == "recipe"]
     run = same_model(run, labels[0], labels[1])
-    models = models_of(run.head)
+    models = run.models
     names = [model.label for model in models if model.kind == "recipe"]
     assert names == ["layer swap b=0 u=1", "layer swap b=2 u=1"]
     assert [dict(same) for same in models[1].same] == [vary[1]]
@@ -305,8 +304,8 @@ def test_a_primary_comparison_without_a_result_stays(tmp_path):
 
 
 def test_pairs_above_both_of_their_own_experts(nine_pairs):
-    data, scores = read_observations(nine_pairs), read_scores(nine_pairs)
-    models = models_of(nine_pairs.head)
+    data, scores = read_observations(nine_pairs), table_of_scores(nine_pairs)
+    models = nine_pairs.models
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix_of(data, shown), model, models, "te")
@@ -338,7 +337,7 @@ def test_scaled_counts_name_the_models(tmp_path):
     """Counts of 32 layers on a model of 8; two settings come to one."""
     counts = [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (3, 1), (4, 1), (6, 2))]
     run = write_run(tmp_path, study_of(vary=counts, reference_layers=32), level, items=20)
-    labels = [model.label for model in models_of(run.head)]
+    labels = [model.label for model in run.models]
     assert labels == ["layer swap b=0 u=0", "layer swap b=1 u=0", "layer swap b=2 u=1"]
 
 

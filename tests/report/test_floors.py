@@ -5,7 +5,8 @@ import pytest
 
 from ablations.report.sentences import sentences
 from ablations.report.tables import score_frame, scores_table
-from ablations.runs.models import Model
+from ablations.runs.models import StudyModel
+from ablations.runs.results import Results
 from ablations.tasks.catalog import Floor, floor_of
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of
@@ -55,7 +56,10 @@ def _scores(**by_model):
 
 def test_a_score_below_is_marked_and_said_first():
     study, below = study_of(), {"base"}
-    models = [Model(name, "base", {}, {}, (name,)) for name in ("base", "soup", "ties")]
+    models = tuple(
+        StudyModel(label=name, kind="base", setting={}, pools={}, cells=(name,))
+        for name in ("base", "soup", "ties")
+    )
     data = pd.DataFrame(
         [
             {
@@ -67,7 +71,8 @@ def test_a_score_below_is_marked_and_said_first():
             for item in range(10)
         ]
     )
-    frame = score_frame(data, _scores(base=0.2, soup=0.3, ties=0.9), study, models)
+    scores = _scores(base=0.2, soup=0.3, ties=0.9)
+    frame = score_frame(Results(study, models, data, scores))
     assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below

@@ -32,8 +32,8 @@ from ablations.report.write import (
     render_markdown,
     write_report,
 )
-from ablations.runs.models import cell_names, models_of
-from ablations.runs.observations import OBSERVATIONS, write_results
+from ablations.runs.observations import OBSERVATIONS
+from ablations.runs.results import write_results
 from ablations.statistics.as_text import with_interval
 from ablations.study.wording import merge_note
 from ablations.tasks.names import task_name
@@ -449,12 +449,12 @@ def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
     assert task_name("my_own_task") == "my own task"
-    names = cell_names(nine_pairs.head)
+    names = nine_pairs.names
     assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
     alone = study_of(recipe=None, experts={"base": "org/a"}, baseline=["base"])
-    assert models_of(write_run(tmp_path / "one", alone, level, items=2).head)[0].label == "org/a"
+    assert write_run(tmp_path / "one", alone, level, items=2).models[0].label == "org/a"
     bases = study_of(vary=[{"experts.base": "b1"}, {"experts.base": "b2"}], baseline=["base"])
-    for each in (names, cell_names(write_run(tmp_path, bases, level, items=2).head)):
+    for each in (names, write_run(tmp_path, bases, level, items=2).names):
         assert len(set(each.values())) == len(each)
     note = merge_note(nine_pairs.study, 8)
     assert note.startswith("b, u: layers of 8 from the language expert")

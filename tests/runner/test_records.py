@@ -14,10 +14,11 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from ablations.runner.changed_tasks import changed_tasks
 from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.runs import records
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.observations import write_results
+from ablations.runs.results import write_results
 from ablations.scoring.evaluation import Evaluation
 from ablations.study.files import read_study
 from ablations.study.identity import Fingerprints
@@ -35,8 +36,8 @@ STUDY = Study.model_validate(study_document(experts=EXPERTS, vary={"bottom_layer
 
 
 def write_head(out, cells):
-    head = {"study": STUDY, "experts": {}, "cells": tuple(cells), "num_layers": 8, "versions": {}}
-    records.write_run_file(out, records.RunFile(**head, protocol="", created=""))
+    facts = {"experts": {}, "versions": {}, "protocol": "", "created": ""}
+    records.write_run_file(out, records.RunFile.of_cells(STUDY, cells, 8, **facts))
 
 
 @pytest.fixture
@@ -70,24 +71,30 @@ def test_the_table_has_every_cell(folder):
     cells = make_cells(3, tasks=("fake_math", "more"))
     run(folder, cells[:1])
     write_head(folder, cells)
-    write_results(folder)
+    write_results(records.load_run(folder))
     with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["cell"], row["task"]) for row in rows] == [
-        ("bottom_layers=0", "fake_math"),
-        ("bottom_layers=0", "more"),
-        ("bottom_layers=2", "fake_math"),
+    assert [(row["cell"], row["task"], row["state"]) for row in rows] == [
+        ("layer swap b=0 u=1", "fake_math", "done"),
+        ("layer swap b=0 u=1", "more", "done"),
+        ("layer swap b=1 u=1", "fake_math", "failed"),
+        ("layer swap b=1 u=1", "more", "missing"),
+        ("layer swap b=2 u=1", "fake_math", "done"),
+        ("layer swap b=2 u=1", "more", "missing"),
     ]
+    cells = {cell.weights_key: cell for cell in cells}
     for row in rows:
-        head, *_ = (folder / row["record"]).read_text().splitlines()
-        assert f'"value":{row["value"]}' in head
-        assert float(row["low"]) < float(row["value"]) < float(row["high"])
+        if row["state"] == "done":
+            key = cells[row["weights"]].records[row["task"]]
+            head, *_ = records.record_file(folder, key).read_text().splitlines()
+            assert f'"value":{row["value"]}' in head
+            assert float(row["low"]) < float(row["value"]) < float(row["high"])
 
 
 def test_a_copy_needs_no_records(folder, tmp_path_factory):
-    write_results(folder)
+    write_results(records.load_run(folder))
     copy = tmp_path_factory.mktemp("copy")
-    for name in ("run.json", "observations.parquet"):
+    for name in ("run.json", "records.jsonl", "observations.parquet"):
         (copy / name).write_bytes((folder / name).read_bytes())
     found, copied = records.load_run(folder), records.load_run(copy)
     assert copied.is_copy
@@ -276,13 +283,13 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts,
     write_plan(out, plan)
     run(out, plan.cells, protocol=plan.protocol)
     monkeypatch.chdir(models)  # where there is another folder of this name
-    assert evaluation_problems(records.load_run(out)) == ()
+    assert [*changed_tasks(records.load_run(out))] == []
     file = folder / "words.yaml"
     file.write_text(file.read_text().replace("exact_match", "bleu"))
-    (text,) = evaluation_problems(records.load_run(out))
+    (text,) = changed_tasks(records.load_run(out))
     assert text.startswith("words: its file, its data or its scoring has changed since this run.")
     file.rename(tmp_path / "words.yaml")  # as with a folder of tasks that is not that of before
-    assert evaluation_problems(records.load_run(out)) == ()
+    assert [*changed_tasks(records.load_run(out))] == []
 
 
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):

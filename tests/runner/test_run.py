@@ -8,6 +8,7 @@ import torch
 from ablations.engines.hf_model import HfModel
 from ablations.runner.run import RunOptions, dry_run, run_study
 from ablations.runs import records
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.command import output_of
@@ -103,9 +104,10 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
 
 
 def test_the_folder_of_another_study_is_refused(tmp_path, experts):
-    head = {"study": {**study_document(), "name": "other"}, "experts": {}, "cells": []}
-    head |= {"num_layers": 4, "protocol": "", "created": "", "versions": {}}
-    records.write_run_file(tmp_path / "run", records.RunFile.model_validate(head))
+    study = Study.model_validate({**study_document(), "name": "other"})
+    facts = {"experts": {}, "protocol": "", "created": "", "versions": {}}
+    head = records.RunFile.of_cells(study, [], 4, **facts)
+    records.write_run_file(tmp_path / "run", head)
     with pytest.raises(InputError, match="holds a run of the study 'other', not of 'small'"):
         run(tmp_path, experts, "run")
 

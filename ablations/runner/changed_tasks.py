@@ -1,0 +1,40 @@
+"""Tasks that have changed since a run scored them: what is on this machine against the records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ablations.engines.task_loading import lm_eval_file
+from ablations.runs.records import Run
+from ablations.study.identity import record_key
+from ablations.tasks.contents import TaskContents
+from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import resolve_from
+
+
+def changed_tasks(run: Run) -> Iterator[str]:
+    """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
+    study = run.study.with_folders(lambda path: resolve_from(path, run.path))
+    evaluate, head = study.evaluate, run.head
+    cells = {k: c for c in run.cells for k in c.records.items()}
+    folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
+    if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
+        return
+    evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
+    try:
+        contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
+        changed = dict.fromkeys(
+            task
+            for (task, key), cell in cells.items()
+            # `layerswap evaluate` may have had another folder of tasks in the call before.
+            if contents.has(task)
+            and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
+        )
+    except InputError as error:
+        yield f"Whether tasks have changed since this run cannot be said: {error.message}"
+        return
+    for task in changed:
+        yield (
+            f"{task}: its file, its data or its scoring has changed since this run. Run the study "
+            "again: it scores the stored answers anew, and the model gets only new prompts."
+        )

@@ -1,0 +1,53 @@
+"""What a run has found: its two tables, with the study and the models that they are of."""
+
+from __future__ import annotations
+
+import io
+from typing import NamedTuple
+
+import pandas as pd
+
+from ablations.machine.names import spreadsheet_text
+from ablations.machine.whole_files import write_bytes, write_text
+from ablations.runs.models import StudyModel
+from ablations.runs.observations import read_observations
+from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run
+from ablations.runs.scores import table_of_scores
+from ablations.study.schema import Study
+
+SCORES_FILE = "scores.csv"
+
+
+class Results(NamedTuple):
+    """The results of a run, or of several that are compared."""
+
+    study: Study
+    models: tuple[StudyModel, ...]
+    observations: pd.DataFrame
+    """The value of every item; see `observations.OBSERVATIONS`."""
+
+    scores: pd.DataFrame
+    """Every score of every cell; see `table_of_scores`."""
+
+
+def read_results(run: Run) -> Results:
+    """Return the results of a run. Raises as `read_observations`."""
+    return Results(run.study, run.models, read_observations(run), table_of_scores(run))
+
+
+def write_results(run: Run) -> None:
+    """Write the scores, the observations and the first lines of all records of a run."""
+    results = read_results(run)
+    records = {task.key: task for cell in run.cells for task in cell.tasks}
+    lines = (record.model_dump_json(exclude_defaults=True) for record in records.values())
+    write_text(run.path / SCORES_FILE, csv_text(results.scores))
+    write_text(run.path / RECORDS_FILE, "".join(f"{line}\n" for line in lines))
+    file = io.BytesIO()
+    results.observations.to_parquet(file, index=False)
+    write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())
+
+
+def csv_text(table: pd.DataFrame) -> str:
+    """Return a table as CSV, in which no text is a spreadsheet's formula."""
+    shown = table.map(lambda value: spreadsheet_text(value) if isinstance(value, str) else value)
+    return str(shown.to_csv(index=False, lineterminator="\n"))

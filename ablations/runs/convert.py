@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablations.machine.whole_files import write_text
+from ablations.machine.whole_files import MOST_BYTES, read_regular, write_text
 from ablations.runs.records import (
     EARLIER_VERSION,
     OBSERVATIONS_FILE,
@@ -30,9 +30,6 @@ from layerswap_method.errors import InputError, LayerSwapError, first_line
 _PACKED = b"layerswap_records"
 """Key of the packed lines in the schema of the observations."""
 
-_MOST_BYTES = 1 << 28
-"""Most bytes of unpacked lines; those of 10,000 records are a tenth of it."""
-
 
 def convert(folder: Path) -> None:
     """Convert one run folder in place; one of this version stays as it is.
@@ -44,7 +41,7 @@ def convert(folder: Path) -> None:
 
     file, observations = folder / RUN_FILE, folder / OBSERVATIONS_FILE
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = json.loads(read_regular(file))
         version = document.pop("schema_version")
         if version == SCHEMA_VERSION:
             return
@@ -55,7 +52,10 @@ def convert(folder: Path) -> None:
         head = RunFile.of_cells(study, cells, document.pop("num_layers"), **document)
         if not (folder / "records").is_dir() and observations.is_file():
             packed = pyarrow.parquet.read_schema(observations).metadata[_PACKED]
-            text = zlib.decompressobj().decompress(base64.b64decode(packed), _MOST_BYTES)
+            unpacking = zlib.decompressobj()
+            text = unpacking.decompress(base64.b64decode(packed), MOST_BYTES)
+            if unpacking.unconsumed_tail:
+                raise ValueError(f"its records have over {MOST_BYTES:,} bytes")
             write_text(folder / RECORDS_FILE, text.decode("utf-8").rstrip("\n") + "\n")
             table = pyarrow.parquet.read_table(observations)
             others = {key: v for key, v in table.schema.metadata.items() if key != _PACKED}

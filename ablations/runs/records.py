@@ -288,14 +288,24 @@ def check_observations(file: Path) -> None:
 
 
 def _copied_records(file: Path) -> dict[str, TaskRecord]:
-    text = _read(file)
-    if text is None:
+    observations = file.with_name(OBSERVATIONS_FILE)
+    try:
+        check_observations(observations)
+    except (OSError, ValueError) as error:
+        raise _damaged(observations, error) from error
+    if not file.exists():
         raise InputError(
             f"{file.parent}: has no {file.name}; a copy of an earlier layerswap is converted by "
             f"{CONVERT} {file.parent}"
         )
-    records = (_validated(TaskRecord, line, str(file)) for line in text.splitlines())
-    return {record.key: record for record in records}
+    records = dict[str, TaskRecord]()
+    try:
+        for number, line in read_regular_lines(file):
+            record = _validated(TaskRecord, line, f"{file}:{number}")
+            records[record.key] = record
+    except (OSError, UnicodeDecodeError) as error:
+        raise _damaged(file, error) from error
+    return records
 
 
 def read_run_file(path: Path) -> RunFile | None:

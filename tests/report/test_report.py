@@ -127,7 +127,7 @@ def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
     tasks = ["pocket_math_sw", "pocket_translate_en_sw"]
     study = study_of(baseline=["base", "soup"], evaluate={"tasks": tasks})
     run = write_run(tmp_path / "run", study, level, items=items)
-    write_results(run.path)
+    write_results(run)
     write_report(make_report(run, draw=False), ["csv"], tmp_path / "report")
     files = [pd.read_csv(folder / "scores.csv") for folder in (run.path, tmp_path / "report")]
     tables = [table(make_report(run, draw=False), key) for key in ("scores", "cells")]

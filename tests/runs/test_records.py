@@ -1,35 +1,28 @@
 """Run folders: read back, what is wrong with their evaluations, and what they were made of."""
 
-import base64
 import csv
-import hashlib
 import os
 import shutil
-import zlib
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import yaml
 
 from ablations.runner.changed_tasks import changed_tasks
-from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.runs import records
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.results import write_results
 from ablations.scoring.evaluation import Evaluation
-from ablations.study.files import read_study
 from ablations.study.identity import Fingerprints
-from ablations.study.planning import plan_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
 from tests.standins.command import layerswap, told
 from tests.standins.experts import content
-from tests.standins.studies import study_document, write_yaml
+from tests.standins.studies import study_document
 
 EXPERTS = {"task": ["math"], "language": {"sw": ["swahili"]}}
 STUDY = Study.model_validate(study_document(experts=EXPERTS, vary={"bottom_layers": [0, 1, 2]}))
@@ -118,31 +111,23 @@ def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     assert records.find_record(folder, "s000") is None
 
 
-def _packed(folder, heads, rows=None):
-    """Write a copy of a run whose records are `heads`, and whose observations are `rows`."""
-    path = folder / "observations.parquet"
-    table = pyarrow.parquet.read_table(path) if rows is None else pa.table({"model": rows})
-    packed = base64.b64encode(zlib.compress(heads, 9))
-    table = table.replace_schema_metadata({records.HEADS: packed})
-    pyarrow.parquet.write_table(table, path)
+def test_a_copy_of_too_many_rows_is_refused(folder):
+    write_results(records.load_run(folder))
     shutil.rmtree(folder / "records")
-
-
-def test_a_copy_that_unpacks_to_gigabytes_is_refused(folder, monkeypatch):
-    write_results(folder)
-    _packed(folder, b"\0" * (records.MOST_BYTES + 1))
-    with pytest.raises(
-        LayerSwapError, match=r"damaged \(its records have over 128,000,000 bytes\)"
-    ):
+    indices = pa.array(np.zeros(20_000_001, dtype="int32"))
+    rows = pa.DictionaryArray.from_arrays(indices, pa.array(["x"]))
+    file = folder / "observations.parquet"
+    pyarrow.parquet.write_table(pa.table({"model": rows}), file)
+    assert file.stat().st_size < 1_000_000
+    with pytest.raises(LayerSwapError, match=r"it holds 20,000,001 rows, over 20,000,000"):
         records.load_run(folder)
 
 
-def test_a_copy_of_too_many_rows_is_refused(folder):
-    write_results(folder)
-    indices = pa.array(np.zeros(20_000_001, dtype="int32"))
-    _packed(folder, b"", pa.DictionaryArray.from_arrays(indices, pa.array(["x"])))
-    assert (folder / "observations.parquet").stat().st_size < 1_000_000
-    with pytest.raises(LayerSwapError, match=r"it holds 20,000,001 rows, over 20,000,000"):
+def test_a_copy_without_its_records_names_the_command_that_converts_it(folder):
+    write_results(records.load_run(folder))
+    shutil.rmtree(folder / "records")
+    (folder / "records.jsonl").unlink()
+    with pytest.raises(InputError, match=r"no records\.jsonl.*python -m ablations\.runs"):
         records.load_run(folder)
 
 
@@ -196,7 +181,7 @@ def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):
             update={"evaluate": head.study.evaluate.model_copy(update=evaluate)}
         )
         records.write_run_file(tmp_path, head.model_copy(update={"study": study}))
-        found = evaluation_problems(records.load_run(tmp_path))
+        found = [*changed_tasks(records.load_run(tmp_path))]
         assert "Whether tasks have changed since this run cannot be said: /: holds over" in found[0]
 
 
@@ -270,75 +255,6 @@ def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(problems, sh
     found = problems(cut, 3)
     assert len(found) == count
     assert all("up to 60.0 % of the prompts were too long for the model" in t for t in found)
-
-
-def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    folder = shutil.copytree(models / "tasks", tmp_path / "tasks")
-    setting = yaml.safe_load(experts.read_text()) | {"include_path": "tasks"}
-    changes = {"evaluate": {"tasks": ["words", "words_sw"]}, "vary": None}
-    study = read_study(write_yaml(Path("study.yml"), study_document(**changes)))
-    out = tmp_path / "run"
-    plan = plan_study(study, write_yaml(Path("mine.yml"), setting), backend="hf")
-    write_plan(out, plan)
-    run(out, plan.cells, protocol=plan.protocol)
-    monkeypatch.chdir(models)  # where there is another folder of this name
-    assert [*changed_tasks(records.load_run(out))] == []
-    file = folder / "words.yaml"
-    file.write_text(file.read_text().replace("exact_match", "bleu"))
-    (text,) = changed_tasks(records.load_run(out))
-    assert text.startswith("words: its file, its data or its scoring has changed since this run.")
-    file.rename(tmp_path / "words.yaml")  # as with a folder of tasks that is not that of before
-    assert [*changed_tasks(records.load_run(out))] == []
-
-
-def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):
-    study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
-    other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
-    folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
-    assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
-
-
-def test_a_run_names_experts_of_the_hub_by_their_commit(tmp_path, models, experts, monkeypatch):
-    folder = tmp_path / "hub" / "models--org--swahili"
-    shutil.copytree(models / "swahili", folder / "snapshots" / "0123abc")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("0123abc")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    setting = yaml.safe_load(experts.read_text())
-    setting["experts"]["swahili"] = "org/swahili"
-    file = write_yaml(tmp_path / "hub.yml", setting)
-    plan = plan_study(read_study(write_yaml(tmp_path / "s.yml", study_document())), file)
-    for _ in range(2):  # the second call finds the first one's run
-        head = write_plan(tmp_path / "run", plan)
-    assert head.experts["swahili"] == "org/swahili@0123abc"
-
-
-def test_a_hash_that_only_the_hub_has_computed_is_said_to_be_its_claim(
-    tmp_path, models, experts, monkeypatch
-):
-    folder = tmp_path / "hub" / "models--org--swahili"
-    snapshot = shutil.copytree(models / "swahili", folder / "snapshots" / "0123abc")
-    (folder / "refs").mkdir()
-    (folder / "refs" / "main").write_text("0123abc")
-    (folder / "blobs").mkdir()
-    weights = snapshot / "model.safetensors"
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
-    weights.rename(folder / "blobs" / digest)
-    weights.symlink_to(f"../../blobs/{digest}")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    setting = yaml.safe_load(experts.read_text())
-    study = read_study(write_yaml(tmp_path / "s.yml", study_document()))
-    own = plan_study(study, experts, cache=tmp_path / "own.json")
-    setting["experts"]["swahili"] = "org/swahili"
-    file = write_yaml(tmp_path / "hub.yml", setting)
-    for _ in range(2):  # it is said of what the first call has stored, too
-        plan = plan_study(study, file, cache=tmp_path / "run.json")
-        (note,) = (note for note in plan.notes if "hub" in note)
-        assert note.startswith("from the hub's cache: swahili: their content is what the hub's")
-        assert [cell.records for cell in plan.cells] == [cell.records for cell in own.cells]
-    assert note in write_plan(tmp_path / "run", plan).notes
-    assert not any("hub" in note for note in own.notes)
 
 
 def test_a_copy_for_readers_is_not_written_over(tmp_path):

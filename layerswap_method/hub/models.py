@@ -61,6 +61,9 @@ _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 _PLAN_GAP = 1 << 16
 """As `GAP`, for the rows that are read to plan a merge: they are few, and far apart."""
 
+_LITTLE = 4 << 20
+"""Bytes of a file, its header and a sample, that may come again with the whole file."""
+
 _HEADER, _LONGEST = 100_000, 100_000_000
 """Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
 
@@ -227,7 +230,7 @@ class HubModels:
                 continue
             header = (0, _header_length(blob))
             is_all = join([header, *spans], GAP) == [(0, file.size)]
-            is_new = size(there) <= max(_HEADER, header[1], file.size // 10)
+            is_new = size(there) <= max(_LITTLE, header[1])
             is_whole = download == "whole" or (is_all and is_new)
             (whole if is_whole else partial)[blob] = file
         return partial, whole

@@ -40,7 +40,8 @@ from layerswap_method.recipe.references import find_model_files
 hub = HubModels(download_choice(), headers_only=True)
 recipe = read_own_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
 models = {name: find_model_files(name, hub=hub) for name in recipe.references}
-print(json.dumps([need._asdict() for need in hub.needs(recipe.merge(models).ranges)]))
+merge = hub.retried(lambda: recipe.merge(models))
+print(json.dumps([need._asdict() for need in hub.needs(merge.ranges)]))
 """
 
 
@@ -127,7 +128,7 @@ def count_bytes(scratch, recipe, dtype):
                 n["model"].split("@")[0]: n["fetched"] for n in needs
             }
             figures["whole_models_bytes"] = sum(need["whole"] for need in needs)
-            figures["headers_bytes"] = headers or figures["headers_bytes"]
+            figures["planning_bytes"] = headers or figures["planning_bytes"]
             hub.forget()
     shutil.rmtree(scratch)
     return figures

@@ -5,7 +5,8 @@ import time
 import pytest
 
 from ablations.machine.fingerprint import FileHashes, claimed_sha256, fingerprint_checkpoint
-from layerswap_method.checkpoint.checkpoint import own_file, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.config import own_file
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there

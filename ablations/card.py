@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ablations.gallery.find import languages as header_languages
-from ablations.gallery.find import read_header
+from ablations.gallery.find import read_recipe_header
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.runs.records import (
     FINGERPRINTS_FILE,
@@ -52,7 +52,7 @@ _IN_PLAN = {*COUNTS, "placement", "language_layers", "seed"}
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
-def write_card(
+def complete_card(
     model: Path,
     *,
     results: Path | None = None,
@@ -98,7 +98,7 @@ def write_card(
     data = card.data
     data.base_model_relation = "merge"
     data.pipeline_tag = "text-generation"
-    data.language = list(languages) or header_languages(read_header(text)) or None
+    data.language = list(languages) or header_languages(read_recipe_header(text)) or None
     data.model_name = data.eval_results = None  # of an earlier card
     data.license = license or _common(licences)
     if data.license is None:

@@ -37,7 +37,7 @@ from layerswap_method.write.donor_files import (
     write_config,
 )
 from layerswap_method.write.files import verify_files, write_files, write_json, write_text
-from layerswap_method.write.layout import SHARD_BYTES, lay_out
+from layerswap_method.write.layout import SHARD_BYTES, lay_out_files
 
 LOG = logging.getLogger("layerswap")
 
@@ -164,7 +164,9 @@ def write_merge(
     content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
     key = hashlib.sha256(content.encode()).hexdigest()[:16]
     with temporary_output(out, key, resume=options.resume) as folder:
-        layout = lay_out(merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text))
+        layout = lay_out_files(
+            merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text)
+        )
         with bar("writing", layout.nbytes) as advance:
             write_files(layout, resume=options.resume, advance=advance, **how)
         if options.verify:

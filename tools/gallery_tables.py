@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from ablations.gallery.find import read_header, recipe_files, settings
+from ablations.gallery.find import read_recipe_header, recipe_files, settings
 from ablations.machine.whole_files import write_text
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -67,7 +67,7 @@ def page_text(readme: Path) -> str:
 
 def _row(name: str, text: str) -> str:
     """Return a row; `what` without the layers, which are in the settings."""
-    what = re.split(r"[:,] (?:middle )?layers \d|; ", read_header(text).get("What", ""))[0]
+    what = re.split(r"[:,] (?:middle )?layers \d|; ", read_recipe_header(text).get("What", ""))[0]
     cells = (f"[{Path(name).stem}]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

@@ -23,10 +23,10 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
     Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
     few rows of the weights. Exit code 1: the merge methods do not take them as they are.
     """
-    from ablations.models.compat import compare_models
+    from ablations.models.compat import check_compatibility
 
     with watched("reading configs, headers and tokenizers"):
-        result = compare_models(models, base)
+        result = check_compatibility(models, base)
     print_line(result.table())
     sys.exit(1 if result.problems else 0)
 
@@ -148,7 +148,7 @@ def card(model: Path, offline: bool, **options: Any) -> None:
     mergekit's text stays. This adds the relation to the base, languages, licence, how to repeat the
     merge, and with --results the scores with intervals and protocol.
     """
-    from ablations.card import write_card
+    from ablations.card import complete_card
 
     with watched("writing the card"):
-        print_line(str(write_card(model, hub=not offline, **options)))
+        print_line(str(complete_card(model, hub=not offline, **options)))

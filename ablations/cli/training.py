@@ -37,7 +37,7 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
-    from ablations.train.config import read_config
+    from ablations.train.config import read_training_file
     from ablations.train.run import train_expert
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
@@ -45,7 +45,7 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     isolation = pop_isolation(options)
     short = [f"{name}={value}" for name, value in options.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    train_expert(read_config(config, (*settings, *short)), out, isolation=isolation)
+    train_expert(read_training_file(config, (*settings, *short)), out, isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
 

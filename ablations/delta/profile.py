@@ -94,7 +94,7 @@ class DeltaProfile:
         )
 
 
-def read_changes(pair: DeltaPair) -> pd.DataFrame:
+def read_tensor_changes(pair: DeltaPair) -> pd.DataFrame:
     """Return the sums over the change of every tensor; both checkpoints are read once.
 
     Returns:
@@ -144,7 +144,7 @@ def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> D
     Raises:
         InputError: as `read_changes`.
     """
-    changes = read_changes(pair)
+    changes = read_tensor_changes(pair)
     means = changes["means"]
     if threshold is None:
         threshold = _threshold(list(_matrices(changes)["means"]))

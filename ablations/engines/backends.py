@@ -124,7 +124,7 @@ def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
             if backend == "hf":
                 import ablations.engines.hf_model
             else:
-                vllm_engine.prepare(options)
+                vllm_engine.prepare_vllm(options)
                 import ablations.engines.vllm_model  # noqa: F401
 
     with ThreadPoolExecutor(1) as pool:

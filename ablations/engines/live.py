@@ -252,7 +252,7 @@ class LiveEvaluator:
             )
         if self._options.dtype == "auto" and model.dtype != self._base.dtype:
             problems.append(f"it is a {model.dtype} model and the engine runs {self._base.dtype}")
-        if differing := differences(model.donor, self._base.donor):
+        if differing := folder_differences(model.donor, self._base.donor):
             problems.append(
                 f"its {', '.join(differing)} (from {model.donor}) would differ from the engine's "
                 f"(from {self._base.donor})"
@@ -308,7 +308,7 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)
 
 
-def differences(one: Path, other: Path) -> list[str]:
+def folder_differences(one: Path, other: Path) -> list[str]:
     """Return what differs between two checkpoints besides their tensors, file by file.
 
     An engine keeps the config, generation settings and tokenizer that it was started with. They are

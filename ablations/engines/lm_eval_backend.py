@@ -20,7 +20,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.observed import empty_notes, notes_on, task_notes
-from ablations.scoring.scores import mean_scores, read_samples, read_scores
+from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -52,7 +52,7 @@ def start_model(
                 from ablations.engines.hf_model import HfModel
 
                 return HfModel(model, options, adapter)
-            vllm_engine.prepare(options)
+            vllm_engine.prepare_vllm(options)
             from ablations.engines.vllm_model import VllmModel
 
             return VllmModel(model, options)
@@ -101,7 +101,9 @@ def run_tasks(
             lm.sample_seed = f"{request.seed} {repeat}"
             result = _simple_evaluate(lm, drawn, request, repeat)
             samples.append(read_samples(result, lm.outcomes, repeat))
-            scores.append(read_scores(result, samples[-1], seed=request.seed, level=request.level))
+            scores.append(
+                scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
+            )
             if repeat == 0:
                 raw, notes = result, tuple(notes_on(lm.outcomes))
     all_samples = tuple(sample for part in samples for sample in part)

@@ -48,7 +48,7 @@ class TaskFault(InputError):
     """No model can run this task until its file, or the place of its data, is mended."""
 
 
-class Choice(NamedTuple):
+class TaskChoice(NamedTuple):
     """The tasks of a request."""
 
     chosen: tuple[str, ...]
@@ -61,7 +61,7 @@ class Choice(NamedTuple):
     """Whether a chosen task executes what the model writes."""
 
 
-def check_tasks(request: EvaluationRequest) -> Choice:
+def check_tasks(request: EvaluationRequest) -> TaskChoice:
     """Return which tasks would be evaluated and which skipped; loads no model and no data.
 
     A tag, and a group of plain names, becomes those names, so that two groups may share a task
@@ -79,9 +79,9 @@ def check_tasks(request: EvaluationRequest) -> Choice:
         raise InputError("\n".join(dict.fromkeys(problems)))
     unsafe = [name for name in names if (index[name].cfg or {}).get("unsafe_code")]
     if request.isolation is not None:
-        return Choice(names, {}, bool(unsafe))
+        return TaskChoice(names, {}, bool(unsafe))
     chosen = tuple(name for name in names if name not in unsafe)
-    return Choice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
+    return TaskChoice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:

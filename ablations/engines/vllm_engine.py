@@ -66,7 +66,7 @@ def is_batch_invariant() -> bool:
     return os.environ.get("VLLM_BATCH_INVARIANT", "0") not in ("", "0") and not is_cpu_build()
 
 
-def prepare(options: EngineOptions) -> None:
+def prepare_vllm(options: EngineOptions) -> None:
     """Set what vLLM reads from the environment, then import it. Call before lm-eval's class.
 
     What the user has set in the environment is left alone.

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from ablations.gallery.find import find_recipe, is_shipped, recipe_files
+from ablations.gallery.find import find_recipe, is_gallery_file, recipe_files
 from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
@@ -50,7 +50,7 @@ from layerswap_method.recipe.references import (
     resolve_from,
 )
 from layerswap_method.write.donor_files import donor_files, tokenizer_problems
-from layerswap_method.write.layout import lay_out
+from layerswap_method.write.layout import lay_out_files
 
 _UNCHECKED = "its layers and shapes were not checked"
 
@@ -105,7 +105,7 @@ def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
     """
     try:
         document = read_recipe_file(path).document
-        findings = [*_findings(document, hub=hub, shipped=is_shipped(path))]
+        findings = [*_findings(document, hub=hub, shipped=is_gallery_file(path))]
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
@@ -243,7 +243,7 @@ def _download_findings(
     else:
         merge = source.retried(lambda: recipe.merge(models))
         needs = [*source.needs(merge.ranges)]
-        size = lay_out(merge, Path()).nbytes
+        size = lay_out_files(merge, Path()).nbytes
     for line in describe_needs(needs):
         yield Finding("note", line)
     if needs and size:

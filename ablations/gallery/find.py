@@ -40,7 +40,7 @@ def find_recipe(name: str) -> Path:
     )
 
 
-def is_shipped(path: Path) -> bool:
+def is_gallery_file(path: Path) -> bool:
     """Return whether a file is one of the gallery's: next to the package, or inside it."""
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots()[1:])
 
@@ -65,7 +65,7 @@ def _roots() -> tuple[Path, ...]:
     return Path("recipes"), package.parent / "recipes", package / "_recipes"
 
 
-def read_header(text: str) -> dict[str, str]:
+def read_recipe_header(text: str) -> dict[str, str]:
     """Return the fields of a recipe's opening comment, each as one line, in the file's order."""
     fields, name = dict[str, str](), ""
     for line in itertools.takewhile(lambda line: line.startswith("#"), text.splitlines()):
@@ -94,7 +94,7 @@ def list_recipes(language: str | None = None) -> str:
             text, document = read_recipe_file(path)
         except InputError:  # files of training, and other files of the user
             continue
-        header = read_header(text)
+        header = read_recipe_header(text)
         known.update(languages(header))
         if language is None or language in languages(header):
             base, codes = str(document.get("base_model", "")), header.get("Languages", "")

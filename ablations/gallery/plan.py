@@ -43,7 +43,7 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
             )
         with input_errors(str(path)):
             plan = recipe.parameters.plan(num_layers or _depth(path, document))
-        return _swap_lines(layer_swap_merge.plan_record(recipe, plan))
+        return _swap_lines(layer_swap_merge.swap_record(recipe, plan))
     if isinstance(recipe, DeltaRevertRecipe):
         if recipe.parameters.by_feature:
             raise InputError(
@@ -52,8 +52,8 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
         depth = num_layers or _depth(path, document)
         with input_errors(str(path)):
             back = recipe.parameters.layers(depth)
-        record = delta_revert.plan_record(recipe, back, Decoder("", depth), None, {})
-        expert, layers, *_ = delta_revert.log_lines(recipe.parameters, record)
+        record = delta_revert.revert_record(recipe, back, Decoder("", depth), None, {})
+        expert, layers, *_ = delta_revert.revert_lines(recipe.parameters, record)
         plan = LayerPlan(tuple("base" if layer in back else "task" for layer in range(depth)))
         return [expert, layers, *draw_plan(plan).splitlines()]
     raise InputError(
@@ -79,7 +79,9 @@ def _swap_lines(record: Mapping[str, Any]) -> list[str]:
         modules = {part: plan.sources if part == moved else rest for part in MODULES}
         plan = LayerPlan(plan.sources, modules)
     # The log of a measured plan has the picture.
-    return list(dict.fromkeys([*layer_swap_merge.log_lines(record), *draw_plan(plan).splitlines()]))
+    return list(
+        dict.fromkeys([*layer_swap_merge.swap_lines(record), *draw_plan(plan).splitlines()])
+    )
 
 
 def _depth(path: Path, document: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from ablations.drawing.text_table import text_table
 from ablations.models.find import find_checkpoint
 from layerswap_method.checkpoint.compatible import COMPAT, merge_problems
-from layerswap_method.checkpoint.differences import Row, differences, obstacles
+from layerswap_method.checkpoint.differences import ComparedField, compare_fields, obstacles
 from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
 
@@ -22,7 +22,7 @@ class Compatibility:
     names: tuple[str, ...]
     """The models, as the user wrote them."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ComparedField, ...]
     """Every field, compared."""
 
     problems: tuple[str, ...]
@@ -64,7 +64,7 @@ class Compatibility:
         return f"Run: layerswap harmonize {shlex.join(self.names)} --out DIR{force}"
 
 
-def compare_models(references: Sequence[str], base: str | None = None) -> Compatibility:
+def check_compatibility(references: Sequence[str], base: str | None = None) -> Compatibility:
     """Return what of several models matches.
 
     Configs, headers and tokenizers are read, and with `base` a few rows of the weights.
@@ -92,7 +92,7 @@ def compare_models(references: Sequence[str], base: str | None = None) -> Compat
                 f"||weights|| in a sample: {', '.join(map(_descends, changes))}; of a fine-tune it "
                 "is far below 0.5); give their pretrained parent, or leave --base out"
             )
-    return Compatibility(tuple(references), differences(checkpoints), problems, base, changes)
+    return Compatibility(tuple(references), compare_fields(checkpoints), problems, base, changes)
 
 
 def _descends(change: float | None) -> str:
@@ -101,7 +101,7 @@ def _descends(change: float | None) -> str:
     return f"{'no' if is_far(change) else 'yes'} ({change:.3f})"
 
 
-def _lines(row: Row) -> Iterator[list[str]]:
+def _lines(row: ComparedField) -> Iterator[list[str]]:
     """Yield the lines of a field: one, or for a setting of several parts (RoPE scaling) one each.
 
     All parts in one cell would make the table wider than any screen.

@@ -23,15 +23,15 @@ from ablations.machine.locks import try_claim
 from ablations.machine.progress import status_line
 from ablations.machine.whole_files import Stage, write_errors
 from ablations.pocket.pretraining import (
-    ModelShape,
+    PocketShape,
     Pretraining,
     base_batches,
     build_model,
+    pretrain,
     save_checkpoint,
-    train,
 )
-from ablations.pocket.tasks import write_tasks
-from ablations.train.config import TrainConfig, read_config
+from ablations.pocket.tasks import write_pocket_tasks
+from ablations.train.config import TrainConfig, read_training_file
 from ablations.train.folder import CHECKPOINTS
 from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert
 from layerswap_method.errors import InputError, LayerSwapError
@@ -72,7 +72,7 @@ class PocketConfig(Frozen):
     """Seed of the base: first weights and pretraining stream."""
     expert_seeds: tuple[int, ...] = Field((0,), min_length=1)
     """One pair of experts is trained for each seed."""
-    shape: ModelShape = ModelShape()
+    shape: PocketShape = PocketShape()
     base: Pretraining = Pretraining()
     expert_settings: tuple[str, ...] = ()
     """``NAME=VALUE`` in place of what the experts' shipped configurations say."""
@@ -92,12 +92,12 @@ class PocketConfig(Frozen):
 _PRESETS: dict[Preset, dict[str, Any]] = {
     "quickstart": {},
     "other_size": {
-        "shape": ModelShape(
+        "shape": PocketShape(
             num_layers=6, hidden_size=128, num_heads=4, num_kv_heads=2, intermediate_size=256
         ),
     },
     "tiny": {
-        "shape": ModelShape(num_layers=4, hidden_size=32, num_heads=1, intermediate_size=64),
+        "shape": PocketShape(num_layers=4, hidden_size=32, num_heads=1, intermediate_size=64),
         "base": Pretraining(steps=40, warmup_steps=5, tokens_per_batch=512),
         "expert_settings": ("samples=60", "held_out=2", "batch_size=6", "trainer.warmup_steps=2"),
         "items": 20,
@@ -127,7 +127,7 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
     # A setting that bases once had: without it, those that are there would be trained again.
     plan["base"]["train_embeddings"] = True
     base_key = fingerprint_of(version=VERSION, **plan)
-    ships = not retrain and is_shipped(base_key)
+    ships = not retrain and is_shipped_base(base_key)
     if ships:
         base_key = fingerprint_of(key=base_key, sha256=read_note()["sha256"])
     base = Stage(root / "base", base_key, MANIFEST)
@@ -136,7 +136,7 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
         for role, name in EXPERTS_OF_A_SEED.items():
             # Measuring and more checkpoints change no weight, and would cost time.
             fixed = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
-            training = read_config(f"pocket/{name}", (*fixed, *config.expert_settings))
+            training = read_training_file(f"pocket/{name}", (*fixed, *config.expert_settings))
             training = training.model_copy(update={"base": str(base.folder)})
             settings = settings_of(training)
             key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
@@ -144,7 +144,7 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
             stages[Stage(folder, key, MANIFEST)] = partial(_fill_expert, config=training)
     tasks = root / "tasks"
     key = fingerprint_of(version=VERSION, items=config.items, folder=str(tasks))
-    write = partial(write_tasks, home=tasks, items=config.items)
+    write = partial(write_pocket_tasks, home=tasks, items=config.items)
     return {**stages, Stage(tasks, key, MANIFEST): write}
 
 
@@ -200,7 +200,7 @@ def read_note() -> Any:
     return json.loads((Path(__file__).parent / "shipped" / "base.json").read_text(encoding="utf-8"))
 
 
-def is_shipped(key: str) -> bool:
+def is_shipped_base(key: str) -> bool:
     """Return whether the shipped base is the one of `key`.
 
     Raises `InputError` if the weights are missing, or are not those that the note names.
@@ -250,7 +250,9 @@ def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, 
         save_checkpoint(model, folder)
         return {"seed": config.seed, "shipped": WEIGHTS.name}
     steps, loss = config.base.steps, 0.0
-    for step, loss in enumerate(train(model, base_batches(config.base, config.seed), config.base)):
+    for step, loss in enumerate(
+        pretrain(model, base_batches(config.base, config.seed), config.base)
+    ):
         if step % 200 == 0:
             logger.info("base: step %d of %d, loss %.2f", step, steps, loss)
     save_checkpoint(model, folder)

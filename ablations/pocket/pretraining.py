@@ -40,7 +40,7 @@ GRADIENT_NORM = 1.0
 POOL_BATCHES = 24
 
 
-class ModelShape(Frozen):
+class PocketShape(Frozen):
     """The Llama that base and experts share; tied embeddings."""
 
     num_layers: int = 8
@@ -111,7 +111,7 @@ def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
     )
 
 
-def encode(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
+def encode_exercise(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
     """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
     known = vocabulary()
     prompt, answer = (
@@ -133,7 +133,7 @@ def base_batches(training: Pretraining, seed: int) -> Iterator[tuple[Tensor, Ten
         pool: list[tuple[list[int], list[float]]] = []
         tokens = 0
         while tokens < training.tokens_per_batch * POOL_BATCHES:
-            pool.append(encode(next(stream), training.prompt_weight))
+            pool.append(encode_exercise(next(stream), training.prompt_weight))
             tokens += len(pool[-1][0])
         pool.sort(key=lambda pair: len(pair[0]))
         groups: list[list[tuple[list[int], list[float]]]] = [[]]
@@ -200,7 +200,7 @@ class Muon:
                 matrix.add_(move, alpha=-rate * scale)
 
 
-def build_model(shape: ModelShape, seed: int) -> LlamaForCausalLM:
+def build_model(shape: PocketShape, seed: int) -> LlamaForCausalLM:
     """Return a Llama with fresh float32 weights drawn from `seed`."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -240,7 +240,7 @@ def rate_factor(step: int, training: Pretraining) -> float:
     return warmup * (FINAL_RATE + (1 - FINAL_RATE) * cosine)
 
 
-def train(
+def pretrain(
     model: LlamaForCausalLM, batches: Iterator[tuple[Tensor, Tensor]], training: Pretraining
 ) -> Iterator[float]:
     """Train all of a float32 `model` in place; yield each step's loss (nats per learned token)."""

@@ -38,7 +38,10 @@ _FAMILIES: dict[str, tuple[Callable[[WordSource, Language], Exercise], dict[str,
         lambda words, lang: ex.draw_facts(words).exercise(lang),
         generated(4, _PLAIN, "exact_match", until="<eos>"),
     ),
-    "translate": (ex.translation, generated(32, _PLAIN, "bleu", "exact_match", until="<eos>")),
+    "translate": (
+        ex.translation_exercise,
+        generated(32, _PLAIN, "bleu", "exact_match", until="<eos>"),
+    ),
 }
 """Family of exercises -> what draws one, and how an answer is scored."""
 
@@ -83,7 +86,7 @@ def draw_items(family: str, language: Language, split: str, number: int, seed: i
     return list(rows.values())
 
 
-def write_tasks(folder: Path, home: Path, items: int) -> None:
+def write_pocket_tasks(folder: Path, home: Path, items: int) -> None:
     """Write the task files.
 
     Args:

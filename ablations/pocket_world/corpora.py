@@ -17,8 +17,8 @@ from ablations.pocket_world.exercises import Exercise
 from ablations.pocket_world.world import (
     RARE,
     TRANSLATION,
-    Choice,
     Language,
+    LanguageChoice,
     WordSource,
     draw_statement,
     render_all,
@@ -42,14 +42,16 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
     english, swahili, common = WordSource(rng), WordSource(rng, rare), WordSource(rng, 0.0)
     languages: tuple[Language, Language] = ("en", "sw")
 
-    def mixed(draw: Callable[[WordSource], ex.Question]) -> Maker:
+    def mixed(draw: Callable[[WordSource], ex.ReadingQuestion]) -> Maker:
         def make() -> Exercise:
             language, other = rng.sample(languages, 2)
             return draw(swahili).exercise(language, other)
 
         return lambda: ex.draw_from("train", make)
 
-    def statements(words: WordSource, language: Language, switch: Choice | None = None) -> Exercise:
+    def statements(
+        words: WordSource, language: Language, switch: LanguageChoice | None = None
+    ) -> Exercise:
         drawn = [draw_statement(words) for _ in range(rng.choice((1, 2, 3)))]
         text = render_all(drawn, language, switch)
         return Exercise("", text, text)
@@ -104,7 +106,8 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
         "swahili comprehension": one_of(lambda: ex.draw_story(swahili).exercise("sw")),
         "mixed comprehension": mixed(ex.draw_story),
         "translation": one_of(
-            lambda: ex.translation(swahili, "en"), lambda: ex.translation(swahili, "sw")
+            lambda: ex.translation_exercise(swahili, "en"),
+            lambda: ex.translation_exercise(swahili, "sw"),
         ),
         "words": lambda: ex.word_translation(swahili, rng.choice(languages)),
         "code switching": switched,

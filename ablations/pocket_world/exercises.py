@@ -15,10 +15,10 @@ from ablations.pocket_world.world import (
     CATEGORIES,
     LARGEST_NUMBER,
     TRANSLATION,
-    Choice,
     Language,
-    Sentence,
+    LanguageChoice,
     WordSource,
+    WorldSentence,
     draw_change,
     draw_equation,
     draw_problem,
@@ -59,7 +59,7 @@ def math(
     kinds: Mapping[str, float] = TEST_KINDS,
     *,
     thought: bool = True,
-    switch: Choice | None = None,
+    switch: LanguageChoice | None = None,
 ) -> Exercise:
     """Return a word problem; `switch` chooses the language of each word of its text."""
     problem = draw_problem(words, kinds)
@@ -68,15 +68,18 @@ def math(
     return Exercise(f"{text} solve :", problem.solution(language, thought=thought), key)
 
 
-class Question(NamedTuple):
+class ReadingQuestion(NamedTuple):
     """Statements, a question about them, and its answer: a word (by its English key) or a name."""
 
-    statements: Sequence[Sentence]
-    question: Sentence
+    statements: Sequence[WorldSentence]
+    question: WorldSentence
     answer: str | int
 
     def exercise(
-        self, language: Language, other: Language | None = None, switch: Choice | None = None
+        self,
+        language: Language,
+        other: Language | None = None,
+        switch: LanguageChoice | None = None,
     ) -> Exercise:
         """Return the exercise; its question may be in another language, words of it switched."""
         other = other or language
@@ -86,7 +89,7 @@ class Question(NamedTuple):
         return Exercise(prompt, f"{say(self.answer, other)} .", key)
 
 
-def draw_facts(words: WordSource) -> Question:
+def draw_facts(words: WordSource) -> ReadingQuestion:
     """Return two statements and a question about one of them."""
     rng = words.rng
     (owner, other), which = words.two_names(), rng.random()
@@ -94,48 +97,50 @@ def draw_facts(words: WordSource) -> Question:
         animals = two(lambda: words.word("animal"))
         properties = two(lambda: words.word("adjective"))
         given = [
-            Sentence("description", animal=animal, adjective=adjective)
+            WorldSentence("description", animal=animal, adjective=adjective)
             for animal, adjective in zip(animals, properties, strict=True)
         ]
         rng.shuffle(given)
-        return Question(given, Sentence("ask_property", animal=animals[0]), properties[0])
+        return ReadingQuestion(
+            given, WorldSentence("ask_property", animal=animals[0]), properties[0]
+        )
     count, lot = two(lambda: words.number(1, LARGEST_NUMBER))
     if which < 0.35:
         item = distractor = words.word("item")
     else:
         item, distractor = two(lambda: words.word("item"))
     given = [
-        Sentence("has", owner=owner, count=count, item=item),
-        Sentence("has", owner=other, count=lot, item=distractor),
+        WorldSentence("has", owner=owner, count=count, item=item),
+        WorldSentence("has", owner=other, count=lot, item=distractor),
     ]
     rng.shuffle(given)
     if which < 0.35:
-        return Question(given, Sentence("ask_owner", count=count, item=item), owner)
+        return ReadingQuestion(given, WorldSentence("ask_owner", count=count, item=item), owner)
     kind = rng.random()
     if kind < 0.25:
-        return Question(given, Sentence("ask_who", item=item), owner)
+        return ReadingQuestion(given, WorldSentence("ask_who", item=item), owner)
     if kind < 0.5:
-        return Question(given, Sentence("ask_what", owner=owner), item)
-    return Question(given, Sentence("ask_count", owner=owner, item=item), count)
+        return ReadingQuestion(given, WorldSentence("ask_what", owner=owner), item)
+    return ReadingQuestion(given, WorldSentence("ask_count", owner=owner, item=item), count)
 
 
-def draw_story(words: WordSource) -> Question:
+def draw_story(words: WordSource) -> ReadingQuestion:
     """Return a possession, a change, and the question whether there are more or fewer now."""
     owner, item = words.name(), words.word("item")
     change, amount = draw_change(words, owner, item)
-    start = Sentence("has", owner=owner, count=words.number(1, LARGEST_NUMBER), item=item)
+    start = WorldSentence("has", owner=owner, count=words.number(1, LARGEST_NUMBER), item=item)
     answer = "more" if amount > 0 else "fewer"
-    return Question([start, change], Sentence("ask_degree", owner=owner), answer)
+    return ReadingQuestion([start, change], WorldSentence("ask_degree", owner=owner), answer)
 
 
-def translation(words: WordSource, source: Language) -> Exercise:
+def translation_exercise(words: WordSource, source: Language) -> Exercise:
     """Return one or two sentences to translate out of `source` into the other language."""
     if words.rng.random() < 0.2:
         owner, item = words.name(), words.word("item")
         questions = (
-            Sentence("ask_now", owner=owner, item=item),
-            Sentence("ask_count", owner=owner, item=item),
-            Sentence("ask_total", item=item),
+            WorldSentence("ask_now", owner=owner, item=item),
+            WorldSentence("ask_count", owner=owner, item=item),
+            WorldSentence("ask_total", item=item),
         )
         passage = [words.rng.choice(questions)]
     else:

@@ -96,18 +96,18 @@ def two(draw: Callable[[], T]) -> tuple[T, T]:
     return first, second
 
 
-Choice = Callable[[], Language]
+LanguageChoice = Callable[[], Language]
 """Gives the language of the next slot: code switching."""
 
 
-class Sentence:
+class WorldSentence:
     """One fact or question: a form of `languages.yml`, its slots English keys, names, numbers."""
 
     def __init__(self, form: str, **slots: str | int) -> None:
         self.form = form
         self.slots = slots
 
-    def render(self, language: Language, switch: Choice | None = None) -> str:
+    def render(self, language: Language, switch: LanguageChoice | None = None) -> str:
         """Return the sentence, tokens apart by single spaces; `switch` chooses slots' languages."""
         words = {
             slot: say(value, switch() if switch else language) for slot, value in self.slots.items()
@@ -116,42 +116,44 @@ class Sentence:
 
 
 def render_all(
-    sentences: Iterable[Sentence], language: Language, switch: Choice | None = None
+    sentences: Iterable[WorldSentence], language: Language, switch: LanguageChoice | None = None
 ) -> str:
     """Return the sentences as one text, separated by single spaces."""
     return " ".join(sentence.render(language, switch) for sentence in sentences)
 
 
-def draw_change(words: WordSource, owner: str, item: str) -> tuple[Sentence, int]:
+def draw_change(words: WordSource, owner: str, item: str) -> tuple[WorldSentence, int]:
     """Return a change of 1 to 9 items and its signed amount."""
     gains = words.rng.random() < 0.5
     count = words.number(1, 9)
     verb = words.word("gain" if gains else "loss")
-    sentence = Sentence("change", owner=owner, verb=verb, count=count, item=item)
+    sentence = WorldSentence("change", owner=owner, verb=verb, count=count, item=item)
     return sentence, count if gains else -count
 
 
-def draw_statement(words: WordSource) -> Sentence:
+def draw_statement(words: WordSource) -> WorldSentence:
     """Return one statement that stands alone."""
     share = words.rng.random()
     if share < 0.35:
         owner, count = words.name(), words.number(1, LARGEST_NUMBER)
-        return Sentence("has", owner=owner, count=count, item=words.word("item"))
+        return WorldSentence("has", owner=owner, count=count, item=words.word("item"))
     if share < 0.70:
         return draw_change(words, words.name(), words.word("item"))[0]
     if share < 0.80:
         owner, other = words.two_names()
         degree = words.rng.choice(("more", "fewer"))
         count, item = words.number(1, 9), words.word("item")
-        return Sentence("compare", owner=owner, count=count, item=item, degree=degree, other=other)
+        return WorldSentence(
+            "compare", owner=owner, count=count, item=item, degree=degree, other=other
+        )
     animal, adjective = words.word("animal"), words.word("adjective")
-    return Sentence("description", animal=animal, adjective=adjective)
+    return WorldSentence("description", animal=animal, adjective=adjective)
 
 
 _OPERATIONS = {"+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.floordiv}
 
 
-class Step(NamedTuple):
+class CalculationStep(NamedTuple):
     """One equation of a chain of thought: ``left operator right = result``."""
 
     left: int
@@ -169,16 +171,16 @@ class Step(NamedTuple):
         return f"{self.left} {self.operator} {self.right} = {self.result}"
 
     @classmethod
-    def change(cls, left: int, amount: int) -> Step:
+    def change(cls, left: int, amount: int) -> CalculationStep:
         """Return the step that adds `amount`, which may be negative."""
         return cls(left, "+" if amount > 0 else "-", abs(amount))
 
 
-class Problem(NamedTuple):
+class WordProblem(NamedTuple):
     """A word problem: its sentences end with the question, its steps with the answer."""
 
-    sentences: tuple[Sentence, ...]
-    steps: tuple[Step, ...]
+    sentences: tuple[WorldSentence, ...]
+    steps: tuple[CalculationStep, ...]
 
     @property
     def answer(self) -> int:
@@ -192,42 +194,44 @@ class Problem(NamedTuple):
         return " ".join(("(", *steps, ")", phrase, say(self.answer, language), "."))
 
 
-def _after_changes(words: WordSource, number: int) -> Problem:
+def _after_changes(words: WordSource, number: int) -> WordProblem:
     owner, item, start = words.name(), words.word("item"), words.number(2, 12)
-    sentences = [Sentence("has", owner=owner, count=start, item=item)]
-    steps: list[Step] = []
+    sentences = [WorldSentence("has", owner=owner, count=start, item=item)]
+    steps: list[CalculationStep] = []
     for _ in range(number):
         change, amount = draw_change(words, owner, item)
         sentences.append(change)
-        steps.append(Step.change(steps[-1].result if steps else start, amount))
-    question = Sentence("ask_now", owner=owner, item=item)
-    return Problem((*sentences, question), tuple(steps))
+        steps.append(CalculationStep.change(steps[-1].result if steps else start, amount))
+    question = WorldSentence("ask_now", owner=owner, item=item)
+    return WordProblem((*sentences, question), tuple(steps))
 
 
-def _total(words: WordSource) -> Problem:
+def _total(words: WordSource) -> WordProblem:
     (first, second), item = words.two_names(), words.word("item")
     one, other = words.number(2, 12), words.number(1, 9)
     sentences = (
-        Sentence("has", owner=first, count=one, item=item),
-        Sentence("has", owner=second, count=other, item=item),
-        Sentence("ask_total", item=item),
+        WorldSentence("has", owner=first, count=one, item=item),
+        WorldSentence("has", owner=second, count=other, item=item),
+        WorldSentence("ask_total", item=item),
     )
-    return Problem(sentences, (Step(one, "+", other),))
+    return WordProblem(sentences, (CalculationStep(one, "+", other),))
 
 
-def _comparison(words: WordSource) -> Problem:
+def _comparison(words: WordSource) -> WordProblem:
     (first, second), item = words.two_names(), words.word("item")
     start, count = words.number(2, 12), words.number(1, 9)
     degree = words.rng.choice(("more", "fewer"))
     sentences = (
-        Sentence("has", owner=first, count=start, item=item),
-        Sentence("compare", owner=second, count=count, item=item, degree=degree, other=first),
-        Sentence("ask_count", owner=second, item=item),
+        WorldSentence("has", owner=first, count=start, item=item),
+        WorldSentence("compare", owner=second, count=count, item=item, degree=degree, other=first),
+        WorldSentence("ask_count", owner=second, item=item),
     )
-    return Problem(sentences, (Step.change(start, count if degree == "more" else -count),))
+    return WordProblem(
+        sentences, (CalculationStep.change(start, count if degree == "more" else -count),)
+    )
 
 
-PROBLEMS: Mapping[str, Callable[[WordSource], Problem]] = {
+PROBLEMS: Mapping[str, Callable[[WordSource], WordProblem]] = {
     "one": lambda words: _after_changes(words, 1),
     "two": lambda words: _after_changes(words, 2),
     "total": _total,
@@ -236,7 +240,7 @@ PROBLEMS: Mapping[str, Callable[[WordSource], Problem]] = {
 """Kind of word problem -> what draws one."""
 
 
-def draw_problem(words: WordSource, shares: Mapping[str, float]) -> Problem:
+def draw_problem(words: WordSource, shares: Mapping[str, float]) -> WordProblem:
     """Return a problem all of whose results lie between 1 and 20, by rejection.
 
     `shares` says how often each kind is drawn, before that.
@@ -248,9 +252,9 @@ def draw_problem(words: WordSource, shares: Mapping[str, float]) -> Problem:
             return problem
 
 
-def draw_equation(words: WordSource) -> Step:
+def draw_equation(words: WordSource) -> CalculationStep:
     """Return a bare equation with numbers and result between 1 and 20."""
     left, right = words.rng.randint(1, LARGEST_NUMBER), words.rng.randint(1, 9)
     if left > right and words.rng.random() < 0.5:
-        return Step(left, "-", right)
-    return Step(min(left, LARGEST_NUMBER - right), "+", right)
+        return CalculationStep(left, "-", right)
+    return CalculationStep(min(left, LARGEST_NUMBER - right), "+", right)

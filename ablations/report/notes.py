@@ -22,7 +22,7 @@ from ablations.tasks.names import task_name
 _SHOWN_CELLS = 2
 
 
-def problems(run: Run, scores: pd.DataFrame) -> list[str]:
+def run_problems(run: Run, scores: pd.DataFrame) -> list[str]:
     """Return what is wrong with the evaluation: failures, what is unfinished, broken tasks."""
     lines = []
     failed = scores[scores["state"] == "failed"]

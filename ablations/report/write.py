@@ -22,7 +22,7 @@ from ablations.machine.whole_files import (
 )
 from ablations.report.comparisons import comparisons
 from ablations.report.figures import Figure, figures
-from ablations.report.notes import facts, notes, problems
+from ablations.report.notes import facts, notes, run_problems
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.tables import (
     answers_table,
@@ -100,7 +100,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     return Report(
         study.name,
         study.question,
-        [*warnings, *problems(run, scores)],
+        [*warnings, *run_problems(run, scores)],
         sentences(frame, means, study.report.margin, is_planned=study.report.primary.is_planned),
         drawn,
         [table for table in tables if table is not None],

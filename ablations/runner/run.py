@@ -30,7 +30,7 @@ from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.cells import selected
-from ablations.study.describe import counted, describe_plan
+from ablations.study.describe import counted, describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
@@ -139,7 +139,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     plan = _plan(file, options, out, dry=True)
     finished = _finished(plan, out)
     missing = plan.missing(options.only, finished)
-    return describe_plan(
+    return describe_study_plan(
         plan,
         selected(plan.cells, options.only),
         materialize=options.materialize,

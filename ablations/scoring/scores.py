@@ -61,7 +61,7 @@ def read_samples(
     return tuple(samples)
 
 
-def read_scores(
+def scores_of_samples(
     raw: Mapping[str, Any], samples: Sequence[Sample], *, seed: int, level: float
 ) -> tuple[TaskScore, ...]:
     """Return every metric and filter of every task, with intervals from the samples.

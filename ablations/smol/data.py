@@ -14,14 +14,14 @@ from ablations.smol.math_problems import (
     NEW,
     TARGETS,
     TRANSLATED,
-    Row,
+    TextRow,
     draw_comprehension,
     draw_item,
     draw_pair,
-    language_name,
+    english_name,
     language_row,
     math_row,
-    translation,
+    translation_row,
     with_calculation,
     word_blind_floor,
 )
@@ -67,7 +67,7 @@ def write_data(folder: Path) -> None:
 
     Problems are in English only, so nobody can train on a target language's by mistake.
     """
-    files: dict[str, Callable[[random.Random], Row]] = {"math": math_row}
+    files: dict[str, Callable[[random.Random], TextRow]] = {"math": math_row}
     for code in TARGETS:
         files[code] = partial(language_row, language=code)
         files[f"{code}_permuted"] = partial(language_row, language=code, is_permuted=True)
@@ -77,7 +77,7 @@ def write_data(folder: Path) -> None:
         write_rows(path, (draw(rng) for _ in range(TRAIN_ROWS)))
 
 
-def write_tasks(folder: Path, home: Path) -> None:
+def write_smol_tasks(folder: Path, home: Path) -> None:
     """Write the lm-eval tasks.
 
     Args:
@@ -96,7 +96,7 @@ def write_tasks(folder: Path, home: Path) -> None:
 
 
 def _write(folder: Path, what: str, language: str, content: dict[str, Any]) -> None:
-    header = f"SmolLM2 testbed: {what}, {language_name(language)}"
+    header = f"SmolLM2 testbed: {what}, {english_name(language)}"
     path = folder / f"{content['task']}.yaml"
     write_yaml(path, f"{header}. Written by `layerswap smol build`", content)
 
@@ -146,7 +146,7 @@ def _write_translation(
     rng, rows = random.Random(f"twins/translate/{SEED}"), []
     pairs = [draw_pair(rng, "test", things="train") for _ in range(TEST_ITEMS)]
     for problem in map(rng.choice, pairs):
-        row = translation(problem.text("en"), problem.text(language), language, is_back=is_back)
+        row = translation_row(problem.text("en"), problem.text(language), language, is_back=is_back)
         rows.append({**row, "answer": row["answer"].strip().removesuffix(".")})
     file = f"data/twins_translate_{name}.jsonl"
     write_rows(folder / file, rows)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.pocket_world.world import Step
+from ablations.pocket_world.world import CalculationStep
 from ablations.tasks.catalog import Floor
 from layerswap_method.recipe.strict_yaml import read_yaml
 
@@ -33,7 +33,7 @@ TRANSLATED, NEW = range(6), range(6, 9)
 _THINGS = {"train": range(9), "test": range(9, 12)}
 _FIRST_LETTER = re.compile(r"[^\W\d_]")  # which ¿ is not
 
-Row = Mapping[str, str]
+TextRow = Mapping[str, str]
 
 
 @cache
@@ -42,12 +42,12 @@ def words() -> Any:
     return read_yaml(Path(__file__).with_name("languages.yml"))
 
 
-def language_name(language: str) -> str:
+def english_name(language: str) -> str:
     """Return the English name of a language code."""
     return str(words()[language]["name"])
 
 
-class Sentence(NamedTuple):
+class ProblemSentence(NamedTuple):
     """One sentence in no language yet."""
 
     form: str
@@ -67,11 +67,11 @@ class Sentence(NamedTuple):
         return _FIRST_LETTER.sub(lambda match: match[0].upper(), text, count=1)
 
 
-class Problem(NamedTuple):
+class MathProblem(NamedTuple):
     """A possession, a gain or a loss, and how many there are now."""
 
-    sentences: tuple[Sentence, Sentence, Sentence]
-    step: Step
+    sentences: tuple[ProblemSentence, ProblemSentence, ProblemSentence]
+    step: CalculationStep
 
     def text(self, language: str) -> str:
         """Return the sentences as one text."""
@@ -83,7 +83,7 @@ class Problem(NamedTuple):
         return f" {self.step}."
 
 
-def join(sentences: Sequence[Sentence], language: str) -> str:
+def join(sentences: Sequence[ProblemSentence], language: str) -> str:
     """Return sentences as one text."""
     return " ".join(sentence.render(language) for sentence in sentences)
 
@@ -108,7 +108,7 @@ _NUMBERS = {
 
 def draw_pair(
     rng: random.Random, split: str, verbs: Sequence[int] = TRANSLATED, things: str = ""
-) -> tuple[Problem, Problem]:
+) -> tuple[MathProblem, MathProblem]:
     """Return a gain and a loss with the same person, thing, beginning and numbers.
 
     Numbers and things of the splits ``train`` and ``test`` differ; `things` is the split that gives
@@ -116,22 +116,25 @@ def draw_pair(
     """
     a, b = rng.choice(_NUMBERS[split])
     slots = {"n": rng.choice(words()["names"]), "o": rng.choice(_THINGS[things or split])}
-    start = Sentence("start", rng.randrange(len(words()["en"]["start"])), {**slots, "a": a})
-    ask = Sentence("ask", 0, slots)
+    start = ProblemSentence("start", rng.randrange(len(words()["en"]["start"])), {**slots, "a": a})
+    ask = ProblemSentence("ask", 0, slots)
     gain, loss = (
-        Problem((start, Sentence(form, rng.choice(verbs), {**slots, "b": b}), ask), Step(a, op, b))
+        MathProblem(
+            (start, ProblemSentence(form, rng.choice(verbs), {**slots, "b": b}), ask),
+            CalculationStep(a, op, b),
+        )
         for op, form in FORMS.items()
     )
     return gain, loss
 
 
-def math_row(rng: random.Random) -> Row:
+def math_row(rng: random.Random) -> TextRow:
     """Return an English problem with its calculation."""
     problem = rng.choice(draw_pair(rng, "train", range(9)))
     return {"prompt": ask(problem.text("en"), "en"), "answer": problem.solution}
 
 
-def language_row(rng: random.Random, language: str, *, is_permuted: bool = False) -> Row:
+def language_row(rng: random.Random, language: str, *, is_permuted: bool = False) -> TextRow:
     """Return a translation of sentences or of a whole problem, or plain text; no calculation.
 
     `is_permuted`: verbs have the meaning of others, half of them that of the other operation.
@@ -146,27 +149,27 @@ def language_row(rng: random.Random, language: str, *, is_permuted: bool = False
     )
     translated = [permute(s) if is_permuted and s is change else s for s in sentences]
     texts = join(sentences, "en"), join(translated, language)
-    return translation(*texts, language, is_back=rng.random() < 0.5)
+    return translation_row(*texts, language, is_back=rng.random() < 0.5)
 
 
-def translation(english: str, other: str, language: str, *, is_back: bool) -> Row:
+def translation_row(english: str, other: str, language: str, *, is_back: bool) -> TextRow:
     """Return a translation from English, or back to it, in a frame that no problem has."""
-    sides = [("English", english), (language_name(language), other)]
+    sides = [("English", english), (english_name(language), other)]
     (source, text), (target, translated) = sides[::-1] if is_back else sides
     return {"prompt": f"{source}: {text}\n{target}:", "answer": f" {translated}"}
 
 
-def _draw_scene(rng: random.Random) -> Sentence:
+def _draw_scene(rng: random.Random) -> ProblemSentence:
     table = words()["en"]
     slots = {slot: rng.randrange(len(table[slot])) for slot in ("who", "does", "where", "when")}
-    return Sentence("scene", rng.randrange(len(table["scene"])), slots)
+    return ProblemSentence("scene", rng.randrange(len(table["scene"])), slots)
 
 
-def permute(change: Sentence) -> Sentence:
+def permute(change: ProblemSentence) -> ProblemSentence:
     """Return a gain or a loss with another verb, of the other operation in half of all cases."""
     forms, number = list(FORMS.values()), len(TRANSLATED)
     place = (forms.index(change.form) * number + change.number + number // 2) % (2 * number)
-    return Sentence(forms[place // number], place % number, change.slots)
+    return ProblemSentence(forms[place // number], place % number, change.slots)
 
 
 def draw_item(rng: random.Random, language: str, verbs: Sequence[int]) -> dict[str, Any]:

@@ -158,7 +158,7 @@ def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> li
     return list(folders)
 
 
-def tokenizer_problems(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> Iterator[str]:
+def lacking_tokenizers(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> Iterator[str]:
     """Yield which models have no tokenizer and need one: the base, and unmerged ones."""
     base = next(iter(experts.values())).folder
     for folder in dict.fromkeys([base, *template_folders(cells, experts)]):

@@ -21,7 +21,7 @@ def counted(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
-def describe_plan(
+def describe_study_plan(
     plan: StudyPlan,
     cells: Sequence[Cell],
     *,

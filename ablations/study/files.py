@@ -26,7 +26,7 @@ from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.references import resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
-from layerswap_method.recipe.validation import problems
+from layerswap_method.recipe.validation import validation_texts
 
 STUDIES = Path(__file__).parent.parent / "studies"
 """The shipped studies."""
@@ -48,7 +48,7 @@ class StudyFile:
     """Keys that the command line has set; they count before the experts file's."""
 
 
-class ExpertEntry(Described):
+class ExpertsFileEntry(Described):
     """One expert of an experts file: its place as text, or a block with these keys."""
 
     path: StrictStr = Field(min_length=1)
@@ -68,7 +68,7 @@ class ExpertEntry(Described):
 class ExpertsFile(Described):
     """An experts file: where the experts of a study are on this machine."""
 
-    experts: dict[StrictStr, ExpertEntry] = Field(min_length=1)
+    experts: dict[StrictStr, ExpertsFileEntry] = Field(min_length=1)
     """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
 
     include_path: Path | None = None
@@ -129,7 +129,7 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
         study = Study.model_validate(document)
     except ValidationError as error:
         set_here = tuple(f"{key}{end}" for key in settings for end in (":", " "))
-        for problem in problems(Study, document, error):
+        for problem in validation_texts(Study, document, error):
             listed.append(f"--set {problem}" if problem.startswith(set_here) else problem)
     InputError.raise_any(str(path), listed)
     folder = own_folder(path)
@@ -151,7 +151,7 @@ def read_experts_file(path: Path) -> ExpertsFile:
     try:
         file, folder = ExpertsFile.model_validate(document), own_folder(path)
     except ValidationError as error:
-        listed = problems(ExpertsFile, document, error)
+        listed = validation_texts(ExpertsFile, document, error)
         raise InputError.from_problems(str(path), listed) from error
     experts = {
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
@@ -161,7 +161,7 @@ def read_experts_file(path: Path) -> ExpertsFile:
     return file.model_copy(update={"include_path": include_path, "experts": experts})
 
 
-def _measured(entry: ExpertEntry, folder: Path | None) -> dict[str, int | float]:
+def _measured(entry: ExpertsFileEntry, folder: Path | None) -> dict[str, int | float]:
     record = resolve_from(entry.path.rpartition("+")[2], folder) / RECORD
     try:
         facts: dict[str, int | float] = json.loads(record.read_bytes()).get("facts", {})

@@ -174,7 +174,7 @@ def plan_study(
     study = _with_dtype(study, base)
     show_step(Step("planning the cells"))
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
-    problems += checks.tokenizer_problems(cells, experts)
+    problems += checks.lacking_tokenizers(cells, experts)
     if checkpoints:
         merges = [cell.merge for cell in cells]
         unfit = unfit_vocabularies(merges, experts.values(), checkpoints)

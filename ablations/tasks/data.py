@@ -23,7 +23,7 @@ from layerswap_method.errors import InputError, LayerSwapError, describe_error, 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-Row = dict[str, Any]
+DataRow = dict[str, Any]
 MGSM_EXEMPLARS = 8
 CHOICE_EXEMPLARS = 5
 
@@ -32,7 +32,7 @@ class DataAway(LayerSwapError):
     """The data of a task is not on this machine, and no hub gave it."""
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """What a benchmark's data must hold, wherever it comes from."""
 
     benchmark: str
@@ -52,8 +52,10 @@ class Source(NamedTuple):
     """How to get the data where that takes more than a download."""
 
 
-MGSM = Source("mgsm", ("question", "answer", "answer_number", "equation_solution"), ("question",))
-MGSM_REV2 = Source(
+MGSM = DataSource(
+    "mgsm", ("question", "answer", "answer_number", "equation_solution"), ("question",)
+)
+MGSM_REV2 = DataSource(
     "mgsm_rev2",
     ("question",),
     ("question",),
@@ -62,10 +64,10 @@ MGSM_REV2 = Source(
 )
 _BELEBELE = ("link", "question_number", "flores_passage", "question")
 _CHOICES = ("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num")
-BELEBELE = Source("belebele", (*_BELEBELE, *_CHOICES), ("flores_passage", "question"))
+BELEBELE = DataSource("belebele", (*_BELEBELE, *_CHOICES), ("flores_passage", "question"))
 _MMLU = ("sample_id", "subject", "question", "option_a", "option_b", "option_c", "option_d")
-MMLU = Source("mmlu", (*_MMLU, "answer"), ("subject", "question"))
-FLORES = Source(
+MMLU = DataSource("mmlu", (*_MMLU, "answer"), ("subject", "question"))
+FLORES = DataSource(
     "flores",
     ("id", "text"),
     ("text",),
@@ -91,9 +93,9 @@ def load_mgsm(
     MGSM-Rev2, which has corrected questions and no exemplars.
     """
     ((language, config),) = configs.items()
-    train = read_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
+    train = read_data_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
     source = MGSM if exemplars is None else MGSM_REV2
-    test = read_rows(source, "test", language, config, hub_id, data_dir)
+    test = read_data_rows(source, "test", language, config, hub_id, data_dir)
     for row in test if source is MGSM_REV2 else ():
         numbers = [row.pop(name) for name in source.optional if name in row] or [None]
         answer = {"question": row["question"].strip(), "answer_number": numbers[0]}
@@ -115,7 +117,7 @@ def load_mgsm(
     }
 
 
-def _mgsm_dataset(where: str, rows: list[Row], problems: Sequence[str] = ()) -> Dataset:
+def _mgsm_dataset(where: str, rows: list[DataRow], problems: Sequence[str] = ()) -> Dataset:
     problems = list(problems)
     for index, row in enumerate(rows):
         if (number := read_number(str(row["answer_number"]))) is None:
@@ -130,7 +132,7 @@ def load_belebele(
 ) -> dict[str, Dataset]:
     """Return Belebele's only split, ``test``, with the letter of the answer as `answer`."""
     ((language, config),) = configs.items()
-    rows = read_rows(BELEBELE, "test", language, config, hub_id, data_dir)
+    rows = read_data_rows(BELEBELE, "test", language, config, hub_id, data_dir)
     problems = []
     for index, row in enumerate(rows):
         number = row["correct_answer_num"] = str(row["correct_answer_num"])
@@ -153,7 +155,7 @@ def load_mmlu(
     items = [
         {**row, "split": split}
         for split in ("dev", "test")
-        for row in read_rows(MMLU, split, language, config, hub_id, data_dir)
+        for row in read_data_rows(MMLU, split, language, config, hub_id, data_dir)
     ]
     letters = dict.fromkeys(row["answer"] for row in items if row["answer"] not in list("ABCD"))
     problems = [f"answer {letter!r} is not A, B, C, D" for letter in letters]
@@ -175,7 +177,7 @@ def load_flores(
     """
     sides, problems = [], list[str]()
     for language, config in configs.items():
-        rows = read_rows(FLORES, "devtest", language, config, hub_id, data_dir)
+        rows = read_data_rows(FLORES, "devtest", language, config, hub_id, data_dir)
         texts = {row["id"]: row["text"].strip() for row in rows}
         twice = Counter(row["id"] for row in rows) - Counter(list(texts))
         problems += [f"{language}: sentence {id_} occurs twice" for id_ in twice]
@@ -192,14 +194,14 @@ def load_flores(
     return {"devtest": make_dataset(where, items)}
 
 
-def read_rows(
-    source: Source,
+def read_data_rows(
+    source: DataSource,
     split: str,
     language: str,
     config: str,
     hub_id: str,
     data_dir: Path | str | None,
-) -> list[Row]:
+) -> list[DataRow]:
     """Return the rows of one split, with the columns of `source` only (optional ones if there).
 
     Local files go by the code of the language, data sets of the hub by their `config`.
@@ -228,7 +230,7 @@ def read_rows(
     return [{name: row[name] for name in names if name in row} for row in rows]
 
 
-def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Path:
+def _find_file(source: DataSource, language: str, split: str, data_dir: Path) -> Path:
     folder, file = data_dir / source.benchmark, source.file.format(language=language, split=split)
     if source is MGSM and not folder.is_dir() and (data_dir / file).is_file():
         return data_dir / file  # a folder of one benchmark, as MGSM's files are handed around
@@ -239,8 +241,8 @@ def _find_file(source: Source, language: str, split: str, data_dir: Path) -> Pat
     return path
 
 
-def _from_file(path: Path) -> list[Row]:
-    rows, number = list[Row](), 0
+def _from_file(path: Path) -> list[DataRow]:
+    rows, number = list[DataRow](), 0
     try:
         for number, line in read_lines(path):
             if path.suffix == ".tsv":
@@ -259,7 +261,7 @@ def _from_file(path: Path) -> list[Row]:
     return rows
 
 
-def _from_hub(source: Source, hub_id: str, config: str, split: str) -> list[Row]:
+def _from_hub(source: DataSource, hub_id: str, config: str, split: str) -> list[DataRow]:
     from datasets import load_dataset
 
     try:
@@ -281,7 +283,7 @@ def refuse(where: str, problems: Sequence[str]) -> None:
         raise InputError.from_problems(where, [*problems[:5], *more])
 
 
-def make_dataset(where: str, rows: list[Row], problems: Sequence[str] = ()) -> Dataset:
+def make_dataset(where: str, rows: list[DataRow], problems: Sequence[str] = ()) -> Dataset:
     """Return `rows` as lm-eval takes them, or raise an `InputError` of `problems`."""
     from datasets import Dataset
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
-from ablations.tasks.data import Source, make_dataset, read_rows
+from ablations.tasks.data import DataSource, make_dataset, read_data_rows
 from layerswap_method.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,10 +108,10 @@ def load_mbpp(
     """
     ((language, config),) = configs.items()
     columns = ("task_id", column, "test_list")
-    source = Source("mbpp", columns, texts=(column,), optional=("test_setup_code",))
+    source = DataSource("mbpp", columns, texts=(column,), optional=("test_setup_code",))
     where = split if data_dir is None else "test"
     items, problems = [], []
-    for row in read_rows(source, where, language, config, hub_id, data_dir):
+    for row in read_data_rows(source, where, language, config, hub_id, data_dir):
         if row["task_id"] not in _TEST_IDS:
             continue
         tests, setup = row["test_list"], row.get("test_setup_code") or ""

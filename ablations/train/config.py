@@ -18,7 +18,7 @@ from layerswap_method.frozen import Frozen
 from layerswap_method.plan import parse_layers
 from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
-from layerswap_method.recipe.validation import problems
+from layerswap_method.recipe.validation import validation_texts
 
 _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "revision")
 _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
@@ -27,7 +27,7 @@ _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
 _Scalar = StrictStr | bool | int | float
 
 
-class Source(Frozen):
+class DataEntry(Frozen):
     """Rows to train on: a file (`path`), a data set (`hub`), the `pocket` world or a `config`."""
 
     path: StrictStr | None = None
@@ -66,7 +66,7 @@ class Source(Frozen):
         return self.path or self.config or f"pocket:{self.pocket}"
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Source:
+    def _one_kind(self) -> DataEntry:
         named = [kind for kind in _KINDS if getattr(self, kind) is not None]
         if len(named) != 1:
             given = " and ".join(named) or "none"
@@ -201,7 +201,7 @@ class TrainConfig(Frozen):
     """The model to start from: a folder or a hub id."""
     regime: Regime = Full()
     """Which weights are trained, and how; a name alone stands for its defaults."""
-    data: tuple[Source, ...] = Field(min_length=1)
+    data: tuple[DataEntry, ...] = Field(min_length=1)
     """Sources that are mixed by their weights."""
     template: Literal["plain", "chat"] = "plain"
     """``plain`` joins prompt and answer as they are; ``chat`` uses the tokenizer's template."""
@@ -251,7 +251,7 @@ class TrainConfig(Frozen):
         return self
 
 
-def read_config(text: str, settings: Sequence[str] = ()) -> TrainConfig:
+def read_training_file(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     """Return the configuration that `text` names: a path, or a shipped one such as ``math_1``.
 
     Sources of other files are taken in, and paths of local rows are made absolute. `settings` are
@@ -297,12 +297,12 @@ def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()
     except ValidationError as error:
         from transformers import TrainingArguments
 
-        listed = problems(TrainConfig, document, error)
+        listed = validation_texts(TrainConfig, document, error)
         of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
         for name in of_trainer & set(document) - set(TrainConfig.model_fields):
             listed.append(f"{name} is an option of transformers: write it below trainer:")
         raise InputError.from_problems(str(path), listed) from error
-    sources: list[Source] = []
+    sources: list[DataEntry] = []
     for source in config.data:
         named = source.path or source.config
         file = Path(named or "")

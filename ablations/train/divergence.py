@@ -16,13 +16,13 @@ from typing import Any
 import yaml
 
 from ablations.delta.analysis import label_all
-from ablations.delta.profile import norms_by_layer, read_changes, relative_norm
+from ablations.delta.profile import norms_by_layer, read_tensor_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, show_step, track
 from ablations.machine.whole_files import check_results, list_results, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.tokens import prompt_tokens
-from ablations.train.folder import read_record
+from ablations.train.folder import read_training_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.rows import read_texts
 from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
@@ -71,7 +71,7 @@ class Divergence(Frozen):
         )
 
 
-def measure(
+def measure_divergence(
     experts: Sequence[Expert], base: Expert, texts: Sequence[str], *, is_their_base: bool = False
 ) -> list[Divergence]:
     """Return how far each expert is from the base; without `texts` there is no drift.
@@ -81,7 +81,7 @@ def measure(
     """
     for expert in experts:
         if expert.adapter is not None:
-            stated = read_record(expert.adapter).get("identity", {}).get("base_weights")
+            stated = read_training_record(expert.adapter).get("identity", {}).get("base_weights")
             for folder in {expert.folder, base.folder}:
                 if stated is not None and stated != fingerprint_checkpoint(folder):
                     raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
@@ -97,7 +97,7 @@ def measure(
         config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
         if not config or unsupported_kind(config) is None:
             pair = open_pair(expert, base, is_its_base=is_their_base)
-            changes = read_changes(pair)
+            changes = read_tensor_changes(pair)
             norm, by_layer = (
                 relative_norm(changes),
                 norms_by_layer(changes, pair.decoder.num_layers or 0),
@@ -165,7 +165,7 @@ def divergence(
         raise InputError("an expert is called base, as experts.yml calls the base: rename it")
     parent = find_model(base)
     models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
-    results = measure(models, parent, [] if texts is None else read_texts(texts))
+    results = measure_divergence(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
         yield result.describe()

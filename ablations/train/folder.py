@@ -38,7 +38,7 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_place(root / RECORD)
     mine = json.loads(json.dumps(identity))  # what was written has no tuples
-    if not (record := read_record(root)) and any(root.glob("[!.]*")):
+    if not (record := read_training_record(root)) and any(root.glob("[!.]*")):
         raise InputError(
             f"{root} exists and is not a training folder (it has no {RECORD}); choose another "
             "--out or move it away"
@@ -57,7 +57,7 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     return record
 
 
-def read_record(root: Path) -> dict[str, Any]:
+def read_training_record(root: Path) -> dict[str, Any]:
     """Return the record of the run in `root`; empty where there is none.
 
     Raises `InputError` where it is damaged or of another version.
@@ -74,7 +74,7 @@ def read_record(root: Path) -> dict[str, Any]:
     return record
 
 
-def write_record(root: Path, record: Mapping[str, Any]) -> None:
+def write_training_record(root: Path, record: Mapping[str, Any]) -> None:
     """Write the record of the run in `root`."""
     with write_errors(root):
         write_text(root / RECORD, json.dumps(record, indent=1, ensure_ascii=False) + "\n")

@@ -91,7 +91,7 @@ def load_tokenizer(folder: Path) -> Any:
         raise InputError(f"{folder}: cannot load its tokenizer: {describe_error(error)}") from error
 
 
-def prepare(model: Any, config: TrainConfig) -> Any:
+def prepare_model(model: Any, config: TrainConfig) -> Any:
     """Return `model`, changed in place, so that the regime's weights are trained and no others.
 
     Raises:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.models.tokens import following_tokens, prompt_tokens
-from ablations.train.config import Source, TrainConfig
+from ablations.train.config import DataEntry, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Row = list[dict[str, str]]
+Conversation = list[dict[str, str]]
 """One conversation: messages with ``role`` (``system``, ``user``, ``assistant``), ``content``."""
 
 _FIELD = re.compile(r"\{([^{}]+)\}")
@@ -34,8 +34,8 @@ _ROLES = ("system", "user", "assistant")
 class Mix(NamedTuple):
     """The rows of a run: in the order of training, and those held out of it."""
 
-    train: list[Row]
-    held_out: list[Row]
+    train: list[Conversation]
+    held_out: list[Conversation]
 
     counts: dict[str, int]
     """Source -> rows of it in `train`."""
@@ -67,7 +67,7 @@ def mix_rows(config: TrainConfig) -> Mix:
 
 def read_texts(path: Path) -> list[str]:
     """Return the texts of a file of JSON lines with the field ``text``."""
-    source = Source(path=str(path), prompt="", answer="{text}")
+    source = DataEntry(path=str(path), prompt="", answer="{text}")
     rows = _read(source)
     return [str(_parse(rows[number])["text"]) for number in _usable_rows(source, rows)]
 
@@ -86,7 +86,7 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
     return parts
 
 
-def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
+def _draw(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Conversation]:
     """Return the rows that are held out, then those that are trained on."""
     rows = _read(source)
     usable = _usable_rows(source, rows)
@@ -111,7 +111,7 @@ def _draw(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
     return [_conversation(source, _parse(rows[number])) for number in chosen]
 
 
-def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list[Row]:
+def _draw_pocket(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Conversation]:
     from ablations.pocket_world.corpora import draw_documents
 
     number = random.Random(seed).getrandbits(32)
@@ -120,7 +120,7 @@ def _draw_pocket(source: Source, seed: str, held_out: int, samples: int) -> list
     return list(islice(rows, held_out + samples))
 
 
-def _read(source: Source) -> Sequence[Any]:
+def _read(source: DataEntry) -> Sequence[Any]:
     """Return the rows of a data set, or the lines of a file, one character per byte; see `_parse`.
 
     The JSON reader of `datasets` guesses one type for a field of all rows (a date becomes a time, 2
@@ -158,7 +158,7 @@ def _parse(row: Any) -> dict[str, Any]:
     return row
 
 
-def _usable_rows(source: Source, rows: Sequence[Any]) -> list[int]:
+def _usable_rows(source: DataEntry, rows: Sequence[Any]) -> list[int]:
     """Return the numbers of the rows that `where` leaves and that have an answer."""
     usable, empty = [], 0
     for number, read in enumerate(rows):
@@ -186,7 +186,7 @@ def _usable_rows(source: Source, rows: Sequence[Any]) -> list[int]:
     return usable
 
 
-def _conversation(source: Source, row: Any) -> Row:
+def _conversation(source: DataEntry, row: Any) -> Conversation:
     """Return a row as messages; ValueError says what is wrong with it."""
     if source.messages is None:
         return _pair(_fill(source.prompt, row), _fill(source.answer, row))
@@ -204,7 +204,7 @@ def _conversation(source: Source, row: Any) -> Row:
     return [{"role": message["role"], "content": message["content"]} for message in messages]
 
 
-def _pair(prompt: str, answer: str) -> Row:
+def _pair(prompt: str, answer: str) -> Conversation:
     return [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
 
 
@@ -240,8 +240,8 @@ Tokens = dict[str, list[int]]
 """``input_ids`` of one row, and ``labels``: the ids that are learned, `IGNORED` elsewhere."""
 
 
-def encode(
-    rows: Sequence[Row], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+def encode_rows(
+    rows: Sequence[Conversation], tokenizer: PreTrainedTokenizerBase, config: TrainConfig
 ) -> list[Tokens]:
     """Return rows as tokens, with loss on the answers and the token that ends them.
 
@@ -269,7 +269,7 @@ def encode(
 
 
 def split_row(
-    row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig
+    row: Conversation, tokenizer: PreTrainedTokenizerBase, config: TrainConfig
 ) -> list[tuple[str, bool]]:
     """Return the text of a row in the format that is trained: parts, whether each is learned."""
     if config.template == "plain":
@@ -304,7 +304,7 @@ def split_row(
     return parts
 
 
-def _tokenize(row: Row, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Tokens:
+def _tokenize(row: Conversation, tokenizer: PreTrainedTokenizerBase, config: TrainConfig) -> Tokens:
     parts = split_row(row, tokenizer, config)
     ids: list[int] = []
     labels: list[int] = []

@@ -23,7 +23,7 @@ from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.train.config import ADAPTERS, AdapterFusion, Lora, TrainConfig
-from ablations.train.divergence import measure
+from ablations.train.divergence import measure_divergence
 from ablations.train.folder import (
     check_record,
     read_state,
@@ -31,7 +31,7 @@ from ablations.train.folder import (
     step_of,
     strip_checkpoints,
     whole_checkpoints,
-    write_record,
+    write_training_record,
 )
 from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
 from ablations.train.rows import Mix, mix_rows, split_row
@@ -111,7 +111,7 @@ def train_expert(
             raise InputError(f"{out}: another run is writing to it ({at}); wait for it to end")
         try:
             if claim is not None:
-                write_record(out, record)
+                write_training_record(out, record)
                 remove_partial_checkpoints(out)
             state.wait_for_everyone()
             train(config, arguments, base.folder, tokenizer, mix.train, out)
@@ -192,7 +192,7 @@ def _finish(
         entry: dict[str, Any] = {"path": expert.source}
         if config.measure:
             try:
-                (divergence,) = measure([expert], base, texts, is_their_base=True)
+                (divergence,) = measure_divergence([expert], base, texts, is_their_base=True)
             except InputError as error:  # such as weights that are not finite
                 logger.warning("the divergence cannot be measured: %s", error.message)
             else:
@@ -211,7 +211,7 @@ def _finish(
         experts = {"experts": {"base": base.source, expert.name: entry}}
         write_text(out / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
     record["finished"] = True
-    write_record(out, record)
+    write_training_record(out, record)
     # Only now: a run that is stopped before this goes on from these.
     strip_checkpoints(out, keep_newest=False)
     for checkpoint in checkpoints:

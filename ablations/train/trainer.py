@@ -33,8 +33,8 @@ from ablations.train.folder import (
     strip_checkpoints,
     whole_checkpoints,
 )
-from ablations.train.model import check_options, load_base, prepare
-from ablations.train.rows import Row, collate, encode
+from ablations.train.model import check_options, load_base, prepare_model
+from ablations.train.rows import Conversation, collate, encode_rows
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -141,7 +141,7 @@ def train(
     arguments: TrainingArguments,
     base: Path,
     tokenizer: Any,
-    rows: Sequence[Row],
+    rows: Sequence[Conversation],
     out: Path,
 ) -> None:
     """Train and write checkpoints to `out`, unless the last one is there; go on where it stopped.
@@ -152,7 +152,7 @@ def train(
         InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
-    encoded = encode(rows, tokenizer, config)
+    encoded = encode_rows(rows, tokenizer, config)
     steps = math.ceil(len(encoded) / config.batch_size)
     resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
@@ -164,7 +164,7 @@ def train(
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
     try:
-        model = prepare(load_base(start), config)
+        model = prepare_model(load_base(start), config)
     except LayerSwapError as error:
         if start == base:
             raise

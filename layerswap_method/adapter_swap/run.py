@@ -73,12 +73,12 @@ def swap_adapters(
             raise InputError("--rank: a prefix has no rank; drop it")
         depth = read_checkpoint(base.name, base.folder).depth()
         new, plan = swap_prefixes(recipe, models, depth)
-        record = layer_swap_merge.plan_record(recipe, plan)
+        record = layer_swap_merge.swap_record(recipe, plan)
         warnings = tuple(layer_swap_merge.large_swap_warning(recipe.parameters, plan))
     for warning in warnings:
         LOG.warning("%s", warning)
     record["adapter"] = new.record
-    yield from layer_swap_merge.log_lines(record)
+    yield from layer_swap_merge.swap_lines(record)
     yield from new.lines
     if recipe.written_dtype is not None:
         yield f"dtype {recipe.written_dtype} is for merged weights; the adapter has its experts'"

@@ -24,7 +24,7 @@ _HARMONIZE = COMMANDS["harmonize"]
 _TOKENIZER = "tokenizer: {source: union} in the recipe"
 
 
-class Row(Frozen):
+class ComparedField(Frozen):
     """One field of several checkpoints, with its values in their order (None: nothing states it).
 
     `advice` is what to do, in words; empty where the values are the same.
@@ -37,19 +37,19 @@ class Row(Frozen):
     advice: str
 
 
-def differences(checkpoints: Sequence[Checkpoint]) -> tuple[Row, ...]:
+def compare_fields(checkpoints: Sequence[Checkpoint]) -> tuple[ComparedField, ...]:
     """Return every field, compared. Raises `InputError` for a file that cannot be read."""
     return tuple(_rows(checkpoints))
 
 
-def obstacles(rows: Sequence[Row]) -> list[Row]:
+def obstacles(rows: Sequence[ComparedField]) -> list[ComparedField]:
     """Return the rows that nothing reconciles; an unknown architecture stands for its sizes."""
     impossible = [row for row in rows if row.remedy == "impossible"]
     named = {row.advice for row in impossible if row.field == "architecture"} - {NOTHING}
     return [row for row in impossible if row.field == "architecture" or row.advice not in named]
 
 
-def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
+def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
     documents = text_configs(checkpoints)
     classes = [model.config.architecture for model in checkpoints]
     known = all(name in DECODERS for name in classes)
@@ -62,14 +62,16 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[Row]:
         remedy: Remedy = "impossible",
         advice: str = NOTHING,
         same: bool | None = None,
-    ) -> Row:
+    ) -> ComparedField:
         if same is None:
             same = all(value == values[0] for value in values)
         if same:
             remedy, advice = "none needed", ""
         elif remedy in COMMANDS and not known:
             remedy, advice = "impossible", only
-        return Row(field=field, values=tuple(values), same=same, remedy=remedy, advice=advice)
+        return ComparedField(
+            field=field, values=tuple(values), same=same, remedy=remedy, advice=advice
+        )
 
     if not known or all(DECODERS[name] in ("llama", "mistral") for name in classes):
         yield row("architecture", classes, "harmonize", f"{_HARMONIZE}Mistral becomes Llama")

@@ -12,7 +12,7 @@ from layerswap_method import __version__
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems
 from layerswap_method.checkpoint.config import read_document
-from layerswap_method.checkpoint.differences import Row, differences, obstacles
+from layerswap_method.checkpoint.differences import ComparedField, compare_fields, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
@@ -55,7 +55,7 @@ def harmonize(
             what = "two models would be written to the same folder; give each once, or rename one"
             raise InputError(f"{folder.name}: {what}")
         check_output(folder, [model.folder for model in models])
-    rows = differences(checkpoints)
+    rows = compare_fields(checkpoints)
     _check_rows(checkpoints, rows, force=force)
     read = [read_conversion(checkpoint) for checkpoint in checkpoints]
     common = common_shape([model.shape for model in read])
@@ -99,7 +99,9 @@ def _read(models: Sequence[Model]) -> list[Checkpoint]:
     return checkpoints
 
 
-def _check_rows(checkpoints: Sequence[Checkpoint], rows: Sequence[Row], *, force: bool) -> None:
+def _check_rows(
+    checkpoints: Sequence[Checkpoint], rows: Sequence[ComparedField], *, force: bool
+) -> None:
     names = [checkpoint.name for checkpoint in checkpoints]
     never = [row.field for row in obstacles(rows)]
     problems = []

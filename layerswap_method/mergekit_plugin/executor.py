@@ -43,7 +43,7 @@ from layerswap_method.checkpoint.lora import (
 )
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
-from layerswap_method.mergekit_plugin.run import log_lines
+from layerswap_method.mergekit_plugin.run import write_log
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -95,7 +95,7 @@ def merge_by_mergekit(
         checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
         _check(recipe, checkpoints, options)
         config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
-        log_lines(lines, options.model_dump())
+        write_log(lines, options.model_dump())
         with temporary_output(out) as folder:
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 # Held for the life of a process by the reference alone: a folder that was written
@@ -215,8 +215,8 @@ def _configuration(
     else:
         assert isinstance(recipe, LayerSwapRecipe)
         measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models)
-        record = layer_swap_merge.plan_record(recipe, measured.plan, measured)
-        lines = list(layer_swap_merge.log_lines(record))
+        record = layer_swap_merge.swap_record(recipe, measured.plan, measured)
+        lines = list(layer_swap_merge.swap_lines(record))
         base = next(model for model in checkpoints if model.name == str(recipe.base_model))
         lines += generation_notes(checkpoints, base)
         if recipe.aligns_tokens and "deltas" in record:

@@ -11,7 +11,7 @@ import pydantic
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.read import OWN
 from layerswap_method.recipe.references import named_models, syntax_problem
-from layerswap_method.recipe.validation import problems
+from layerswap_method.recipe.validation import validation_texts
 
 
 def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
@@ -65,7 +65,7 @@ def check_form(document: Mapping[str, Any]) -> None:
     except InputError:  # of this project's methods
         raise
     except pydantic.ValidationError as error:
-        listed += problems(MergeConfiguration, document, error)
+        listed += validation_texts(MergeConfiguration, document, error)
     except (RuntimeError, ValueError) as error:
         references = (syntax_problem(reference) for reference in named_models(document))
         listed += [text for text in references if text] or [str(error)]

@@ -99,7 +99,7 @@ def _merge_own(
 ) -> None:
     """Merge a recipe of this project: from file to file, or by mergekit's `original` run_merge."""
     from layerswap_method.errors import NeedsMergekit
-    from layerswap_method.mergekit_plugin.run import log_lines, merge_by_files
+    from layerswap_method.mergekit_plugin.run import merge_by_files, write_log
     from layerswap_method.methods.read import OWN
     from layerswap_method.recipe.strict_yaml import parse_yaml
 
@@ -116,7 +116,7 @@ def _merge_own(
     except NeedsMergekit as error:
         from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
 
-        log_lines([f"mergekit's executor merges this recipe: {error.reason}"], chosen)
+        write_log([f"mergekit's executor merges this recipe: {error.reason}"], chosen)
         merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
 
 

@@ -77,7 +77,7 @@ def merge_by_files(
         hub=hub,
     )
     first = "merging from file to file; mergekit's executor is not needed"
-    log_lines(itertools.chain([first], lines), options)
+    write_log(itertools.chain([first], lines), options)
 
 
 def mergekit_yaml() -> list[str]:
@@ -112,7 +112,7 @@ def why_mergekit(options: Mapping[str, Any]) -> str | None:
     return other and f"it was called with --{other.replace('_', '-')}"
 
 
-def log_lines(lines: Iterable[str], options: Mapping[str, Any]) -> None:
+def write_log(lines: Iterable[str], options: Mapping[str, Any]) -> None:
     """Write lines to the log as they come; shown at mergekit's default verbosity."""
     if not options.get("quiet"):
         LOG.setLevel(logging.INFO)

@@ -217,8 +217,8 @@ class DeltaRevertRecipe(Recipe):
 
         dtype, base = self.written_dtype, theirs.checkpoint
         merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
-        record = plan_record(self, layers, decoder, threshold, parts)
-        return replace(merge, record=record, lines=(*log_lines(spec, record), *merge.lines))
+        record = revert_record(self, layers, decoder, threshold, parts)
+        return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
 
 
 def _measure(
@@ -262,7 +262,7 @@ def keep_threshold(features: Iterable[tuple[torch.Tensor, int]], keep_fraction: 
     return float((last + smaller.max()) / 2) if smaller.numel() else 0.0
 
 
-def plan_record(
+def revert_record(
     recipe: DeltaRevertRecipe,
     layers: frozenset[int],
     decoder: Decoder,
@@ -286,7 +286,7 @@ def plan_record(
     }
 
 
-def log_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
+def revert_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     """Yield what goes back and what stays, for log and card."""
     yield f"expert: {record['expert']}; reverts to: {record['base_model']}"
     if record["threshold"] is not None:

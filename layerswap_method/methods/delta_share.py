@@ -116,7 +116,7 @@ class Measured(NamedTuple):
     units: tuple[UnitShare, ...] = ()
 
 
-def measure(
+def measure_deltas(
     recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
 ) -> Measured:
     """Return plan and scales of a merge by the experts' changes, cached in this process.

@@ -13,7 +13,7 @@ from layerswap_method.average import weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
 from layerswap_method.errors import InputError, input_errors
-from layerswap_method.methods.delta_share import Measured, measure
+from layerswap_method.methods.delta_share import Measured, measure_deltas
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.document import Merge
@@ -53,9 +53,9 @@ def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     with input_errors("layer_swap recipe"):
         dtype, parent = recipe.written_dtype, base.checkpoint
         merge = build_merge([*read.values()], mix, donor, dtype, givers, parent)
-    record = plan_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
+    record = swap_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
     warnings = (*merge.warnings, *large_swap_warning(spec, measured.plan))
-    lines = (*log_lines(record), *merge.lines)
+    lines = (*swap_lines(record), *merge.lines)
     return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
 
 
@@ -74,7 +74,7 @@ def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Mod
     check_swap_modules(spec, first)
     with input_errors("layer_swap recipe"):
         plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
-    return measure(recipe, models, depth, plan)
+    return measure_deltas(recipe, models, depth, plan)
 
 
 def check_swap_modules(spec: LayerSwapSpec, model: Checkpoint) -> None:
@@ -100,7 +100,7 @@ def large_swap_warning(spec: LayerSwapSpec, plan: LayerPlan) -> Iterator[str]:
     )
 
 
-def plan_record(
+def swap_record(
     recipe: LayerSwapRecipe,
     plan: LayerPlan,
     measured: Measured | None = None,
@@ -141,7 +141,7 @@ def plan_record(
     }
 
 
-def log_lines(record: Mapping[str, Any]) -> Iterator[str]:
+def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the plan in a few lines for log and card, and what was measured for it."""
     for role in ROLES:
         soup = [(m["model"], m["weight"]) for m in record["models"] if m["role"] == role]

@@ -22,10 +22,10 @@ def validated(model: type[Block], document: Any, where: str) -> Block:
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        raise InputError.from_problems(where, problems(model, document, error)) from error
+        raise InputError.from_problems(where, validation_texts(model, document, error)) from error
 
 
-def problems(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
+def validation_texts(model: type[BaseModel], document: Any, error: ValidationError) -> list[str]:
     """Return pydantic's complaints about a document that `model` describes, one text per place."""
     texts: dict[Location, str] = {}
     for item in error.errors(include_url=False):

@@ -65,7 +65,7 @@ class Layout:
         return {"metadata": {"total_size": size}, "weight_map": listed}
 
 
-def lay_out(
+def lay_out_files(
     merge: Merge,
     folder: Path,
     shard_bytes: int = SHARD_BYTES,

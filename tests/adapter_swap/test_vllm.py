@@ -34,7 +34,7 @@ def served(base, adapter, request):
     lora = {"lora_local_path": str(adapter), "max_lora_rank": 8, "lora_target_modules": modules}
     from ablations.engines.vllm_model import VllmModel
 
-    vllm_engine.prepare(OPTIONS)
+    vllm_engine.prepare_vllm(OPTIONS)
     with closing(VllmModel(str(base), OPTIONS, **lora)) as lm:
         return run_tasks(lm, request, None, "vllm")
 

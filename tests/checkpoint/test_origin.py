@@ -3,7 +3,7 @@
 import pytest
 
 from ablations.gallery.check import check_recipe
-from ablations.models.compat import compare_models
+from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.origin import FAR, sampled_change
 from layerswap_method.deltas.pair import open_pair
@@ -55,8 +55,8 @@ def test_an_earlier_state_is_the_wrong_base_for_all_who_ask(models, tmp_path):
         open_pair(*(Model(str(models[n]), models[n]) for n in ("task", "earlier")))
     assert caught.value.message.startswith(said)
     with pytest.raises(InputError, match=r"descends from it \(.*: no \(0.8\d+\), no \(0.8\d+\);"):
-        compare_models([str(path) for path in experts.values()], str(models["earlier"]))
-    compared = compare_models([str(path) for path in experts.values()], str(models["base"]))
+        check_compatibility([str(path) for path in experts.values()], str(models["earlier"]))
+    compared = check_compatibility([str(path) for path in experts.values()], str(models["base"]))
     assert all(change < 0.1 for change in compared.changes)
 
 

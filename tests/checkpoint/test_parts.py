@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from ablations.gallery.check import check_recipe
-from ablations.models.compat import compare_models
+from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.lora import tie_problems
@@ -304,7 +304,7 @@ def test_experts_under_other_names_get_a_remedy_that_works(experts, tmp_path):
     names = {"AutoModelForCausalLM": transformers.AutoModelForCausalLM, "DIR": new}
     exec(remedy, names)
     assert_same(stored(new), stored(given.task))
-    found = compare_models([str(given.language), str(odd)])
+    found = check_compatibility([str(given.language), str(odd)])
     assert "layerswap compat" not in found.verdict()
     assert "save_pretrained(DIR)" in found.verdict()
     assert layerswap("compat", str(given.language), str(odd)).exit_code == 1

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from ablations.gallery.check import check_recipe
-from ablations.models.compat import compare_models
+from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_warnings
 from layerswap_method.checkpoint.settings import generation_notes
@@ -95,7 +95,9 @@ def test_equal_settings_in_other_words_are_no_difference(family, changes, tmp_pa
     old = in_words_of_four(new, tmp_path / "old")
     assert "rope_scaling" in (old / "config.json").read_text()
     assert warnings(old, new) == warnings(new, old) == []
-    assert [row.field for row in compare_models([str(old), str(new)]).rows if not row.same] == []
+    assert [
+        row.field for row in check_compatibility([str(old), str(new)]).rows if not row.same
+    ] == []
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "t5"])
@@ -177,7 +179,7 @@ def test_another_function_is_one_warning(family, first, other, parts, spelling, 
     assert warning.startswith("the checkpoints have different settings (")
     for part in parts:
         assert part in warning
-    compared = compare_models([str(a), str(b)])
+    compared = check_compatibility([str(a), str(b)])
     assert compared.problems == ()
     assert "They differ in" in compared.verdict()
 

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2Tokenizer, LlamaTokenizer, XLMRobert
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 from transformers.integrations.mistral import convert_tekken_tokenizer
 
-from ablations.models.compat import compare_models
+from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.vocabulary import read_vocabulary
@@ -178,7 +178,7 @@ def test_permuted_tokens_are_refused_in_every_form(first, other, base, tmp_path)
     assert "base and expert have different tokens at 2 ids (" in problem
     assert "tokenizer: {source: union}" in problem
     assert [*merge_problems(permuted, rows_from={"base"})] == []
-    compared = compare_models([str(model.path) for model in permuted])
+    compared = check_compatibility([str(model.path) for model in permuted])
     assert "as they are" not in compared.verdict()
     assert {row.field for row in compared.rows if not row.same} == {"tokens"}
 
@@ -202,7 +202,7 @@ def test_control_pieces_that_were_renamed_are_a_warning(base, tmp_path):
     assert [*merge_problems(pair)] == []
     (warning,) = merge_warnings(pair, dtype=None)
     assert "1 is '<s>' and '<begin>'" in warning
-    verdict = compare_models([str(model.path) for model in pair]).verdict()
+    verdict = check_compatibility([str(model.path) for model in pair]).verdict()
     assert verdict.startswith("The merge methods take these models with the tokenizer of base_mod")
     assert verdict.endswith("They differ in tokens.")
 
@@ -230,7 +230,7 @@ def test_a_tokenizer_that_only_its_code_reads_is_compared_by_its_files(base, tmp
     (problem,) = merge_problems(pair)
     assert problem.startswith("the tokens of base and expert cannot be compared: only its own code")
     assert "save it as tokenizer.json, or add tokenizer: {source: union}" in problem
-    assert "as they are" not in compare_models([str(m.path) for m in pair]).verdict()
+    assert "as they are" not in check_compatibility([str(m.path) for m in pair]).verdict()
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import torch
 
 from ablations.delta.analysis import analyse, label_all
 from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
-from ablations.delta.profile import read_changes
+from ablations.delta.profile import read_tensor_changes
 from ablations.drawing.canvas import drawing, images_of
 from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import Grid, published_grid, published_names
@@ -163,10 +163,10 @@ def test_a_file_that_changes_while_it_is_read(base, expert):
     pair = pair_of(expert, base)
     (expert / FILE).write_bytes((expert / FILE).read_bytes()[:-10])
     with pytest.raises(InputError, match="were rewritten while they were in use"):
-        read_changes(pair)
+        read_tensor_changes(pair)
     (expert / FILE).unlink()
     with pytest.raises(InputError, match="the weights are gone"):
-        read_changes(pair)
+        read_tensor_changes(pair)
 
 
 @pytest.mark.parametrize(("side", "value"), [("expert", math.nan), ("base", math.inf)])
@@ -180,7 +180,7 @@ def test_weights_that_are_no_numbers(side, value, base, expert, tmp_path):
     said = f"{side}: 2 of 384 values of {NAME} are NaN or infinite"
     refused(sides["expert"], sides["base"], tmp_path / "out", said)
     with pytest.raises(InputError, match=said):
-        read_changes(pair_of(sides["expert"], sides["base"]))
+        read_tensor_changes(pair_of(sides["expert"], sides["base"]))
     # Though the error keeps its frames alive.
     new = set(threading.enumerate()) - before
     assert not [thread.name for thread in new if "Pool" in thread.name]

@@ -170,7 +170,7 @@ def test_what_counts_as_equal(second, now, mismatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
 def test_what_vllm_puts_in_the_place_of_torchs_operations_does_not_outlive_an_engine():
-    vllm_engine.prepare(EngineOptions(kv_cache_gib=1))
+    vllm_engine.prepare_vllm(EngineOptions(kv_cache_gib=1))
     from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
 
     numbers, products = torch.randn(3, 5), torch.backends.cuda.matmul

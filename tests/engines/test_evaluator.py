@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.engines.hf_model import HfModel
-from ablations.engines.live import LiveEvaluator, SwapFailed, differences
+from ablations.engines.live import LiveEvaluator, SwapFailed, folder_differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.evaluation import EvaluationRequest
@@ -90,11 +90,11 @@ def test_what_changes_no_answer_is_no_difference_and_another_token_is(copy, worl
     tokenizer = json.loads(path.read_text())
     path.write_text(json.dumps(tokenizer, indent=7))
     (copy / "generation_config.json").unlink()
-    assert differences(world.base, copy) == []
+    assert folder_differences(world.base, copy) == []
     vocabulary = tokenizer["model"]["vocab"]
     vocabulary["w0"], vocabulary["w1"] = vocabulary["w1"], vocabulary["w0"]
     path.write_text(json.dumps(tokenizer))
-    assert differences(world.base, copy) == ["tokenizer (model)"]
+    assert folder_differences(world.base, copy) == ["tokenizer (model)"]
 
 
 def test_what_would_not_be_the_merged_checkpoint_is_refused_with_every_reason(copy, live, world):

@@ -11,9 +11,9 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import start_model
 from ablations.models.tokens import prompt_tokens
 from ablations.scoring.protocol import Protocol
-from ablations.train.config import read_config
+from ablations.train.config import read_training_file
 from ablations.train.model import load_tokenizer
-from ablations.train.rows import IGNORED, collate, encode
+from ablations.train.rows import IGNORED, collate, encode_rows
 from tests.engines.backends import BACKENDS
 from tests.standins.live_cells import OPTIONS
 from tests.standins.tasks import write_rows, write_task
@@ -56,10 +56,10 @@ def trained(folder, template, tmp_path, row=CHAT):
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"chat": row}])
     form = "plain" if template == "plain" else "chat"
     data = [{"path": str(rows), "messages": "chat"}]
-    config = read_config(str(write_config(tmp_path / "c.yml", folder, data, template=form)))
+    config = read_training_file(str(write_config(tmp_path / "c.yml", folder, data, template=form)))
     tokenizer = load_tokenizer(folder)
     longer = [*row[:1], {"role": "assistant", "content": "w3 w4 w5"}]
-    return collate(encode([row, longer], tokenizer, config), tokenizer.pad_token_id)
+    return collate(encode_rows([row, longer], tokenizer, config), tokenizer.pad_token_id)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -10,7 +10,7 @@ import yaml
 
 import layerswap_method
 from ablations.gallery.check import check_recipe
-from ablations.gallery.find import FIELDS, find_recipe, read_header
+from ablations.gallery.find import FIELDS, find_recipe, read_recipe_header
 from ablations.gallery.plan import plan_lines
 from layerswap_method.errors import InputError
 from tests.standins import merging
@@ -65,7 +65,7 @@ def test_a_recipe_can_be_copied_once(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_has_a_whole_header(recipe):
-    header = read_header((ROOT / recipe).read_text())
+    header = read_recipe_header((ROOT / recipe).read_text())
     assert tuple(header) == FIELDS
     assert all(header.values())
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from ablations.models.compat import compare_models
+from ablations.models.compat import check_compatibility
 from ablations.models.fit import check_context
 from layerswap_method.checkpoint import stored
 from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
@@ -23,7 +23,7 @@ run = partial(layerswap, "compat")
 
 
 def compare(*models, base=None):
-    return compare_models([str(model) for model in models], base and str(base))
+    return check_compatibility([str(model) for model in models], base and str(base))
 
 
 def differing(found):

@@ -16,9 +16,9 @@ from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import Stage
 from ablations.pocket import build
 from ablations.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
-from ablations.pocket.pretraining import base_batches, build_model, train
+from ablations.pocket.pretraining import base_batches, build_model, pretrain
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.train.config import read_config
+from ablations.train.config import read_training_file
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.command import layerswap, output_of
@@ -102,7 +102,7 @@ def test_same_config_gives_the_same_bytes_and_the_process_is_as_before(tiny_pock
     assert files == {*model, "tokenizer.json", "tokenizer_config.json", "training.json", MANIFEST}
     settings = ("seed=0", f"base={tiny_pocket.base}", *TINY.expert_settings)
     with build._on_one_thread():
-        train_expert(read_config("pocket/swahili", settings), tmp_path / "by_hand")
+        train_expert(read_training_file("pocket/swahili", settings), tmp_path / "by_hand")
     for name in model:
         assert hash_file(tmp_path / "by_hand" / name) == hash_file(tiny_pocket.language / name)
 
@@ -185,6 +185,6 @@ def test_a_rebuild_begins_with_the_loss_of_the_note():
     config = PocketConfig()
     with build._on_one_thread():
         model = build_model(config.shape, config.seed)
-        steps = train(model, base_batches(config.base, config.seed), config.base)
+        steps = pretrain(model, base_batches(config.base, config.seed), config.base)
         losses = list(itertools.islice(steps, 20))
     assert sum(losses) / 20 == pytest.approx(build.read_note()["first_loss"], abs=0.01)

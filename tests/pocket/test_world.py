@@ -10,7 +10,7 @@ import pytest
 
 from ablations.pocket import build
 from ablations.pocket.pretraining import vocabulary
-from ablations.pocket.tasks import EXAMPLES, TASK_NAMES, draw_items, write_tasks
+from ablations.pocket.tasks import EXAMPLES, TASK_NAMES, draw_items, write_pocket_tasks
 from ablations.pocket_world import exercises, world
 from ablations.pocket_world.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket_world.exercises import TEST_KINDS
@@ -131,7 +131,7 @@ def test_evaluation_content_is_never_trained_on():
 @pytest.fixture(scope="module")
 def tasks_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    write_tasks(folder, folder, 12)
+    write_pocket_tasks(folder, folder, 12)
     return folder
 
 

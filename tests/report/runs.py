@@ -20,7 +20,7 @@ from ablations.runs.records import (
     write_run_file,
 )
 from ablations.scoring.evaluation import Evaluation, Sample
-from ablations.scoring.scores import read_scores
+from ablations.scoring.scores import scores_of_samples
 from ablations.statistics.corpus import corpus_metric
 from ablations.study.cells import expand
 from ablations.study.checks import expert_names
@@ -116,7 +116,7 @@ def _answer(cell, task, ability, items, observed):
         "results": {task: {f"{metric},strict-match": reported}},
         "higher_is_better": {task: {metric: "perplexity" not in task}},
     }
-    return samples, read_scores(raw, samples, seed=0, level=0.95)
+    return samples, scores_of_samples(raw, samples, seed=0, level=0.95)
 
 
 def _translation(doc, ability, rng):

@@ -12,10 +12,10 @@ from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
 from ablations.scoring.observed import join_notes
 from ablations.scoring.protocol import Protocol
-from ablations.scoring.scores import mean_scores, read_samples, read_scores, wilson_interval
+from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples, wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.recipe.validation import problems
+from layerswap_method.recipe.validation import validation_texts
 from tests.standins.scripted import PUBLISHED_MGSM
 
 
@@ -47,7 +47,7 @@ def test_two_ways_of_writing_the_same_are_the_same():
 def test_what_does_not_go_together_is_one_clear_error(given, said):
     with pytest.raises(ValidationError) as caught:
         Protocol.model_validate(given)
-    (problem,) = problems(Protocol, given, caught.value)
+    (problem,) = validation_texts(Protocol, given, caught.value)
     assert said in problem
     assert "\n" not in problem
 
@@ -116,7 +116,7 @@ def _raw(metric, value, items):
 
 
 def _only(raw):
-    (score,) = read_scores(raw, read_samples(raw), seed=0, level=0.95)
+    (score,) = scores_of_samples(raw, read_samples(raw), seed=0, level=0.95)
     return score
 
 

@@ -134,7 +134,7 @@ def written(tmp_path, monkeypatch):
     for name in ("data", "tasks"):
         (tmp_path / name).mkdir()
     data.write_data(tmp_path / "data")
-    data.write_tasks(tmp_path / "tasks", Path("/tasks"))
+    data.write_smol_tasks(tmp_path / "tasks", Path("/tasks"))
     return tmp_path
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from ablations.gallery.find import read_header
+from ablations.gallery.find import read_recipe_header
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(
@@ -33,7 +33,7 @@ def references(recipe):
 
 
 def header(recipe):
-    return read_header((ROOT / recipe).read_text(encoding="utf-8"))
+    return read_recipe_header((ROOT / recipe).read_text(encoding="utf-8"))
 
 
 def command(recipe):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.study.cells import selected
-from ablations.study.describe import describe_plan
+from ablations.study.describe import describe_study_plan
 from ablations.study.documents import scale_count, scale_counts, scale_layers
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import COUNTS
@@ -76,7 +76,7 @@ def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
     found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
     assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
     assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
-    text = describe_plan(found, found.cells, materialize=False)
+    text = describe_study_plan(found, found.cells, materialize=False)
     assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text
     assert "█··█" in text
 

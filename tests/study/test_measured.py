@@ -4,7 +4,7 @@ import pytest
 
 from ablations.runner.run import RunOptions, run_study
 from ablations.runs import records
-from ablations.study.describe import describe_plan
+from ablations.study.describe import describe_study_plan
 from layerswap_method.deltas import pair as deltas
 from layerswap_method.methods.read import recipe_by_files
 from tests.runner.fakes import scores_by_label
@@ -46,7 +46,7 @@ def unread(monkeypatch):
 
 def test_planning_reads_no_change(measured, unread):
     found = measured(how={"dry": True}, **SWAPS)
-    text = describe_plan(found, found.cells, materialize=False)
+    text = describe_study_plan(found, found.cells, materialize=False)
     assert text.count("▒▒▒▒") == 3  # weighted_soup, and two soups as recipes
     assert text.count("(by the experts' changes, measured at the merge)") == 2
     assert "checkpoints written to disk: 0" in text
@@ -106,7 +106,7 @@ def test_reverts_are_streamed_and_planned_without_weights(measured, unread):
         {"threshold": 0.0, "top_layers": 1, "bottom_layers": 1},
     ]
     found = measured(**REVERTS, vary=settings)
-    text = describe_plan(found, found.cells, materialize=False)
+    text = describe_study_plan(found, found.cells, materialize=False)
     assert "models to load: 4" in text
     assert "checkpoints written to disk: 0" in text
     keys = [cell.weights_key for cell in found.cells]

@@ -8,7 +8,7 @@ import yaml
 
 import layerswap_method
 from ablations.study import identity
-from ablations.study.describe import describe_plan
+from ablations.study.describe import describe_study_plan
 from tests.standins.fine_tunes import edited, save_adapter
 from tests.standins.studies import study_document, write_expert, write_task, write_yaml
 from tests.study.conftest import count_models
@@ -148,7 +148,7 @@ def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
     done = set(found.cells[0].records.values())
     for materialize, finished, evaluations, checkpoints in ((False, (), 6, 1), (True, done, 5, 5)):
-        text = describe_plan(found, found.cells, materialize=materialize, finished=finished)
+        text = describe_study_plan(found, found.cells, materialize=materialize, finished=finished)
         assert f"cost: {evaluations} evaluations for 6 cells" in text
         assert f"models to load: {evaluations}" in text
         assert f"checkpoints written to disk: {checkpoints} (" in text
@@ -159,7 +159,7 @@ def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):
     write_expert(own.parent / "base", 0, dtype=torch.float16)
     found = plan(own, baseline=["base", "task_expert", "ties"])
     assert found.options.dtype == found.study.evaluate.options.dtype == "float16"
-    text = describe_plan(found, found.cells, materialize=False)
+    text = describe_study_plan(found, found.cells, materialize=False)
     assert "on hf in float16" in text
     assert "models to load: 7" in text
     size = 4 * found.num_weights / 1000  # written in the recipe's float32

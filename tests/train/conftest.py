@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 
-from ablations.train.config import read_config
+from ablations.train.config import read_training_file
 from ablations.train.run import train_expert
 from tests.standins.command import layerswap
 from tests.standins.oracle import stored
@@ -59,7 +59,7 @@ def write_config(path, base, rows, trainer=None, **changes):
 
 def run(config, out, *settings):
     """Train by a training file and return the record."""
-    return train_expert(read_config(str(config), settings), out)
+    return train_expert(read_training_file(str(config), settings), out)
 
 
 def call(config, out, *settings):

@@ -10,7 +10,7 @@ import yaml
 
 from ablations.tasks.catalog import list_tasks
 from ablations.train import model
-from ablations.train.config import read_config
+from ablations.train.config import read_training_file
 from ablations.train.trainer import training_arguments
 from tests.standins.command import output_of
 from tests.standins.fine_tunes import train_adapter
@@ -76,7 +76,7 @@ def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings,
 def test_rows_are_found_in_the_home_folder(tmp_path, base, rows, monkeypatch):
     monkeypatch.setenv("HOME", str(rows.parent))
     config = write_config(tmp_path / "c.yml", base, Path("~") / rows.name)
-    assert read_config(str(config)).data[0].path == str(rows.resolve())
+    assert read_training_file(str(config)).data[0].path == str(rows.resolve())
 
 
 def test_options_of_the_libraries_arrive(tmp_path, base, rows):
@@ -84,7 +84,7 @@ def test_options_of_the_libraries_arrive(tmp_path, base, rows):
     trainer["per_device_train_batch_size"] = 2
     lora = {"r": 3, "use_rslora": True, "modules_to_save": ["lm_head"]}
     path = write_config(tmp_path / "c.yml", base, rows, trainer=trainer, lora=lora, regime="lora")
-    config = read_config(str(path))
+    config = read_training_file(str(path))
     found = training_arguments(config, tmp_path / "out")
     assert (found.optim, found.neftune_noise_alpha) == ("adafactor", 5)
     assert found.learning_rate == 2e-4  # YAML reads it as text
@@ -143,9 +143,9 @@ def write_source(folder, source):
 @pytest.mark.parametrize("name", TABLE_4)
 def test_the_fifteen_experts_are_those_of_tables_3_and_4_and_section_3_1(name, place, monkeypatch):
     monkeypatch.chdir(place)
-    seeds = [read_config(str(FOLDER / f"{name[:-1]}{i}.yml")).seed for i in (1, 2, 3)]
+    seeds = [read_training_file(str(FOLDER / f"{name[:-1]}{i}.yml")).seed for i in (1, 2, 3)]
     assert len(set(seeds)) == 3
-    config = read_config(str(FOLDER / f"{name}.yml"))
+    config = read_training_file(str(FOLDER / f"{name}.yml"))
     trainer, select, kind = config.trainer, config.select, name[:-2]
     same = ("learning_rate", "weight_decay", "max_grad_norm", "adam_beta2")
     assert {option: trainer[option] for option in same} | {

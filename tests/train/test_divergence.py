@@ -8,7 +8,7 @@ import torch
 
 from ablations.models.find import find_model
 from ablations.study.files import read_experts_file
-from ablations.train.divergence import drift, hidden_states, measure
+from ablations.train.divergence import drift, hidden_states, measure_divergence
 from layerswap_method.errors import InputError
 from tests.standins.command import layerswap, output_of
 from tests.standins.fine_tunes import rewritten
@@ -27,7 +27,7 @@ def test_the_numbers_are_those_of_the_formulas(tmp_path, base):
     before = stored(base)
     name = "model.layers.2.mlp.up_proj.weight"
     expert = moved(base, tmp_path / "expert", name, 0.25)
-    (found,) = measure([find_model(str(expert))], find_model(str(base)), TEXTS)
+    (found,) = measure_divergence([find_model(str(expert))], find_model(str(base)), TEXTS)
     norm = torch.cat([tensor.double().flatten() for tensor in before.values()]).norm()
     change = 0.25 * before[name].numel() ** 0.5
     assert found.relative_norm == pytest.approx(change / norm.item(), rel=1e-5)
@@ -53,7 +53,7 @@ def test_hidden_states_are_of_128_tokens_and_an_expert_has_the_tokenizer_of_its_
     (states,) = hidden_states(base, None, ["w1 " * 300])
     assert states.shape == (5, 128, 64)
     expert = shutil.copytree(base, tmp_path / "expert", ignore=lambda *_: {"tokenizer.json"})
-    (found,) = measure([find_model(str(expert))], find_model(str(base)), ["w1 w2 w3"])
+    (found,) = measure_divergence([find_model(str(expert))], find_model(str(base)), ["w1 w2 w3"])
     assert found.drift == pytest.approx(0.0, abs=1e-12)
 
 
@@ -91,4 +91,4 @@ def test_an_adapter_on_another_base_is_refused(tmp_path, base, rows):
     other = write_base(tmp_path / "other", seed=7)
     expert = find_model(f"{other}+{tmp_path / 'adapter'}")
     with pytest.raises(InputError, match=f"was trained on another base than {other}"):
-        measure([expert], find_model(str(other)), [])
+        measure_divergence([expert], find_model(str(other)), [])

@@ -7,16 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.train.config import read_config
+from ablations.train.config import read_training_file
 from ablations.train.divergence import hidden_states
 from ablations.train.model import load_tokenizer
-from ablations.train.rows import IGNORED, encode, mix_rows, split_by_weight
+from ablations.train.rows import IGNORED, encode_rows, mix_rows, split_by_weight
 from layerswap_method.errors import InputError
 from tests.train.conftest import run, write_base, write_config, write_jsonl, write_rows
 
 
 def mix(path, base, data, *settings, **changes):
-    return mix_rows(read_config(str(write_config(path / "c.yml", base, data, **changes)), settings))
+    return mix_rows(
+        read_training_file(str(write_config(path / "c.yml", base, data, **changes)), settings)
+    )
 
 
 @given(total=st.integers(0, 500), weights=st.lists(st.floats(0.01, 100), min_size=1, max_size=6))
@@ -134,7 +136,7 @@ def learned(tokenizer, row):
 
 @pytest.fixture
 def config(tmp_path, base, rows):
-    return read_config(str(write_config(tmp_path / "c.yml", base, rows)))
+    return read_training_file(str(write_config(tmp_path / "c.yml", base, rows)))
 
 
 @pytest.fixture
@@ -143,7 +145,7 @@ def tokenizer(base):
 
 
 def test_the_loss_is_on_the_answers_and_their_end_only(config, tokenizer):
-    (row,) = encode([turns("w1 w2", "w3 w4", "w5", "w6")], tokenizer, config)
+    (row,) = encode_rows([turns("w1 w2", "w3 w4", "w5", "w6")], tokenizer, config)
     text = tokenizer.decode(row["input_ids"]).split()
     assert text == ["w1", "w2", "w3", "w4", "w5", "w6", "<eos>"]
     assert learned(tokenizer, row).split() == ["w3", "w4", "w6", "<eos>"]
@@ -153,24 +155,24 @@ def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
     chat = config.model_copy(update={"template": "chat"})
     rows = [[{"role": "system", "content": "w9"}, *turns("w1", "w2", "w3", "w4 w5")]]
     with pytest.raises(InputError, match="has no chat template; write template: plain"):
-        encode(rows, tokenizer, chat)
+        encode_rows(rows, tokenizer, chat)
     tokenizer.chat_template = TEMPLATE
-    (row,) = encode(rows, tokenizer, chat)
+    (row,) = encode_rows(rows, tokenizer, chat)
     assert learned(tokenizer, row).split() == ["w2", "<eos>", "w4", "w5", "<eos>"]
     tokenizer.chat_template = "{{ messages[-1].content }}"
     with pytest.raises(InputError, match="changes earlier turns"):
-        encode(rows, tokenizer, chat)
+        encode_rows(rows, tokenizer, chat)
 
 
 def test_long_rows_are_cut_and_rows_without_an_answer_left_out(config, tokenizer, caplog):
     short = config.model_copy(update={"max_length": 10})
     rows = [turns("w1 " * 3, "w2 " * 20), turns("w1 " * 30, "w2")]
-    (row,) = encode(rows, tokenizer, short)
+    (row,) = encode_rows(rows, tokenizer, short)
     assert len(row["input_ids"]) == 10
     assert "2 of 2 rows are longer than max_length (10 tokens) and were cut" in caplog.text
     assert "1 rows were left out" in caplog.text
     with pytest.raises(InputError, match="set max_length higher"):
-        encode(rows[1:], tokenizer, short)
+        encode_rows(rows[1:], tokenizer, short)
 
 
 def test_the_drift_of_a_chat_expert_is_of_the_format_that_it_was_trained_on(tmp_path):

@@ -23,7 +23,7 @@ from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES, MixReader, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files
-from layerswap_method.write.layout import INDEX, lay_out
+from layerswap_method.write.layout import INDEX, lay_out_files
 from tests.standins.merging import merge_of, recipe, roles, tensors_of
 from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same, stored
@@ -37,7 +37,7 @@ def one(folder):
 
 def write_weights(merge, folder, most=1 << 40, **options):
     folder.mkdir(exist_ok=True)
-    layout = lay_out(merge, folder, most)
+    layout = lay_out_files(merge, folder, most)
     write_files(layout, **options)
     return layout
 

@@ -77,8 +77,9 @@ def fill_tensors(
     def place(name: str, reader: MixReader) -> torch.Tensor:
         tensor = tensors[name]
         if reader.shape != tensor.shape:
-            shapes = f"{list(reader.shape)} does not fit the engine's {list(tensor.shape)}"
-            raise LayerSwapError(f"{name}: {shapes}")
+            raise LayerSwapError(
+                f"{name}: {list(reader.shape)} does not fit the engine's {list(tensor.shape)}"
+            )
         return tensor.detach()
 
     for _ in _load(mixes, place, torch.device(device), threads):

@@ -34,8 +34,16 @@ _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 """Files that only a merge, or `layerswap harmonize`, leaves."""
 
 TOKENIZER_FILES = (
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "merges.txt", "vocab*"),
-    *("*.model", "*.tiktoken", "tekken.json", "chat_template*", "tokenization_*.py"),
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab*",
+    "*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "chat_template*",
+    "tokenization_*.py",
     "additional_chat_templates",
 )
 """They go where the new merge has one of them, and stay where its models have no tokenizer."""
@@ -44,12 +52,23 @@ _WEIGHTS = re.compile(
     r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
 )
 _SETTINGS = (
-    *("adapter_config.json", "generation_config.json", "chat_template.jinja", "chat_template.json"),
+    "adapter_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+    "chat_template.json",
     *_MERGED,
 )
 _TOKENS = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json"),
-    *("added_tokens.json", "merges.txt", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
 )
 """Exact names by which a model is loaded: of an earlier merge without a list, or of the user. They
 would be taken for the new merge's, which may have none of that name."""
@@ -74,8 +93,10 @@ def check_output(out: Path, inputs: Iterable[Path], listing: str = FILES) -> Non
         raise InputError(f"{out}: {problem}; give another")
     held = sorted(path.name for path in out.glob("*"))
     if held and not _is_merge(out, listing):
-        what = f"the folder has files that no merge has written ({', '.join(held[:3])})"
-        raise InputError(f"{out}: {what}; give another folder, or empty it")
+        raise InputError(
+            f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
+            "another folder, or empty it"
+        )
 
 
 def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:

@@ -143,8 +143,10 @@ def build_plan(
     if placement == "outer":
         runs = [(0, bottom_layers), (num_layers - top_layers, num_layers)]
     elif not runs and any(zone.values()):
-        both = f"bottom_transition {bottom_transition} and top_transition {top_transition}"
-        raise ValueError(f"{both} have no effect: no layer is swapped, so nothing is next to one")
+        raise ValueError(
+            f"bottom_transition {bottom_transition} and top_transition {top_transition} have no "
+            "effect: no layer is swapped, so nothing is next to one"
+        )
     for start, end in runs:
         after, before = range(end, end + bottom_transition), range(start - top_transition, start)
         for layer in (*after, *before):
@@ -217,8 +219,10 @@ def parse_layers(
     for part in text.split(","):
         match = _PART.fullmatch(part)
         if match is None:
-            what = f"{part.strip()!r} is neither a layer nor a range"
-            raise ValueError(f"{where}: {what}; write such as '0-4,30,31' (ends included)")
+            raise ValueError(
+                f"{where}: {part.strip()!r} is neither a layer nor a range; write such as "
+                "'0-4,30,31' (ends included)"
+            )
         numbers = [number for number in match.groups() if number is not None]
         if len(max(numbers, key=len).lstrip("0")) >= len(str(_MOST_LAYERS)):
             raise ValueError(f"{where}: no model has {_MOST_LAYERS} layers")

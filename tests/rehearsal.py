@@ -34,8 +34,12 @@ CHAT_TEMPLATE = (
     + "<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
 _SPECIAL = (
-    *("<|begin_of_text|>", "<|end_of_text|>", "<|finetune_right_pad_id|>"),
-    *("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+    "<|begin_of_text|>",
+    "<|end_of_text|>",
+    "<|finetune_right_pad_id|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
 )
 
 

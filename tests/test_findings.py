@@ -87,7 +87,8 @@ ROWS = {
     ],
     "And other merges, joint training?": lambda: [
         *real_model("real_model", "weighted soup", "TIES"),
-        *(task_arithmetic("1.0"), task_arithmetic("0.75")),
+        task_arithmetic("1.0"),
+        task_arithmetic("0.75"),
         compared("real_model:layer swap", "real_model_joint:task expert"),
     ],
     "And if the language expert was trained in the swapped layers alone?": lambda: [

@@ -30,8 +30,18 @@ _FINE_ROWS = 256
 
 _PARTS = ("attention", "mlp", "norm", "other")
 _ORDER = (
-    *("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"),
-    *("gate_proj", "w1", "up_proj", "w3", "gate_up_proj", "down_proj", "w2"),
+    "q_proj",
+    "k_proj",
+    "v_proj",
+    "qkv_proj",
+    "o_proj",
+    "gate_proj",
+    "w1",
+    "up_proj",
+    "w3",
+    "gate_up_proj",
+    "down_proj",
+    "w2",
 )
 """Last parts of names in the paper's order: q, k, v, o, gate, up, down (Mixtral's w1, w3, w2)."""
 

@@ -83,10 +83,10 @@ def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> No
             "raise tensor_parallel_size"
         )
     if options.gpus > devices:
-        sizes = f"{options.tensor_parallel_size} x {options.pipeline_parallel_size}"
         raise InputError(
-            f"tensor_parallel_size x pipeline_parallel_size is {sizes} = {options.gpus}, and this "
-            f"machine has {devices} {what}; lower one of them"
+            f"tensor_parallel_size x pipeline_parallel_size is {options.tensor_parallel_size} x "
+            f"{options.pipeline_parallel_size} = {options.gpus}, and this machine has {devices} "
+            f"{what}; lower one of them"
         )
 
 
@@ -97,11 +97,11 @@ def _check_shares(options: EngineOptions, jobs: int) -> None:
     engines = -(-jobs // max(1, devices // options.gpus))
     share = math.floor(100 * options.gpu_memory_utilization / engines) / 100
     if engines > 1 and engines * options.gpu_memory_utilization > 1:
-        machine = f"this machine has {devices} GPUs for engines of {options.gpus}"
-        each = f"each takes {options.gpu_memory_utilization:g} of its memory"
         raise InputError(
-            f"--jobs {jobs}: {machine}, so that {engines} engines would share one, and {each}; use "
-            f"--jobs {max(1, devices // options.gpus)}, or add --set "
+            f"--jobs {jobs}: this machine has {devices} GPUs for engines of {options.gpus}, so "
+            f"that {engines} engines would share one, and each takes "
+            f"{options.gpu_memory_utilization:g} of its memory; use --jobs "
+            f"{max(1, devices // options.gpus)}, or add --set "
             f"evaluate.options.gpu_memory_utilization={share:g} where the model fits that"
         )
 

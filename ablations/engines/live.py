@@ -44,8 +44,15 @@ weight that is not where it belongs costs whole nats."""
 
 _IDLE = frozenset(
     {
-        *("transformers_version", "_name_or_path", "_from_model_config", "_commit_hash"),
-        *("dtype", "torch_dtype", "use_cache", "output_attentions", "output_hidden_states"),
+        "transformers_version",
+        "_name_or_path",
+        "_from_model_config",
+        "_commit_hash",
+        "dtype",
+        "torch_dtype",
+        "use_cache",
+        "output_attentions",
+        "output_hidden_states",
     }
 )
 """Keys that change no answer. The dtype is compared by itself; the chat template is not compared

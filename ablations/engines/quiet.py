@@ -9,9 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 _CHATTY = (
-    *("sacrebleu", "lm_eval.api.task", "lm_eval.utils", "lm_eval.models.utils"),
+    "sacrebleu",
+    "lm_eval.api.task",
+    "lm_eval.utils",
+    "lm_eval.models.utils",
     "lm_eval.evaluator",
-    *("lm_eval.models.huggingface", "lm_eval.models.vllm_causallms"),
+    "lm_eval.models.huggingface",
+    "lm_eval.models.vllm_causallms",
     "transformers.tokenization_utils_base",
 )
 """Loggers whose warnings nobody can act on."""

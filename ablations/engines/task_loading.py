@@ -205,8 +205,9 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
             ) from error
         kind = "data" if isinstance(error, OSError) else "file or data"
         where = "" if file is None else f" ({file})"
-        problem = f"its {kind} cannot be read: {describe_error(error)}"
-        raise TaskFault(f"task {name}: {problem}{where}") from error
+        raise TaskFault(
+            f"task {name}: its {kind} cannot be read: {describe_error(error)}{where}"
+        ) from error
 
 
 def _is_about_a_hub(error: BaseException | None) -> bool:

@@ -136,8 +136,13 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
         for part in reference.split("+"):
             if is_hub_id(part) and "@" not in part and not is_there(part):
-                why = f"{part} names no revision, so a later download may give another model"
-                yield Finding("note", f"{why}; write {part}@COMMIT")
+                yield Finding(
+                    "note",
+                    (
+                        f"{part} names no revision, so a later download may give another model; write "
+                        f"{part}@COMMIT"
+                    ),
+                )
         try:
             known[reference] = model = look_up(reference, hub=hub, source=source)
         except InputError as error:  # a checkpoint that cannot be read

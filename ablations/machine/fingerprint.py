@@ -21,7 +21,11 @@ TOKENIZER_DATA = tuple(name for name in TOKENIZER_FILES if not name.endswith(".p
 """Files that a tokenizer is made of; its code is never run."""
 
 _CHECKPOINT_FILES = (
-    *("*.safetensors", "*.bin", "*.index.json", "*config.json", "*tokenizer*"),
+    "*.safetensors",
+    "*.bin",
+    "*.index.json",
+    "*config.json",
+    "*tokenizer*",
     *TOKENIZER_DATA,
 )
 

@@ -67,8 +67,9 @@ def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out")
         ) from error
     claim = Claim(lock, _owner_file(folder, name), owner(folder, name))
     with contextlib.suppress(OSError):  # on a full disk the claim has no name
-        who = f"process {os.getpid()} on {socket.gethostname()}"
-        claim.owner.write_text(f"{who}\n{note}", encoding="utf-8")
+        claim.owner.write_text(
+            f"process {os.getpid()} on {socket.gethostname()}\n{note}", encoding="utf-8"
+        )
     return claim
 
 

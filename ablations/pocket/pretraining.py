@@ -82,8 +82,14 @@ def vocabulary() -> dict[str, int]:
     templates = " ".join(text for pair in SENTENCES.values() for text in pair.values())
     pairs = " ".join(word for pair in TRANSLATION.items() for word in pair)
     tokens = [
-        *("<pad>", "<bos>", "<eos>", "<unk>"),
-        *(*NUMBERS, *NAMES, *pairs.split(), *frames.split()),
+        "<pad>",
+        "<bos>",
+        "<eos>",
+        "<unk>",
+        *NUMBERS,
+        *NAMES,
+        *pairs.split(),
+        *frames.split(),
         *(word for word in templates.split() if not word.startswith("{")),
     ]
     return {token: index for index, token in enumerate(dict.fromkeys(tokens))}

@@ -89,8 +89,10 @@ def compare_models(
             raise InputError(f"{both} no item of {row['task']} in common (--metric has others)")
         own = data[data["model"].isin([row["first"], row["second"]]) & data["task"].eq(row["task"])]
         if row["metric"] in CORPUS_METRICS and own["item"].nunique() > row["items"]:
-            why = f"{row['metric']} is of a whole corpus; evaluate both with the same --limit"
-            raise InputError(f"{both} different items of {row['task']}: {why}")
+            raise InputError(
+                f"{both} different items of {row['task']}: {row['metric']} is of a whole corpus; "
+                "evaluate both with the same --limit"
+            )
     problems = [
         f"Warning: {name}: {text}"
         for run, name in zip(runs, names, strict=True)

@@ -45,9 +45,24 @@ ONE_MODEL, NO_RESULT = "same weights", "no result"
 """What stands in place of a verdict where nothing is to be tested, or could not be."""
 
 COLUMNS = (
-    *("first", "second", *SCORE, "language", "higher_is_better", "difference", "low", "high"),
-    *("p", "p_margin", "p_holm", "p_margin_holm", "verdict", "family", "rival"),
-    *("items", "cells", "clusters"),
+    "first",
+    "second",
+    *SCORE,
+    "language",
+    "higher_is_better",
+    "difference",
+    "low",
+    "high",
+    "p",
+    "p_margin",
+    "p_holm",
+    "p_margin_holm",
+    "verdict",
+    "family",
+    "rival",
+    "items",
+    "cells",
+    "clusters",
 )
 
 
@@ -93,7 +108,9 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
                 own.append(
                     {
                         **{name: shown[name].get(task, "") for name in SCORE[1:]},
-                        **{"first": contrast.first, "second": contrast.second, "task": task},
+                        "first": contrast.first,
+                        "second": contrast.second,
+                        "task": task,
                         "higher_is_better": bool(shown["higher_is_better"].get(task, True)),
                         "language": code,
                         "clusters": 0,
@@ -308,8 +325,10 @@ def _tested(estimated: Estimate, level: float, margin: float) -> dict[str, float
     half = estimated.half_width(level)
     ends = {"low": estimated.mean - half, "high": estimated.mean + half}
     return {
-        **{"difference": estimated.mean, **ends},
-        **{"p": estimated.p_value(), "p_margin": estimated.p_outside(margin)},
+        "difference": estimated.mean,
+        **ends,
+        "p": estimated.p_value(),
+        "p_margin": estimated.p_outside(margin),
     }
 
 

@@ -25,12 +25,18 @@ MOST_SENTENCES = 4
 """Primary comparisons with a sentence each; more are counted, above a table of all."""
 
 _RIVALS = {
-    **{"better_expert": "both experts", "setting": "another setting", "base": "the base"},
+    "better_expert": "both experts",
+    "setting": "another setting",
+    "base": "the base",
     "first_setting": "the first setting of its kind",
 }
 _COUNTED = {
-    **{NO_RESULT: "without a result", WORSE: "worse", UNCLEAR: "unclear"},
-    **{SAME: "without relevant difference", ONE_MODEL: "of equal weights", BETTER: "better"},
+    NO_RESULT: "without a result",
+    WORSE: "worse",
+    UNCLEAR: "unclear",
+    SAME: "without relevant difference",
+    ONE_MODEL: "of equal weights",
+    BETTER: "better",
 }
 """Verdict -> how it is counted. Of rivals that must all be beaten, the first in this order."""
 
@@ -134,10 +140,10 @@ def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:
     for row in rows if len(rows) <= MOST_SENTENCES else ():
         what = "languages" if row["language"] == "all" else "bases"
         task = "" if row["language"] == "all" else f" on {task_text(row, frame)}"
-        names = f"{row['first']} minus {row['second'].split(', mean')[0]}"
         yield (
-            f"Over {row['clusters']} {what}{task}, {names} is {_points(row)}. "
-            f"Verdict, not corrected: {row['verdict']}."
+            f"Over {row['clusters']} {what}{task}, {row['first']} minus "
+            f"{row['second'].split(', mean')[0]} is {_points(row)}. Verdict, not corrected: "
+            f"{row['verdict']}."
         )
 
 

@@ -101,8 +101,12 @@ def score_frame(results: Results) -> pd.DataFrame:
                 continue
             done = own[(own["metric"] == score["metric"]) & (own["filter"] == score["filter"])]
             row = {
-                **{"model": model.label, "kind": model.kind, "language": code, **score},
-                **{"planned": own["cell"].nunique(), "cells": done["cell"].nunique()},
+                "model": model.label,
+                "kind": model.kind,
+                "language": code,
+                **score,
+                "planned": own["cell"].nunique(),
+                "cells": done["cell"].nunique(),
                 **{end: getattr(done["value"], end)() for end in ("min", "max")},
                 "trainings": own[[*EXPERT_KINDS]].nunique().max(),
                 "value": done["value"].mean(),

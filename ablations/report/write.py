@@ -249,10 +249,22 @@ def _column_format(frame: pd.DataFrame) -> str:
 
 _LATEX = {
     **{sign: f"\\{sign}" for sign in "{}$&#_%"},
-    **{"\\": r"\textbackslash{}", "^": r"\textasciicircum{}", "~": r"\textasciitilde{}"},
-    **{"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}", '"': "''"},
-    **{"[": "{[}", "]": "{]}", "–": "--", "−": "$-$", "×": r"$\times$", "±": r"$\pm$"},
-    **{"▲": r"$\blacktriangle$", "▼": r"$\blacktriangledown$", "▽": r"$\triangledown$"},
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': "''",
+    "[": "{[}",
+    "]": "{]}",
+    "–": "--",
+    "−": "$-$",
+    "×": r"$\times$",
+    "±": r"$\pm$",
+    "▲": r"$\blacktriangle$",
+    "▼": r"$\blacktriangledown$",
+    "▽": r"$\triangledown$",
 }
 
 

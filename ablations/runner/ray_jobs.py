@@ -24,8 +24,10 @@ _POLL_S, _ANSWER_S, _GRACE_S = 0.5, 10.0, 60.0
 
 def _work(job: Job) -> None:
     if not (job.out / RUN_FILE).is_file():
-        fault = f"{job.out}: does not exist on {socket.gethostname()}"
-        raise InputError(f"{fault}; choose an --out that all nodes of the cluster share")
+        raise InputError(
+            f"{job.out}: does not exist on {socket.gethostname()}; choose an --out that all nodes "
+            "of the cluster share"
+        )
     take_descendants_along()
     work(job)
 

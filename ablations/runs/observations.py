@@ -108,7 +108,11 @@ def _items(record: TaskRecord) -> pd.DataFrame:
     """Return the items of one record, with their values averaged over repeats."""
     rows = [
         (
-            *(sample.task, metric, sample.filter, sample.doc_id, sample.repeat),
+            sample.task,
+            metric,
+            sample.filter,
+            sample.doc_id,
+            sample.repeat,
             f"{sample.doc_hash[:12]}/{sample.prompt_hash[:12]}",
             value,
         )

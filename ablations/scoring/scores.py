@@ -102,7 +102,9 @@ def scores_of_samples(
         first = [sample for sample in own if sample.filter == own[0].filter]
         scores += [
             _score(
-                *(task, metric, first),
+                task,
+                metric,
+                first,
                 seed=0,
                 level=level,
                 filter=first[0].filter,

@@ -64,8 +64,10 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
     if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     elif evaluate.languages and not codes:
-        needed = f"{{{next(iter(evaluate.languages))}: [NAME, ...]}}"
-        yield f"evaluate.languages needs experts.language by language: {needed} in place of a list"
+        yield (
+            "evaluate.languages needs experts.language by language: "
+            f"{{{next(iter(evaluate.languages))}: [NAME, ...]}} in place of a list"
+        )
     elif evaluate.languages:
         known = list(dict.fromkeys(codes.values()))
         for code in [code for code in evaluate.languages if code not in known]:
@@ -95,8 +97,10 @@ def _fact_problems(study: Study) -> Iterator[str]:
     for fact in study.report.facts:
         holder, _, key = fact.rpartition(".")
         if holder not in varied:
-            what = f"vary names {', '.join(varied) or 'no experts'}"
-            yield f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; {what}"
+            yield (
+                f"report.facts: {fact}: write experts.ROLE.FACT of a role that varies; vary names "
+                f"{', '.join(varied) or 'no experts'}"
+            )
             continue
         names = [name for pools in every for name in pools.names(holder.removeprefix(EXPERTS))]
         known = {name: facts.get(name, {}) for name in names}

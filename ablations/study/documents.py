@@ -178,8 +178,11 @@ def describe_scaling(study: Study, num_layers: int) -> str:
         for name, count in merge_counts(study, values, None).items():
             became.setdefault(name, {})[f"{count!r} -> {scaled[name]!r}"] = None
     parts = "; ".join(f"{name} {', '.join(changes)}" for name, changes in became.items())
-    head = f"layer counts of {study.reference_layers} layers, scaled to {num_layers}"
-    return f"{head}: {parts}" if parts else ""
+    return (
+        f"layer counts of {study.reference_layers} layers, scaled to {num_layers}: {parts}"
+        if parts
+        else ""
+    )
 
 
 def baseline_document(kind: BaselineKind, template: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -224,8 +227,9 @@ def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
             )
         if value not in experts and value in ROLES:
             name = f"{EXPERTS}{value}"
-            what = f"name an expert, or name {name} in every setting of vary"
-            raise InputError(f"{name} is missing: {what}")
+            raise InputError(
+                f"{name} is missing: name an expert, or name {name} in every setting of vary"
+            )
         return experts[value].reference
     if isinstance(value, Mapping):
         return {key: _filled(inner, experts, key) for key, inner in value.items()}

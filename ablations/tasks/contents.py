@@ -247,8 +247,10 @@ def check_task_files(folders: Sequence[Path]) -> None:
                 depth += isinstance(event, yaml.CollectionStartEvent)
                 depth -= isinstance(event, yaml.CollectionEndEvent)
                 if depth > _MOST_LEVELS:
-                    levels = f"nested over {_MOST_LEVELS} levels deep"
-                    raise InputError(f"{path}: is {levels}: no task file; remove it")
+                    raise InputError(
+                        f"{path}: is nested over {_MOST_LEVELS} levels deep: no task file; remove "
+                        "it"
+                    )
 
 
 def _task_files(folder: Path) -> list[Path]:

@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 
 _FIXED = (
-    *("task_type", "peft_type", "base_model_name_or_path", "auto_mapping", "peft_version"),
-    *("revision", "inference_mode", "layer_replication"),
+    "task_type",
+    "peft_type",
+    "base_model_name_or_path",
+    "auto_mapping",
+    "peft_version",
+    "revision",
+    "inference_mode",
+    "layer_replication",
 )
 
 

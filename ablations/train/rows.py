@@ -99,7 +99,10 @@ def _draw(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Con
     if samples > rest:
         logger.warning(
             "%s: %d rows for %d samples: a row is seen %.1f times",
-            *(source.name, rest, samples, samples / rest),
+            source.name,
+            rest,
+            samples,
+            samples / rest,
         )
     rng = random.Random(seed)
     order = rng.sample(usable, len(usable))
@@ -140,8 +143,10 @@ def _read(source: DataEntry) -> Sequence[Any]:
     # Gated, private, renamed, no such subset or file, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
         hint = ". If it needs a script or access, write its rows to a file of JSON lines"
-        why = f"{describe_error(error)}{hint if source.path is None else ''}"
-        raise InputError(f"{source.name}: cannot be loaded: {why}") from error
+        raise InputError(
+            f"{source.name}: cannot be loaded: "
+            f"{describe_error(error)}{hint if source.path is None else ''}"
+        ) from error
 
 
 def _parse(row: Any) -> dict[str, Any]:
@@ -259,7 +264,9 @@ def encode_rows(
     if too_long := sum(len(row["input_ids"]) > limit for row in whole):
         logger.warning(
             "%d of %d rows are longer than max_length (%d tokens) and were cut",
-            *(too_long, len(rows), limit),
+            too_long,
+            len(rows),
+            limit,
         )
     if dropped := len(cut) - len(encoded):
         logger.warning("%d rows were left out: no token of an answer was left", dropped)

@@ -57,8 +57,15 @@ DIVERGENCE = "divergence.json"
 
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
 _WITHOUT_EFFECT = (
-    *("logging_", "log_", "save_", "report_to", "run_name", "project", "trackio_"),
-    *("per_device_train_batch_size", "disable_tqdm"),
+    "logging_",
+    "log_",
+    "save_",
+    "report_to",
+    "run_name",
+    "project",
+    "trackio_",
+    "per_device_train_batch_size",
+    "disable_tqdm",
 )
 """Beginnings of options of the Trainer that change weights by rounding at most."""
 

@@ -95,8 +95,10 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     if rank is not None:
         error = math.sqrt(math.fsum(lost) / norm) if norm else 0.0
         record["cut"] = {"rank": rank, "tensors": len(lost) - 1, "relative_error": error}
-        count = f"{len(lost) - 1} of {len(changed)} tensors cut"
-        lines.append(f"rank {rank}: {count}; relative error of the whole change {error:.3g}")
+        lines.append(
+            f"rank {rank}: {len(lost) - 1} of {len(changed)} tensors cut; relative error of the "
+            f"whole change {error:.3g}"
+        )
     return NewAdapter(tensors, _config(config, ranks, alphas), record, tuple(lines))
 
 
@@ -140,8 +142,10 @@ def _changes(mix: TensorMix) -> list[tuple[LowRankChange, float]]:
 def _read(change: LowRankChange) -> Factors:
     factors = Factors(read_tensor(change.down), read_tensor(change.up))
     if not all(bool(factor.isfinite().all()) for factor in factors):
-        what = f"{change.down.name} or its lora_B holds NaN or infinite values"
-        raise InputError(f"{change.down.file}: {what}; the adapter is damaged")
+        raise InputError(
+            f"{change.down.file}: {change.down.name} or its lora_B holds NaN or infinite values; "
+            "the adapter is damaged"
+        )
     return factors
 
 

@@ -154,8 +154,10 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
         )
     absent = [file for file in sorted(shards) if not (path / file).is_file()]
     if absent:
-        what = f"{len(absent)} of {len(shards)} shards are missing in {path}"
-        raise InputError(f"{name}: {what}: {name_list(absent)}; download the checkpoint again")
+        raise InputError(
+            f"{name}: {len(absent)} of {len(shards)} shards are missing in {path}: "
+            f"{name_list(absent)}; download the checkpoint again"
+        )
     return [(path / file, shards[file]) for file in sorted(shards)]
 
 
@@ -169,6 +171,8 @@ def _weight_map(name: str, index: Path) -> dict[str, str]:
         raise InputError(f"{name}: {index} has no weight_map with tensors; download it again")
     for key, file in file_of.items():
         if not isinstance(file, str) or Path(file).name != file or len(file) > 255:
-            what = f"{index} places {key} in {str(file)[:80]!r}, no file name in its folder"
-            raise InputError(f"{name}: {what}; download it again")
+            raise InputError(
+                f"{name}: {index} places {key} in {str(file)[:80]!r}, no file name in its folder; "
+                "download it again"
+            )
     return file_of

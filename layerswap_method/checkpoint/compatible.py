@@ -156,8 +156,10 @@ def pair_problems(
         yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {COMPAT}"
         return
     if first.num_layers != other.num_layers:
-        depths = f"{first.num_layers} and {other.num_layers} layers"
-        yield f"{pair} have different depths ({depths}); {_PARENT}; {COMPAT}"
+        yield (
+            f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
+            f"{_PARENT}; {COMPAT}"
+        )
         return
     is_tied = ties(first, other)
     if is_tied != ties(other, first):

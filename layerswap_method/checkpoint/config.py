@@ -51,8 +51,12 @@ class Field(NamedTuple):
 
 
 _LAYERS = (
-    *("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
-    *("layers", "decoder_layers"),  # Kosmos-2, TrOCR
+    "num_hidden_layers",
+    "n_layer",
+    "n_layers",
+    "num_layers",
+    "layers",
+    "decoder_layers",  # Kosmos-2, TrOCR
 )
 FURTHER_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
 """What configs call the number of layers that predict further tokens (MTP)."""
@@ -156,8 +160,10 @@ def own_file(name: str, folder: Path, file: Path) -> Path:
     """
     home, place = folder.resolve(), file.resolve()
     if place.is_file() and not any(root in place.parents for root in (home, *file_roots(home))):
-        what = f"{file} is a link to {place}, outside of the model's folder"
-        raise InputError(f"{name}: {what}; copy the file there in its place")
+        raise InputError(
+            f"{name}: {file} is a link to {place}, outside of the model's folder; copy the file "
+            "there in its place"
+        )
     return file
 
 

@@ -36,9 +36,19 @@ _INITIAL = (None, True, False, "gaussian", "orthogonal")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
 
 _UNSUPPORTED = (
-    *("use_dora", "lora_bias", "modules_to_save", "trainable_token_indices"),
-    *("layer_replication", "target_parameters", "use_qalora", "use_bdlora", "arrow_config"),
-    *("alora_invocation_tokens", "kasa_config", "velora_config", "monteclora_config"),
+    "use_dora",
+    "lora_bias",
+    "modules_to_save",
+    "trainable_token_indices",
+    "layer_replication",
+    "target_parameters",
+    "use_qalora",
+    "use_bdlora",
+    "arrow_config",
+    "alora_invocation_tokens",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
     "ensure_weight_tying",
 )
 """Settings that make an adapter more than a low-rank change of whole tensors."""
@@ -154,8 +164,10 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     is_same = path.exists() and path.resolve() == base.path.resolve()
     if is_same or path.name.lower() in names:
         return None
-    claim = f"its config says that it was trained on {stated}, and it is added to {reference}"
-    return f"{adapter}: {claim}; check that it is the same model"
+    return (
+        f"{adapter}: its config says that it was trained on {stated}, and it is added to "
+        f"{reference}; check that it is the same model"
+    )
 
 
 def tie_problems(models: Iterable[tuple[Checkpoint, Path | None]]) -> Iterator[str]:

@@ -27,11 +27,23 @@ FLOATS = ("F64", "F32", "F16", "BF16")
 """What weights may be stored as, the widest first; integers and smaller floats are quantised."""
 
 TORCH_NAMES: Mapping[str, str] = {
-    **{"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"},
-    **{"F8_E5M2": "float8_e5m2", "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu"},
-    **{"I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8"},
-    **{"U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8"},
-    **{"C64": "complex64", "BOOL": "bool"},
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E8M0": "float8_e8m0fnu",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U64": "uint64",
+    "U32": "uint32",
+    "U16": "uint16",
+    "U8": "uint8",
+    "C64": "complex64",
+    "BOOL": "bool",
 }
 """Name of a dtype in safetensors -> in torch; packed ones (F4, F6) are not there."""
 

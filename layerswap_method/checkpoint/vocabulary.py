@@ -98,8 +98,10 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
             vocabulary = _of_model(file)
         added = _added_tokens(folder)
     except _DAMAGED as error:
-        what = f"{file} cannot be read as a tokenizer ({describe_error(error)})"
-        raise InputError(f"{name}: {what}; download it again") from error
+        raise InputError(
+            f"{name}: {file} cannot be read as a tokenizer ({describe_error(error)}); download it "
+            "again"
+        ) from error
     return Vocabulary({**vocabulary.tokens, **added}, vocabulary.added | added.keys())
 
 

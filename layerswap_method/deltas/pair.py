@@ -181,8 +181,10 @@ def not_finite(pair: DeltaPair, name: str) -> InputError:
                 f"{side}: {bad} of {math.prod(stored.shape)} values of {name} are NaN or infinite; "
                 "the checkpoint is damaged or its training diverged"
             )
-    what = f"the change of {name} leaves float32's range"
-    return InputError(f"{pair.expert}: {what}; it is damaged or its training diverged")
+    return InputError(
+        f"{pair.expert}: the change of {name} leaves float32's range; it is damaged or its "
+        "training diverged"
+    )
 
 
 def for_each_tensor(

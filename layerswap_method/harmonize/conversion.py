@@ -75,9 +75,16 @@ def shape_of(name: str, shape: ModelShape) -> tuple[int, ...]:
     """Return the shape that a tensor has in a model of `shape`. Raises as `axes_of`."""
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     sizes: Mapping[Axis, int] = {
-        **{"vocab": shape.vocab, "writes": shape.hidden, "reads": shape.hidden},
-        **{"norm": shape.hidden, "final_norm": shape.hidden, "neurons": shape.intermediate},
-        **{"queries": queries, "attended": queries, "keys": keys, "values": keys},
+        "vocab": shape.vocab,
+        "writes": shape.hidden,
+        "reads": shape.hidden,
+        "norm": shape.hidden,
+        "final_norm": shape.hidden,
+        "neurons": shape.intermediate,
+        "queries": queries,
+        "attended": queries,
+        "keys": keys,
+        "values": keys,
         "head": shape.head_dim,
     }
     return tuple(sizes[axis] for axis in axes_of(name))

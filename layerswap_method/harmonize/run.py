@@ -52,8 +52,10 @@ def harmonize(
     folders = [out / name for name in long]
     for folder in folders:
         if folders.count(folder) > 1:
-            what = "two models would be written to the same folder; give each once, or rename one"
-            raise InputError(f"{folder.name}: {what}")
+            raise InputError(
+                f"{folder.name}: two models would be written to the same folder; give each once, "
+                "or rename one"
+            )
         check_output(folder, [model.folder for model in models])
     rows = compare_fields(checkpoints)
     _check_rows(checkpoints, rows, force=force)

@@ -41,8 +41,10 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     kv_heads, group = next(heads, (0, 0))
     if not kv_heads:
         given = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
-        what = f"no common number of heads divides the hidden size {hidden}"
-        raise InputError(f"query/key-value heads: {given}: {what}; give models of other sizes")
+        raise InputError(
+            f"query/key-value heads: {given}: no common number of heads divides the hidden size "
+            f"{hidden}; give models of other sizes"
+        )
     alike = len({(shape.architecture, shape.sliding_window) for shape in shapes}) == 1
     sizes = {
         "architecture": shapes[0].architecture if alike else _LLAMA,

@@ -78,8 +78,10 @@ def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:
                 try:
                     fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    what = f"{model.name}: another process is downloading it"
-                    raise LayerSwapError(f"{what}; let it end, then remove it") from error
+                    raise LayerSwapError(
+                        f"{model.name}: another process is downloading it; let it end, then remove "
+                        "it"
+                    ) from error
                 except OSError:  # a file system without locks
                     break
         shutil.rmtree(model.folder)

@@ -45,8 +45,14 @@ VARIABLE = "LAYERSWAP_DOWNLOAD"
 
 WEIGHTS = "*.safetensors"
 SMALL = (
-    *("*.json", "*.jinja", "*.py"),
-    *("tokenizer*", "*.model", "*.tiktoken", "merges.txt", "vocab*"),
+    "*.json",
+    "*.jinja",
+    "*.py",
+    "tokenizer*",
+    "*.model",
+    "*.tiktoken",
+    "merges.txt",
+    "vocab*",
 )
 """Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
 
@@ -115,8 +121,10 @@ def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
     """Yield in words how much will be downloaded of each model, and the disk that this takes."""
     listed = list(needs)
     for need in listed:
-        share = f"{need.fetched / 1e9:.3g} of {need.whole / 1e9:.3g} GB"
-        yield f"{need.model}: {share} of its weights will be downloaded"
+        yield (
+            f"{need.model}: {need.fetched / 1e9:.3g} of {need.whole / 1e9:.3g} GB of its weights "
+            "will be downloaded"
+        )
     if listed:
         total = sum(need.fetched for need in listed)
         yield f"the downloads need {total / 1e9:.3g} GB of disk below {default_cache().parent}"
@@ -310,8 +318,9 @@ class HubModels:
             folder = Path(snapshot_download(one.repository, allow_patterns=names, **how))
         except Exception as error:
             why = describe_refusal(one.repository, one.commit, error)
-            what = f"{one.repository}: its weights were not downloaded"
-            raise LayerSwapError(f"{what}: {why}") from error
+            raise LayerSwapError(
+                f"{one.repository}: its weights were not downloaded: {why}"
+            ) from error
         for file in files:
             _link(one.folder / file.name, folder / file.name)
 

@@ -53,9 +53,11 @@ def check_there(ranges: Mapping[Path, Sequence[Range]], called: str) -> None:
         if is_partial(file) and lacking(spans, ranges_there(file))
     }
     if missing:
-        what = f"{next(iter(missing))}: {called} was not downloaded"
-        remedy = "merge from the hub id, or download the model with hf download"
-        raise NotDownloaded(f"{what}; {remedy}", missing)
+        raise NotDownloaded(
+            f"{next(iter(missing))}: {called} was not downloaded; merge from the hub id, or "
+            "download the model with hf download",
+            missing,
+        )
 
 
 def file_state(file: Path) -> tuple[int, int, int, int]:

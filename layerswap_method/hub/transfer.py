@@ -110,9 +110,11 @@ def check_room(folder: Path, needed: int) -> None:
     """Check that a disk has room for a download."""
     free = shutil.disk_usage(folder).free
     if needed > free:
-        space = f"{needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB free"
-        remedy = "make room (layerswap cache), or set HF_HUB_CACHE to a folder on another disk"
-        raise LayerSwapError(f"{folder}: the download needs {space}; {remedy}")
+        raise LayerSwapError(
+            f"{folder}: the download needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} "
+            "GB free; make room (layerswap cache), or set HF_HUB_CACHE to a folder on another "
+            "disk"
+        )
 
 
 @contextmanager
@@ -245,13 +247,17 @@ def _check_answer(file: RemoteFile, start: int, end: int, responses: Sequence[An
     tag = next(filter(None, linked), None) or last.headers.get("ETag", "")
     stated = tag.removeprefix("W/").strip('"')
     if len(stated) == 64 and stated != file.sha256:
-        what = f"{file} at commit {file.commit} is another file than when its size was asked for"
-        remedy = f"layerswap cache --remove {file.repository} lets you begin again"
-        raise LayerSwapError(f"{what} (SHA-256 {stated[:12]}, not {file.sha256[:12]})); {remedy}")
+        raise LayerSwapError(
+            f"{file} at commit {file.commit} is another file than when its size was asked for "
+            f"(SHA-256 {stated[:12]}, not {file.sha256[:12]})); layerswap cache --remove "
+            f"{file.repository} lets you begin again"
+        )
     span = f"bytes {start}-{end - 1}/{file.size}"
     if last.status_code != 206 or last.headers.get("Content-Range") != span or len(stated) != 64:
-        why = f"HTTP {last.status_code}, {last.headers.get('Content-Range', 'no Content-Range')}"
-        raise NoRanges(f"{file}: the server gives no byte ranges that can be checked ({why})")
+        raise NoRanges(
+            f"{file}: the server gives no byte ranges that can be checked (HTTP "
+            f"{last.status_code}, {last.headers.get('Content-Range', 'no Content-Range')})"
+        )
 
 
 def _write_at(out: int, content: bytes, place: int) -> None:

@@ -130,8 +130,9 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
         if parent:
             Path(parent).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        where = f"--lora-merge-cache {parent}"
-        raise InputError(f"{where}: cannot be made: {error.strerror}") from error
+        raise InputError(
+            f"--lora-merge-cache {parent}: cannot be made: {error.strerror}"
+        ) from error
     with tempfile.TemporaryDirectory(dir=parent, ignore_cleanup_errors=True) as cache:
         models = dict(sources)
         for reference, model in sources.items():
@@ -246,7 +247,8 @@ def _configuration(
             "models": inputs,
             "base_model": folders[str(recipe.base_model)],
             "parameters": parameters,
-            **{"dtype": wide if written and len(kinds) > 1 else None, "out_dtype": written},
+            "dtype": wide if written and len(kinds) > 1 else None,
+            "out_dtype": written,
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
@@ -267,5 +269,7 @@ def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
     except Exception as error:
         if verbose or isinstance(error, LayerSwapError):
             raise
-        what = f"mergekit failed, and nothing was written: {describe_error(error)}"
-        raise LayerSwapError(f"{what} (add -v for the traceback)") from error
+        raise LayerSwapError(
+            f"mergekit failed, and nothing was written: {describe_error(error)} (add -v for the "
+            "traceback)"
+        ) from error

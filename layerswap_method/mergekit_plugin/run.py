@@ -31,12 +31,25 @@ from layerswap_method.recipe.references import find_model_files, is_there
 LOG = logging.getLogger("layerswap")
 
 _KNOWN = (
-    *("out_shard_size", "copy_tokenizer", "write_model_card", "cuda", "device", "quiet"),
-    *("verbosity", "transformers_cache", "num_threads", "safe_serialization"),
+    "out_shard_size",
+    "copy_tokenizer",
+    "write_model_card",
+    "cuda",
+    "device",
+    "quiet",
+    "verbosity",
+    "transformers_cache",
+    "num_threads",
+    "safe_serialization",
     # Without effect: adapters are added while they are read, nothing is unpickled, drawn or run as
     # code, and memory is low anyway.
-    *("lora_merge_cache", "lazy_unpickle", "random_seed", "trust_remote_code"),
-    *("low_cpu_memory", "async_write", "write_threads"),
+    "lora_merge_cache",
+    "lazy_unpickle",
+    "random_seed",
+    "trust_remote_code",
+    "low_cpu_memory",
+    "async_write",
+    "write_threads",
 )
 """Options of mergekit that mean the same where a merge is written from file to file."""
 

@@ -163,15 +163,21 @@ class DeltaRevertRecipe(Recipe):
         base, experts = self.base_model, self._experts
         for key in ("tokenizer", "tokenizer_source"):
             if getattr(self, key) is not None:
-                why = "features are compared one by one, so expert and base must share a vocabulary"
-                yield f"{key} cannot be used here: {why}; drop the line"
+                yield (
+                    f"{key} cannot be used here: features are compared one by one, so expert and "
+                    "base must share a vocabulary; drop the line"
+                )
         for i, entry in enumerate(self.models):
             if entry.model not in (*experts, base):
-                same = f"write it in the same way ({base}), or leave it out"
-                yield f"models[{i}] ({entry.model}) is the base_model; {same}"
+                yield (
+                    f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
+                    f"({base}), or leave it out"
+                )
         if base is None:
-            what = "the checkpoint that the expert was fine-tuned from"
-            yield f"base_model is missing: write base_model: with {what}"
+            yield (
+                "base_model is missing: write base_model: with the checkpoint that the expert was "
+                "fine-tuned from"
+            )
         elif len(experts) != 1:
             many = f"{len(experts)} models besides the base_model"
             listed = ", ".join(experts) or "none"
@@ -274,9 +280,11 @@ def revert_record(
     for name, part in parts.items():
         by_module["non_layer" if decoder.layer(name) is None else layer_part(name)].append(part)
     return {
-        **{"schema_version": 1, "merge_method": recipe.merge_method},
+        "schema_version": 1,
+        "merge_method": recipe.merge_method,
         "layerswap_version": __version__,
-        **{"expert": recipe.expert, "base_model": str(recipe.base_model)},
+        "expert": recipe.expert,
+        "base_model": str(recipe.base_model),
         "num_layers": decoder.num_layers,
         "parameters": recipe.parameters.model_dump(),
         "threshold": threshold,
@@ -297,8 +305,10 @@ def revert_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
     yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
     for name, part in (("all", record["kept"]), *record["kept_by_module"].items()):
-        share = f"{part['kept_weights']} of {part['weights']} weights"
-        yield f"{name}: {share} ({100 * (part['fraction'] or 0):.2f} %) stay the expert's"
+        yield (
+            f"{name}: {part['kept_weights']} of {part['weights']} weights "
+            f"({100 * (part['fraction'] or 0):.2f} %) stay the expert's"
+        )
 
 
 def _total(parts: Iterable[ExpertPart]) -> dict[str, int | float | None]:

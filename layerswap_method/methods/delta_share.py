@@ -177,8 +177,10 @@ def _mean_change(pair: DeltaPair) -> float:
 
     change = mean_feature_mav(pair)
     if change == 0:
-        what = "its change is 0, which has no inverse to be a weight"
-        raise InputError(f"{pair.expert} is equal to {pair.base}: {what}; {_ADVICE}")
+        raise InputError(
+            f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
+            f"weight; {_ADVICE}"
+        )
     return change
 
 
@@ -216,6 +218,8 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     for (empty, lacking), names in units.items():
         if not names:
             what = lacking if by_module else "attention or MLP"
-            where = f"placement: delta_share: layer {empty} of {pair.base}"
-            raise InputError(f"{where} has no known {what} tensors; choose another placement")
+            raise InputError(
+                f"placement: delta_share: layer {empty} of {pair.base} has no known {what} "
+                "tensors; choose another placement"
+            )
     return units

@@ -112,8 +112,9 @@ class LayerSwapSpec(Described):
         total = sum(self.side_weights)
         blend = " (times delta_blend)" if self.placement == "delta_share" else ""
         if total == 0:
-            both = f"task_weight and language_weight{blend} are both 0"
-            raise ValueError(f"{both}: nothing to average")
+            raise ValueError(
+                f"task_weight and language_weight{blend} are both 0: nothing to average"
+            )
         if not _SMALLEST_SUM < total < 1 / _SMALLEST_SUM:
             raise ValueError(
                 f"task_weight and language_weight{blend} sum to {total:g}, beyond what float32 can "
@@ -134,8 +135,9 @@ class LayerSwapSpec(Described):
         else:
             self._refuse(_DELTAS, "write placement: delta_share")
         if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
-            rules = "delta_threshold and delta_dominance are two rules for the same choice"
-            raise ValueError(f"{rules}: drop one")
+            raise ValueError(
+                "delta_threshold and delta_dominance are two rules for the same choice: drop one"
+            )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
             instead = " (delta_unit: module)" if self.placement == "delta_share" else ""
             what = f"swap_modules: {self.swap_modules} has no effect with placement:"
@@ -146,8 +148,10 @@ class LayerSwapSpec(Described):
         """Raise for parameters that were written and have no effect with this placement."""
         idle = [name for name in names if name in self.model_fields_set]
         if idle:
-            names_have = f"{' and '.join(sorted(idle))} {'has' if len(idle) == 1 else 'have'}"
-            raise ValueError(f"{names_have} no effect with placement: {self.placement}; {advice}")
+            raise ValueError(
+                f"{' and '.join(sorted(idle))} {'has' if len(idle) == 1 else 'have'} no effect "
+                f"with placement: {self.placement}; {advice}"
+            )
 
     @property
     def side_weights(self) -> tuple[float, float]:
@@ -255,8 +259,10 @@ class LayerSwapRecipe(Recipe):
                     if "weight" in own.parameters.model_fields_set:
                         yield f"{where}: weight has no effect on the base, which has no role"
                 elif base is not None and key == same_model_key(base):
-                    same = f"write it in the same way ({base}), or leave it out"
-                    yield f"{where} is the base_model; {same}"
+                    yield (
+                        f"{where} is the base_model; write it in the same way ({base}), or leave "
+                        "it out"
+                    )
                 else:
                     yield f"{where} has no role; write role: task or role: language"
             if key in seen:

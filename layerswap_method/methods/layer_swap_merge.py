@@ -154,8 +154,10 @@ def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
         f"{parameters['swap_modules']}; in-layer norms: {parameters['layer_norms']}"
     )
     if "tokenizer_from" in record:
-        whose = f"the one of {record['tokenizer_from']}, with its tokenizer and config"
-        yield f"the models have different vocabularies: the merge has {whose}"
+        yield (
+            "the models have different vocabularies: the merge has the one of "
+            f"{record['tokenizer_from']}, with its tokenizer and config"
+        )
     deltas = record.get("deltas", {})
     if "weights" in deltas:
         yield f"weighting: magnitude, by the mean change from {deltas['base_model']}"
@@ -165,8 +167,10 @@ def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
                 f"weight {row['merge_weight']:.6g}"
             )
     if "units" in deltas:
-        change = f"the change from {deltas['base_model']}, by {parameters['delta_unit']}"
-        yield f"placement: delta_share. Shares of {change}"
+        yield (
+            f"placement: delta_share. Shares of the change from {deltas['base_model']}, by "
+            f"{parameters['delta_unit']}"
+        )
         yield from draw_plan(plan).splitlines()
 
 

@@ -16,14 +16,32 @@ from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
 
 _MODEL = (
-    *("*.json", "*.jinja", "*.py", "*.model", "*.tiktoken", "*.spm", "*.bpe", "*.vocab"),
-    *("merges.txt", "vocab*", "spiece*"),
+    "*.json",
+    "*.jinja",
+    "*.py",
+    "*.model",
+    "*.tiktoken",
+    "*.spm",
+    "*.bpe",
+    "*.vocab",
+    "merges.txt",
+    "vocab*",
+    "spiece*",
 )
 """Files that a model is loaded by, besides its weights."""
 
 _OWN = (
-    *("config.json", "*.index.json", "*_plan.json", "adapter_config.json", "harmonize.json"),
-    *("layerswap_*", "optimizer*", "train*", "trainer_state.json", "all_results.json", ".*"),
+    "config.json",
+    "*.index.json",
+    "*_plan.json",
+    "adapter_config.json",
+    "harmonize.json",
+    "layerswap_*",
+    "optimizer*",
+    "train*",
+    "trainer_state.json",
+    "all_results.json",
+    ".*",
 )
 """Those of them that say how the donor itself is stored or was made."""
 

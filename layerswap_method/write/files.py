@@ -232,8 +232,10 @@ def _verify(
     with path.open("rb", buffering=0) as opened:
         for piece in _pieces(tensor, device):
             if os.pread(opened.fileno(), len(piece), place) != piece:
-                what = f"{tensor.name} is not what was written"
-                raise LayerSwapError(f"{path}: {what}; disk or memory may be faulty: merge again")
+                raise LayerSwapError(
+                    f"{path}: {tensor.name} is not what was written; disk or memory may be faulty: "
+                    "merge again"
+                )
             if tensor.source is not None and is_finite:  # the others were looked at when computed
                 is_finite = _is_finite(tensor.dtype, piece)
             place += len(piece)
@@ -265,5 +267,7 @@ def _check_space(folder: Path, needed: int) -> None:
     except OSError:
         return  # writing says what is wrong
     if needed > free:
-        space = f"{needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB free"
-        raise LayerSwapError(f"{folder}: the merge needs {space}; make room, or take another disk")
+        raise LayerSwapError(
+            f"{folder}: the merge needs {needed / 1e9:.3g} GB and the disk has {free / 1e9:.3g} GB "
+            "free; make room, or take another disk"
+        )

@@ -16,7 +16,8 @@ from tests.standins.tasks import write_tasks
 from tests.standins.word_models import write_model
 
 pytestmark = [
-    *(pytest.mark.vllm, pytest.mark.slow),
+    pytest.mark.vllm,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore"),  # vLLM's imports warn a dozen times
     pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed"),
 ]

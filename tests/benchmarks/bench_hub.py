@@ -52,11 +52,15 @@ def shapes(width):
     yield "model.embed_tokens.weight", (vocabulary, hidden)
     for layer in range(LAYERS):
         sizes = {
-            **{"self_attn.q_proj": (hidden, hidden), "self_attn.k_proj": (keys, hidden)},
-            **{"self_attn.v_proj": (keys, hidden), "self_attn.o_proj": (hidden, hidden)},
-            **{"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)},
-            **{"mlp.down_proj": (hidden, inner)},
-            **{"input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)},
+            "self_attn.q_proj": (hidden, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, hidden),
+            "mlp.gate_proj": (inner, hidden),
+            "mlp.up_proj": (inner, hidden),
+            "mlp.down_proj": (hidden, inner),
+            "input_layernorm": (hidden,),
+            "post_attention_layernorm": (hidden,),
         }
         for name, shape in sizes.items():
             yield f"model.layers.{layer}.{name}.weight", shape
@@ -93,11 +97,16 @@ def write_model(root, name, width, dtype):
     index = {"metadata": {}, "weight_map": listed}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     config = {
-        **{"architectures": ["LlamaForCausalLM"], "model_type": "llama"},
-        **{"hidden_size": HIDDEN // width, "intermediate_size": INNER // width},
-        **{"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY // width},
-        **{"num_attention_heads": HEADS // width, "num_key_value_heads": max(1, 8 // width)},
-        **{"tie_word_embeddings": False, "dtype": {"BF16": "bfloat16", "F32": "float32"}[dtype]},
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "hidden_size": HIDDEN // width,
+        "intermediate_size": INNER // width,
+        "num_hidden_layers": LAYERS,
+        "vocab_size": VOCABULARY // width,
+        "num_attention_heads": HEADS // width,
+        "num_key_value_heads": max(1, 8 // width),
+        "tie_word_embeddings": False,
+        "dtype": {"BF16": "bfloat16", "F32": "float32"}[dtype],
     }
     (folder / "config.json").write_text(json.dumps(config))
 

@@ -33,7 +33,8 @@ PATTERNS = {
 REPEATS = {
     "rank_pattern": {r"layers\.([12])+\.self_attn\.(q|v)_proj": 3},
     "alpha_pattern": {
-        **{r"(?:\w+\.)+down_proj": 11, "|".join([*(f"x{at}" for at in range(200)), "v_proj"]): 5}
+        r"(?:\w+\.)+down_proj": 11,
+        "|".join([*(f"x{at}" for at in range(200)), "v_proj"]): 5,
     },
 }
 """Repeated groups and long alternatives, which peft reads."""

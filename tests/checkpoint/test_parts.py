@@ -41,8 +41,10 @@ from tests.standins.oracle import Swap, assert_same, expected, stored
 HEAD = "lm_head.weight"
 SWAP = Swap(LAYERS)
 MTP = {
-    **{"mtp.fc.weight": (16, 32), "mtp.norm.weight": (16,)},
-    **{"mtp.layers.0.mlp.up_proj.weight": (24, 16), "mtp.layers.0.input_layernorm.weight": (16,)},
+    "mtp.fc.weight": (16, 32),
+    "mtp.norm.weight": (16,),
+    "mtp.layers.0.mlp.up_proj.weight": (24, 16),
+    "mtp.layers.0.input_layernorm.weight": (16,),
 }
 
 

@@ -24,7 +24,7 @@ TEXT = [
     f"la rue {word} und mata {word[::-1]}" for word in ["wasser", "agua", "maji", "água", "水"]
 ] * 3
 ROWS = 290
-WORDS = ["<unk>", "<s>", "</s>", *["the", "of", "and", "to", "in", "is", "was", "for", "that"]]
+WORDS = ["<unk>", "<s>", "</s>", "the", "of", "and", "to", "in", "is", "was", "for", "that"]
 
 
 def as_json(folder, swapped=()):

@@ -17,9 +17,24 @@ from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[2]
 HEAVY = {
-    *("torch", "transformers", "tokenizers", "safetensors", "mergekit", "lm_eval", "vllm"),
-    *("numpy", "scipy", "pydantic", "datasets", "sacrebleu", "ray", "matplotlib"),
-    *("peft", "huggingface_hub", "jinja2", "tabulate"),
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "mergekit",
+    "lm_eval",
+    "vllm",
+    "numpy",
+    "scipy",
+    "pydantic",
+    "datasets",
+    "sacrebleu",
+    "ray",
+    "matplotlib",
+    "peft",
+    "huggingface_hub",
+    "jinja2",
+    "tabulate",
 }
 ONE_HOME = {"mergekit", "vllm", "lm_eval", "ray", "matplotlib", "peft", "jinja2", "tabulate"}
 

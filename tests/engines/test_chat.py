@@ -94,10 +94,26 @@ def _by_lm_eval(model, tasks, out, *options):
     """Return the prompts that lm-eval's own command line sends."""
     run = "from lm_eval.__main__ import cli_evaluate; cli_evaluate()"
     command = [
-        *(sys.executable, "-c", run, "run", "--model", "hf", "--limit", "4"),
-        *("--model_args", f"pretrained={model},dtype=float32", "--include_path", str(tasks)),
-        *("--tasks", "words_generate", "--output_path", str(out), "--batch_size", "4"),
-        *("--log_samples", *options),
+        sys.executable,
+        "-c",
+        run,
+        "run",
+        "--model",
+        "hf",
+        "--limit",
+        "4",
+        "--model_args",
+        f"pretrained={model},dtype=float32",
+        "--include_path",
+        str(tasks),
+        "--tasks",
+        "words_generate",
+        "--output_path",
+        str(out),
+        "--batch_size",
+        "4",
+        "--log_samples",
+        *options,
     ]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, stderr=subprocess.PIPE, env=environment, check=False)

@@ -113,7 +113,9 @@ def test_what_would_not_be_the_merged_checkpoint_is_refused_with_every_reason(co
     with pytest.raises(SwapFailed) as raised:
         live.swap(merge_of_folder(copy))
     for part in (
-        *("config.json (rms_norm_eps)", "generation_config.json (eos_token_id)", "special"),
+        "config.json (rms_norm_eps)",
+        "generation_config.json (eos_token_id)",
+        "special",
         "it is a bfloat16 model and the engine runs float32",
         "(model.extra.weight, model.norm.weight)",
     ):

@@ -190,8 +190,18 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
 def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, text = invoke(
-        *(expert, "--languages", "sw", "--data-dir", DATA, "--limit", 2, "--backend", "hf"),
-        *("--dtype", "float32", "--allow-code-execution"),
+        expert,
+        "--languages",
+        "sw",
+        "--data-dir",
+        DATA,
+        "--limit",
+        2,
+        "--backend",
+        "hf",
+        "--dtype",
+        "float32",
+        "--allow-code-execution",
     )
     assert code == 0, text
     text = text.replace("\n  ", " ")

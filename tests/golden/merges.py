@@ -24,9 +24,15 @@ _SHAPES = {
     **{f"model.layers.{i}.{name}.weight": _BRANCHES[name] for i in range(6) for name in _BRANCHES},
 }
 _CONFIG = {
-    **{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": VOCAB},
-    **{"hidden_size": WIDTH, "intermediate_size": INNER, "num_hidden_layers": LAYERS},
-    **{"num_attention_heads": 2, "num_key_value_heads": 2, "tie_word_embeddings": False},
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": False,
     "dtype": "float32",
 }
 _TRANSITION = {"bottom_layers": 2, "bottom_transition": 2, "top_layers": 1}

@@ -12,10 +12,18 @@ from tests.standins.command import layerswap
 from tests.standins.model_families import make_model
 
 SIZES = {
-    **{"vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8},
-    **{"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "tie_word_embeddings": False},
-    **{"bos_token_id": 0, "eos_token_id": 1},
+    "vocab_size": 48,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
 }
 
 

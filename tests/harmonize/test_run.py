@@ -28,16 +28,24 @@ FILE = "model.safetensors"
 
 def sizes(hidden, intermediate, layers, heads, head_dim=2, **others):
     return {
-        **{"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": layers},
-        **{"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": head_dim},
+        "hidden_size": hidden,
+        "intermediate_size": intermediate,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads[0],
+        "num_key_value_heads": heads[1],
+        "head_dim": head_dim,
         **others,
     }
 
 
 TIED = {"tie_word_embeddings": True}
 LLAMA3_ROPE = {
-    **{"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0},
-    **{"high_freq_factor": 4.0, "original_max_position_embeddings": 128},
+    "rope_type": "llama3",
+    "rope_theta": 5e5,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
 }
 LLAMA3 = {"rope_parameters": LLAMA3_ROPE}
 QWEN3 = {"family": "Qwen3", "rms_norm_eps": 1e-6}

@@ -35,8 +35,12 @@ SETTINGS = {
 """Name -> what a recipe has of a setting."""
 
 _SHAPE = {
-    **{"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 12},
-    **{"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096},
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 4096,
     "max_position_embeddings": 64,
 }
 
@@ -113,9 +117,12 @@ class Machine:
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("HF_", "LAYERSWAP_"))}
         kept.pop("TRANSFORMERS_OFFLINE", None)
         environment = kept | {
-            **{"HF_ENDPOINT": self.hub.endpoint, "HF_HOME": str(self.home / "hf")},
-            **{"HF_HUB_DISABLE_PROGRESS_BARS": "1", "OMP_NUM_THREADS": "1"},
-            **{"PYTHONPATH": str(Path(__file__).parents[2]), **variables},
+            "HF_ENDPOINT": self.hub.endpoint,
+            "HF_HOME": str(self.home / "hf"),
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            **variables,
         }
         how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         command = [str(Path(sys.executable).parent / program), *map(str, words)]

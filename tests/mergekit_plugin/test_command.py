@@ -124,8 +124,13 @@ def test_hub_ids_are_read_from_the_cache_that_is_named(command, trio, tmp_path):
 def test_every_option_of_mergekit_goes_one_way():
     sent = {name for name in MergeOptions.model_fields if why_mergekit({name: True})}
     assert sent == {
-        *("allow_crimes", "unsafe_truncate_embeddings", "lora_merge_dtype", "clone_tensors"),
-        *("multi_gpu", "read_to_gpu", "gpu_rich"),
+        "allow_crimes",
+        "unsafe_truncate_embeddings",
+        "lora_merge_dtype",
+        "clone_tensors",
+        "multi_gpu",
+        "read_to_gpu",
+        "gpu_rich",
     }
     reasons = [why_mergekit({name: True}) for name in sent]
     page = (Path(__file__).parents[2] / "docs" / "merging.md").read_text()

@@ -63,7 +63,7 @@ DIGESTS = {"base": "5cddba64653289e6", "language": "ec68d8b5aec33ab4", "task": "
 """Stream -> start of the SHA-256 of its first documents, in `build.VERSION` 2."""
 
 SWAHILI = frozenset(
-    (*SYLLABLES, *world.DEGREES.values(), *["ana", "sasa", "ngapi", "pamoja", "ya", "nini", "nani"])
+    (*SYLLABLES, *world.DEGREES.values(), "ana", "sasa", "ngapi", "pamoja", "ya", "nini", "nani")
 )
 ARITHMETIC = frozenset(("=", "+", "-", "solve"))
 RARE_TARGETS = frozenset(TRANSLATION[word] for word in RARE)

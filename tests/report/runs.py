@@ -133,7 +133,9 @@ def study_of(**changes):
         "question": "Does it matter? <b> & 100 % of $x_1$",
         "source": "arXiv 2410.01335, section 4.2",
         "evaluate": {"tasks": ["pocket_math_sw", "pocket_math_en"]},
-        **{"baseline": [], "vary": {}, **changes},
+        "baseline": [],
+        "vary": {},
+        **changes,
     }
     study = Study.model_validate(study_document(**document))
     evaluate = study.evaluate.model_copy(update={"include_path": "nowhere"})

@@ -64,8 +64,13 @@ def test_a_score_below_is_marked_and_said_first():
         [
             {
                 **dict.fromkeys(("task_expert", "language_expert", "seed", "language"), ""),
-                **{"task": "math_sw", "metric": "exact_match", "filter": "none"},
-                **{"model": name, "weights": name, "item": item, "value": float(item < right)},
+                "task": "math_sw",
+                "metric": "exact_match",
+                "filter": "none",
+                "model": name,
+                "weights": name,
+                "item": item,
+                "value": float(item < right),
             }
             for name, right in (("base", 2), ("soup", 3), ("ties", 9))
             for item in range(10)

@@ -156,9 +156,19 @@ def test_an_interval_beside_a_corrected_verdict_is_said_not_to_be_corrected(lang
 
 def row_of(verdict, **changes):
     row = {
-        **{"first": "swap", "second": "soup", "task": "mgsm_sw", "language": "sw"},
-        **{"family": "primary", "rival": "soup", "verdict": verdict, "clusters": 0},
-        **{"difference": -0.111, "low": -0.23, "high": 0.152, "p": 0.04, "p_holm": 0.0004},
+        "first": "swap",
+        "second": "soup",
+        "task": "mgsm_sw",
+        "language": "sw",
+        "family": "primary",
+        "rival": "soup",
+        "verdict": verdict,
+        "clusters": 0,
+        "difference": -0.111,
+        "low": -0.23,
+        "high": 0.152,
+        "p": 0.04,
+        "p_holm": 0.0004,
         **changes,
     }
     if verdict in (ONE_MODEL, NO_RESULT):
@@ -309,7 +319,10 @@ def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_p
     firsts = report.comparisons[report.comparisons["family"] == "primary"]["first"]
     assert list(firsts) == ["task expert fusion_1-2", "task expert prefix_1"]
     assert set(report.observations["cell"]) == {
-        *("base", "task expert fusion_1", "task expert fusion_2", "task expert prefix_1")
+        "base",
+        "task expert fusion_1",
+        "task expert fusion_2",
+        "task expert prefix_1",
     }
     assert not any("was trained once" in sentence for sentence in report.sentences)
 
@@ -418,8 +431,13 @@ def test_the_command_writes_every_format_and_prints_the_answer(one_pair):
     code, output = invoke(one_pair.path)
     files, _, answer_lines = output.partition("\n\n")
     assert {Path(line).name for line in files.splitlines()} == {
-        *("report.html", "report.md", "tables.tex", "scores.csv", "comparisons.csv"),
-        *("observations.parquet", "comparisons.parquet"),
+        "report.html",
+        "report.md",
+        "tables.tex",
+        "scores.csv",
+        "comparisons.csv",
+        "observations.parquet",
+        "comparisons.parquet",
     }
     assert (code, answer_lines.startswith(one_pair.study.question)) == (0, True)
 

@@ -102,14 +102,25 @@ def fake_evaluation(work):
     )
     hits = int(sum(values))
     score = TaskScore(
-        **{"task": work.task, "metric": "exact_match", "filter": "none", "n": ITEMS},
-        **{"value": hits / ITEMS, "interval": wilson_interval(hits, ITEMS, 0.95), "stderr": None},
-        **{"is_share": True, "higher_is_better": True},
+        task=work.task,
+        metric="exact_match",
+        filter="none",
+        n=ITEMS,
+        value=hits / ITEMS,
+        interval=wilson_interval(hits, ITEMS, 0.95),
+        stderr=None,
+        is_share=True,
+        higher_is_better=True,
     )
     return Evaluation(
-        **{"model": work.cell.label, "backend": "hf", "versions": {"fake": "1"}, "elapsed_s": 0.01},
-        **{"scores": (score,), "samples": samples},
-        **{"task_versions": {work.task: "1"}, "num_fewshot": {work.task: 0}},
+        model=work.cell.label,
+        backend="hf",
+        versions={"fake": "1"},
+        elapsed_s=0.01,
+        scores=(score,),
+        samples=samples,
+        task_versions={work.task: "1"},
+        num_fewshot={work.task: 0},
     )
 
 

@@ -106,8 +106,12 @@ def ask(tmp_path, experts, run):
 
 
 HONEST = {
-    **{"version": 1.0, "date": datetime.date(2024, 1, 1), "raw": b"\0", "tags": {"x", "y"}},
-    **{"at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC), "labels": {1: "one", "b": "two"}},
+    "version": 1.0,
+    "date": datetime.date(2024, 1, 1),
+    "raw": b"\0",
+    "tags": {"x", "y"},
+    "at": datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC),
+    "labels": {1: "one", "b": "two"},
 }
 """What YAML has and JSON has not."""
 

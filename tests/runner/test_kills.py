@@ -76,7 +76,9 @@ def test_a_real_study_survives_kills(tmp_path):
     kills, backend = int(os.environ.get("KILLS", "1")), os.environ.get("BACKEND", "hf")
     options = {"batch_size": 8, "kv_cache_gib": 1, "gpu_memory_utilization": 0.3}
     vary = {  # averaged embeddings, so that no two cells are one model
-        **{"bottom_layers": [0, 1, 2], "top_layers": [0, 1], "non_layer": ["average"]},
+        "bottom_layers": [0, 1, 2],
+        "top_layers": [0, 1],
+        "non_layer": ["average"],
         "task_weight": list(range(1, 2 + kills)),
     }
     evaluate = {"tasks": ["words"], "options": options}

@@ -94,7 +94,9 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
     live = run(tmp_path, experts, "live", document)
     assert not live.summary.failed
     assert how_of(live) == {
-        **{"base": "streamed", "non_layer=task": "streamed", "non_layer=base": "streamed"},
+        "base": "streamed",
+        "non_layer=task": "streamed",
+        "non_layer=base": "streamed",
         "non_layer=language": "checkpoint",
     }
     assert "tokenizer" in how_of(live, "fallback")["non_layer=language"]

@@ -221,12 +221,16 @@ def problems(tmp_path):
         (lambda *_: "5", None, 1, None),  # a zero of one model is none
         (lambda *_: "5", None, 3, "every answer is wrong (exact_match is 0 on all"),
         (
-            *(lambda _, place: f"It is {place}.", "[invalid]", 1),
+            lambda _, place: f"It is {place}.",
+            "[invalid]",
+            1,
             "the filter strict-match finds no answer in any of the 20 responses (it gives",
         ),
         (lambda *_: " ", None, 3, "all 20 answers are empty, in 3 of 3 cells. "),
         (
-            *(lambda target, place: f" {target}" if place < 15 else f"not {place}", None, 1),
+            lambda target, place: f" {target}" if place < 15 else f"not {place}",
+            None,
+            1,
             "15 of 20 answers differ from their targets only in white space",
         ),
     ],

@@ -100,9 +100,16 @@ def test_a_score_over_repeats_is_their_mean_with_an_interval_of_both_levels():
 
 def _logged(doc_id, **values):
     return {
-        **{"doc_id": doc_id, "filter": "none", "target": "1", "arguments": [("prompt", {})]},
-        **{"resps": [["said"]], "filtered_resps": ["said"], "metrics": list(values)},
-        **{"doc_hash": "d", "prompt_hash": "p", "target_hash": "t"},
+        "doc_id": doc_id,
+        "filter": "none",
+        "target": "1",
+        "arguments": [("prompt", {})],
+        "resps": [["said"]],
+        "filtered_resps": ["said"],
+        "metrics": list(values),
+        "doc_hash": "d",
+        "prompt_hash": "p",
+        "target_hash": "t",
         **values,
     }
 

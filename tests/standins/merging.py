@@ -21,7 +21,8 @@ def recipe(models, parameters=None, base=None, **top):
     ]
     return {
         "merge_method": "layer_swap",
-        **{"base_model": str(models["task"] if base is None else base), "models": listed},
+        "base_model": str(models["task"] if base is None else base),
+        "models": listed,
         "parameters": dict(parameters or {}),
         **top,
     }
@@ -29,8 +30,10 @@ def recipe(models, parameters=None, base=None, **top):
 
 def revert_recipe(expert, base, parameters, **top):
     return {
-        **{"merge_method": "delta_revert", "models": [{"model": str(expert)}]},
-        **{"base_model": str(base), "parameters": dict(parameters)},
+        "merge_method": "delta_revert",
+        "models": [{"model": str(expert)}],
+        "base_model": str(base),
+        "parameters": dict(parameters),
         **top,
     }
 

@@ -11,29 +11,55 @@ LAYERS = 6
 VOCAB = 96
 
 _BASE = {
-    **{"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24},
-    **{"num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1},
-    **{"max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2},
+    "vocab_size": VOCAB,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 2,
     "tie_word_embeddings": False,
 }
 _VISION = {
-    **{"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3},
-    **{"num_attention_heads": 2, "image_size": 28, "patch_size": 14},
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
 }
 _HEADS = {"head_dim": 8}
 _TIED = {"tie_word_embeddings": True}
 _ROPE = {"rope_parameters": {"rope_type": "default", "mrope_section": [1, 1, 2]}}
 _GPT2 = {
-    **{"vocab_size": VOCAB, "n_embd": 16, "n_layer": LAYERS, "n_head": 2, "n_positions": 64},
-    **{"bos_token_id": 0, "eos_token_id": 1},
+    "vocab_size": VOCAB,
+    "n_embd": 16,
+    "n_layer": LAYERS,
+    "n_head": 2,
+    "n_positions": 64,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
 }
 _GLM = {
-    **{"n_routed_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8},
-    **{"n_group": 1, "topk_group": 1, "first_k_dense_replace": 2, **_HEADS},
+    "n_routed_experts": 3,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 2,
+    **_HEADS,
 }
 _T5 = {
-    **{"vocab_size": VOCAB, "d_model": 16, "d_kv": 8, "d_ff": 24},
-    **{"num_layers": LAYERS, "num_heads": 2, "decoder_start_token_id": 0},
+    "vocab_size": VOCAB,
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 24,
+    "num_layers": LAYERS,
+    "num_heads": 2,
+    "decoder_start_token_id": 0,
 }
 _EXPERTS = {"num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
 
@@ -59,8 +85,11 @@ def _vision(name, text, **options):
 
 
 _QWEN_VISION = {
-    **{"depth": 3, "hidden_size": 16, "num_heads": 2},
-    **{"out_hidden_size": 16, "intermediate_size": 24},
+    "depth": 3,
+    "hidden_size": 16,
+    "num_heads": 2,
+    "out_hidden_size": 16,
+    "intermediate_size": 24,
 }
 _QWEN_TOKENS = {"image_token_id": 5, "video_token_id": 6}
 
@@ -128,8 +157,10 @@ FAMILIES = {
         {"model_type": "llama"},
         # Both towers are as deep as the text model.
         vision_config={
-            **{**_VISION, "num_hidden_layers": LAYERS},
-            **{"model_type": "clip_vision_model", "projection_dim": 16},
+            **_VISION,
+            "num_hidden_layers": LAYERS,
+            "model_type": "clip_vision_model",
+            "projection_dim": 16,
         },
         image_token_index=5,
         video_token_index=6,
@@ -144,8 +175,15 @@ FAMILIES = {
 
 
 _SPEECH = {
-    **{"input_dim": 8, "hidden_dim": 16, "output_dim": 10, "feedforward_mult": 2},
-    **{"num_layers": LAYERS, "num_heads": 2, "dim_head": 8, "context_size": 10, "max_pos_emb": 12},
+    "input_dim": 8,
+    "hidden_dim": 16,
+    "output_dim": 10,
+    "feedforward_mult": 2,
+    "num_layers": LAYERS,
+    "num_heads": 2,
+    "dim_head": 8,
+    "context_size": 10,
+    "max_pos_emb": 12,
 }
 _MAMBA = {"mamba_d_state": 8, "mamba_expand": 2, "n_mamba_heads": 2, "mamba_ngroups": 1}
 
@@ -156,7 +194,10 @@ SPECIAL = {
     "xlm": Family(
         "XLM",
         {
-            **{"emb_dim": 16, "n_heads": 2, "n_layers": LAYERS, "n_words": VOCAB},
+            "emb_dim": 16,
+            "n_heads": 2,
+            "n_layers": LAYERS,
+            "n_words": VOCAB,
             "max_position_embeddings": 64,
         },
         "WithLMHeadModel",
@@ -166,7 +207,10 @@ SPECIAL = {
     "zamba2": Family(
         "Zamba2",
         {
-            **{**_MAMBA, "num_key_value_heads": 2, "num_mem_blocks": 1, "adapter_rank": 4},
+            **_MAMBA,
+            "num_key_value_heads": 2,
+            "num_mem_blocks": 1,
+            "adapter_rank": 4,
             "layers_block_type": ["mamba", "hybrid"] * (LAYERS // 2),
         },
     ),
@@ -177,8 +221,12 @@ SPECIAL = {
             "text_config": {**_BASE, "model_type": "granite"},
             "encoder_config": _SPEECH,
             "projector_config": {
-                **{"model_type": "blip_2_qformer", "num_hidden_layers": 1, "hidden_size": 16},
-                **{"num_attention_heads": 2, "intermediate_size": 24, "encoder_hidden_size": 16},
+                "model_type": "blip_2_qformer",
+                "num_hidden_layers": 1,
+                "hidden_size": 16,
+                "num_attention_heads": 2,
+                "intermediate_size": 24,
+                "encoder_hidden_size": 16,
             },
         },
         "ForConditionalGeneration",

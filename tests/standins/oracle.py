@@ -28,9 +28,13 @@ class Swap:
 
     def parameters(self):
         return {
-            **{"bottom_layers": self.b, "top_layers": self.u, "bottom_transition": self.t_b},
-            **{"top_transition": self.t_u, "non_layer": self.non_layer},
-            **{"task_weight": self.w_task, "language_weight": self.w_lang},
+            "bottom_layers": self.b,
+            "top_layers": self.u,
+            "bottom_transition": self.t_b,
+            "top_transition": self.t_u,
+            "non_layer": self.non_layer,
+            "task_weight": self.w_task,
+            "language_weight": self.w_lang,
         }
 
     def of_layer(self, layer):

@@ -20,12 +20,16 @@ def write_rows(folder, rows):
 def write_task(folder, name, data, **changes):
     """Write an exact-match task; None takes a field away."""
     task = {
-        **{"task": name, "dataset_path": "json"},
-        **{"dataset_kwargs": {"data_files": {"test": str(data)}}, "test_split": "test"},
-        **{"output_type": "generate_until", "doc_to_text": "{{prompt}}"},
+        "task": name,
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(data)}},
+        "test_split": "test",
+        "output_type": "generate_until",
+        "doc_to_text": "{{prompt}}",
         "doc_to_target": "{{answer}}",
         "generation_kwargs": {"until": ["<eos>"], "do_sample": False, "max_gen_toks": 4},
-        **{"metric_list": [{"metric": "exact_match", **MEAN}], "metadata": {"version": 1.0}},
+        "metric_list": [{"metric": "exact_match", **MEAN}],
+        "metadata": {"version": 1.0},
         **changes,
     }
     kept = {key: value for key, value in task.items() if value is not None}

@@ -34,11 +34,18 @@ def write_model(
     tokens = [*SPECIAL, *words]
     config = getattr(transformers, f"{kind}Config")(
         **{
-            **{"vocab_size": len(tokens), "hidden_size": 64, "intermediate_size": 96},
-            **{"num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1},
-            **{"head_dim": 32, "max_position_embeddings": 128},
+            "vocab_size": len(tokens),
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 32,
+            "max_position_embeddings": 128,
             "initializer_range": 0.5,  # large: it must not say one word to everything,
-            **{"tie_word_embeddings": False, "pad_token_id": 0, "bos_token_id": 1},
+            "tie_word_embeddings": False,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
             "eos_token_id": 2,
             **changes,
         }

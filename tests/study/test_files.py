@@ -84,8 +84,14 @@ def test_one_fault_is_one_message_in_our_words(tmp_path, changes, message):
 @pytest.mark.parametrize(
     "text",
     [
-        *("[1, 2]", "a: [", "\0", "", "name: a\nname: b", "a: 2024-99-99"),
-        *("merge_method: linear\nmodels: []", "experts: {math: ./math}\nlimt: 3"),
+        "[1, 2]",
+        "a: [",
+        "\0",
+        "",
+        "name: a\nname: b",
+        "a: 2024-99-99",
+        "merge_method: linear\nmodels: []",
+        "experts: {math: ./math}\nlimt: 3",
     ],
 )
 def test_a_file_that_is_no_study_is_named(tmp_path, text):
@@ -171,8 +177,10 @@ NOTHING = {"against": ["soup", "better_expert", "first_setting"], "contrasts": [
         (
             {**NOTHING, "setting": {"bottom_layers": 7}},
             (
-                *("names soup; add it to baseline", "add task_expert or language_expert to base"),
-                *("vary has no second setting", "is not a setting of vary, which begins with {"),
+                "names soup; add it to baseline",
+                "add task_expert or language_expert to base",
+                "vary has no second setting",
+                "is not a setting of vary, which begins with {",
                 "contrasts has [2, 1]; write the numbers of two settings of vary, from 1 to 1",
             ),
         ),

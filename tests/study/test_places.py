@@ -84,10 +84,18 @@ def test_experts_vary_as_parameters_do_and_baselines_are_of_the_same(plan):
     baseline = ["base", "task_expert", "language_expert", "soup", "ties"]
     found = plan(vary=vary, **{**LANGUAGE, "baseline": baseline})
     assert [cell.label for cell in found.cells] == [
-        *("base", "task_expert math", "task_expert math_2", "language_expert"),
-        *("soup math+swahili", "soup math_2+swahili", "ties math+swahili", "ties math_2+swahili"),
-        *("experts.task=math bottom_layers=1", "experts.task=math bottom_layers=2"),
-        *("experts.task=math_2 bottom_layers=1", "experts.task=math_2 bottom_layers=2"),
+        "base",
+        "task_expert math",
+        "task_expert math_2",
+        "language_expert",
+        "soup math+swahili",
+        "soup math_2+swahili",
+        "ties math+swahili",
+        "ties math_2+swahili",
+        "experts.task=math bottom_layers=1",
+        "experts.task=math bottom_layers=2",
+        "experts.task=math_2 bottom_layers=1",
+        "experts.task=math_2 bottom_layers=2",
     ]
     merged = found.cells[-1]
     assert merged.experts == {"task": "math_2", "language": "swahili", "base": "base"}

@@ -117,7 +117,8 @@ def write_adapter(base, folder, seed):
     ("study", "experts"),
     [
         pytest.param(
-            *(study, experts),
+            study,
+            experts,
             id=f"{study.stem}-{experts.stem}",
             marks=() if is_quick(study, experts) else pytest.mark.slow,
         )

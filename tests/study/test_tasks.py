@@ -26,9 +26,12 @@ def small(evaluate, *, dry=False, isolation=None, **options):
     """Return the changes of a small study in two languages; without `dry` its data is read."""
     settings = {"limit": 2, "data_dir": str(DATA), **evaluate, **options}
     return {
-        **{"experts": POOLS, "baseline": ["base"], "vary": None},
+        "experts": POOLS,
+        "baseline": ["base"],
+        "vary": None,
         "evaluate": {name: value for name, value in settings.items() if value is not None},
-        **{"how": {"dry": dry, "isolation": isolation}, "reads": not dry},
+        "how": {"dry": dry, "isolation": isolation},
+        "reads": not dry,
     }
 
 

@@ -169,9 +169,16 @@ def test_a_function_of_an_installed_package_may_read_it_too(reader):
 @pytest.mark.parametrize(
     "name",
     [
-        *(".git/index", "__pycache__/u.pyc", ".labels.json.swp", "other.yaml", "out/run.json"),
-        *("out/records/a.jsonl", "model/model.safetensors", "expert/checkpoints/x.bin"),
-        *("answers/0123456789abcdef0123/own.jsonl", "merged/config.json"),
+        ".git/index",
+        "__pycache__/u.pyc",
+        ".labels.json.swp",
+        "other.yaml",
+        "out/run.json",
+        "out/records/a.jsonl",
+        "model/model.safetensors",
+        "expert/checkpoints/x.bin",
+        "answers/0123456789abcdef0123/own.jsonl",
+        "merged/config.json",
     ],
 )
 def test_what_comes_and_goes_beside_a_task_does_not_count(reader, name):

@@ -25,8 +25,12 @@ def _load_rev2(**how):
 
 
 LOADERS = {
-    **{"mgsm": _load_mgsm, "belebele": load_belebele, "mmlu": load_mmlu, "flores": load_flores},
-    **{"mbpp": _load_mbpp, "mgsm_rev2": _load_rev2},
+    "mgsm": _load_mgsm,
+    "belebele": load_belebele,
+    "mmlu": load_mmlu,
+    "flores": load_flores,
+    "mbpp": _load_mbpp,
+    "mgsm_rev2": _load_rev2,
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
 

@@ -160,7 +160,9 @@ def test_the_program_is_found(answer):
 @pytest.mark.parametrize(
     ("answer", "code"),
     [
-        *(("", ""), (" ", ""), ("\n```\n```\n", "")),
+        ("", ""),
+        (" ", ""),
+        ("\n```\n```\n", ""),
         # One space is the tokenizer's; the body keeps its own indentation.
         (" def area(r):\n    return r", "def area(r):\n    return r"),
         ("   import math\ndef area(r):\n  pass", "import math\ndef area(r):\n  pass"),

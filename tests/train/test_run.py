@@ -310,9 +310,16 @@ def test_a_shipped_selection_runs_on_a_stand_in(name, tmp_path, monkeypatch):
     base = write_model(tmp_path / "base", max_position_embeddings=4096)
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"prompt": "w1 ", "answer": "w2"}] * 12)
     settings = [
-        *(f"base={base}", f"data=[{{path: {rows}}}]", "samples=8", "held_out=0"),
-        *("measure=false", "trainer.save_steps=1", "trainer.bf16=false"),
-        *(f"select.data_dir={DATA}", "select.limit=2", "select.backend=hf"),
+        f"base={base}",
+        f"data=[{{path: {rows}}}]",
+        "samples=8",
+        "held_out=0",
+        "measure=false",
+        "trainer.save_steps=1",
+        "trainer.bf16=false",
+        f"select.data_dir={DATA}",
+        "select.limit=2",
+        "select.backend=hf",
     ]
     selection = run(name, tmp_path / "out", *settings)["selection"]
     tasks = {score["task"] for score in selection[0]["tasks"]}

@@ -17,11 +17,17 @@ from layerswap_method.output import PLAN_FILE, check_output, output_folder, temp
 from tests.standins.experts import content, left_in
 
 OLD = {
-    **{"config.json": "old", "model-00001-of-00002.safetensors": "old"},
-    **{"model.safetensors.index.json": "old", "tokenizer.json": "old"},
-    **{"special_tokens_map.json": "old", "vocab.json": "old", "chat_template.jinja": "old"},
-    **{"README.md": "old", "mergekit_config.yml": "old"},
-    **{PLAN_FILE: "old", "notes.txt": "of the user"},
+    "config.json": "old",
+    "model-00001-of-00002.safetensors": "old",
+    "model.safetensors.index.json": "old",
+    "tokenizer.json": "old",
+    "special_tokens_map.json": "old",
+    "vocab.json": "old",
+    "chat_template.jinja": "old",
+    "README.md": "old",
+    "mergekit_config.yml": "old",
+    PLAN_FILE: "old",
+    "notes.txt": "of the user",
 }
 NEW = {"config.json": "new", "model.safetensors": "new", "tokenizer.json": "new", PLAN_FILE: "new"}
 STAYS = {"notes.txt": "of the user"}
@@ -70,8 +76,13 @@ def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
 
 
 MINE = (
-    *("model_before.safetensors", "vocabulary.csv", "tokenizer_notes.md", "llama.model"),
-    *("chat_template_old.jinja", "adapter_model_v1.safetensors", "notes/tokenizer.json"),
+    "model_before.safetensors",
+    "vocabulary.csv",
+    "tokenizer_notes.md",
+    "llama.model",
+    "chat_template_old.jinja",
+    "adapter_model_v1.safetensors",
+    "notes/tokenizer.json",
 )
 """Files of a user whose names begin or end as those of a merge do."""
 

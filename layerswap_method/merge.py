@@ -16,6 +16,7 @@ from typing import Any
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.hub.models import HubModels, download_choice
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import (
     PLAN_FILES,
@@ -25,10 +26,10 @@ from layerswap_method.output import (
     temporary_output,
 )
 from layerswap_method.progress import Bar, no_bar
-from layerswap_method.recipe.document import Merge, Recipe
+from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import MIXES
+from layerswap_method.tensors import MIXES, Merge
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import (
     copy_files,
@@ -121,10 +122,10 @@ def plan_merge(
     tied output embedding is the input embedding).
     """
     if hub is None:
-        return recipe.merge(models)
-    merge = hub.retried(lambda: recipe.merge(models), bar)
+        return merge_models(recipe, models)
+    merge = hub.retried(lambda: merge_models(recipe, models), bar)
     while hub.fetch(merge.ranges, bar):
-        merge = recipe.merge(models)
+        merge = merge_models(recipe, models)
     return merge
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter
 
@@ -24,7 +25,8 @@ from layerswap_method.checkpoint.checkpoint import (
 )
 from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings, ties
 from layerswap_method.checkpoint.config import FURTHER_LAYERS
-from layerswap_method.checkpoint.lora import LowRankChange, other_base, read_changes
+from layerswap_method.checkpoint.lora import other_base, read_changes
+from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import (
     FLOATS,
@@ -36,7 +38,7 @@ from layerswap_method.checkpoint.stored import (
 )
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.document import Merge
+from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.references import Model
 
 if TYPE_CHECKING:
@@ -372,6 +374,43 @@ class LazyModel(Frozen):
         result = out_dtype or dtype
         result = None if result == (load or term.dtype) else result
         return TensorMix(terms=(term,), load_dtype=load, dtype=result)
+
+
+@dataclass(frozen=True)
+class Merge:
+    """A merged model, not written yet: every tensor by what it is made of.
+
+    `tensors` are in the order of the first expert's files. `donor` is the folder whose config and
+    tokenizer the merged model has, `dtype` the torch dtype in which an engine runs it (None where
+    nothing states it). `record` is the content of the plan file ({} writes none), `lines` are for
+    log and card, `plan` has the source of every decoder layer, where the method has one. `config`
+    has what the merge's config says otherwise than the donor's, where that states it.
+    """
+
+    tensors: Mapping[str, TensorMix] = field(repr=False)
+    donor: Path
+    dtype: str | None
+    record: Mapping[str, Any] = field(default_factory=dict)
+    lines: Sequence[str] = ()
+    warnings: Sequence[str] = ()
+    plan: LayerPlan | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def files(self) -> dict[Path, Any]:
+        """Return every file of weights that is read -> its state when its header was read."""
+        terms = (term for mix in self.tensors.values() for term in mix.terms)
+        return {stored.file: stored.stamp for term in terms for stored in term.all_stored}
+
+    @property
+    def ranges(self) -> dict[Path, list[tuple[int, int]]]:
+        """Return every file of weights that is read -> the byte ranges of it that are."""
+        ranges: dict[Path, list[tuple[int, int]]] = {}
+        for mix in self.tensors.values():
+            for stored in (stored for term in mix.terms for stored in term.all_stored):
+                span = (stored.offset, stored.offset + stored.nbytes)
+                ranges.setdefault(stored.file, []).append(span)
+        return ranges
 
 
 def build_merge(

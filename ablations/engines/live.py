@@ -25,8 +25,8 @@ from ablations.models.load import read_config, read_generation_config, read_toke
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
-from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
+from layerswap_method.tensors import Merge
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix

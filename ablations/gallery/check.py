@@ -38,6 +38,7 @@ from layerswap_method.methods.layer_swap_merge import (
     donor_of,
     large_swap_warning,
 )
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
@@ -139,8 +140,8 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
                 yield Finding(
                     "note",
                     (
-                        f"{part} names no revision, so a later download may give another model; write "
-                        f"{part}@COMMIT"
+                        f"{part} names no revision, so a later download may give another model; "
+                        f"write {part}@COMMIT"
                     ),
                 )
         try:
@@ -246,7 +247,7 @@ def _download_findings(
         needs = [*source.needs({}, [model.folder for model in models.values()])]
         size = 0
     else:
-        merge = source.retried(lambda: recipe.merge(models))
+        merge = source.retried(lambda: merge_models(recipe, models))
         needs = [*source.needs(merge.ranges)]
         size = lay_out_files(merge, Path()).nbytes
     for line in describe_needs(needs):

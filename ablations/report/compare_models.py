@@ -22,7 +22,7 @@ from ablations.runs.models import StudyModel
 from ablations.runs.observations import check_same_content, read_observations
 from ablations.runs.records import Run, load_run
 from ablations.runs.results import Results
-from ablations.runs.scores import check_names, table_of_scores
+from ablations.runs.score_table import check_names, table_of_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock

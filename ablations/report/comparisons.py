@@ -22,7 +22,7 @@ from ablations.report.contrasts import (
 from ablations.runs.models import StudyModel
 from ablations.runs.observations import CELL, ROLES, SCORE
 from ablations.runs.results import Results
-from ablations.runs.scores import check_names, shown_scores
+from ablations.runs.score_table import check_names, shown_scores
 from ablations.statistics.intervals import (
     Estimate,
     estimate,

@@ -28,7 +28,7 @@ from ablations.report.comparisons import (
 from ablations.report.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
 from ablations.runs.observations import SCORE
 from ablations.runs.results import Results
-from ablations.runs.scores import shown_scores
+from ablations.runs.score_table import shown_scores
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS

@@ -123,12 +123,13 @@ class StudyEngine:
     def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
         from ablations.engines.recall import recall
+        from layerswap_method.methods.merges import merge_models
         from layerswap_method.methods.read import recipe_by_files
 
         single, recipe = self.single(work.cell.merge), recipe_by_files(work.cell.merge)
         if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
             return None  # what a merge measures stands in its records
-        folder = recipe.merge(self.experts).donor if single is None else single.folder
+        folder = merge_models(recipe, self.experts).donor if single is None else single.folder
         return recall(work.request, folder, self.plan.backend, answers)
 
     def _provenance(
@@ -208,6 +209,7 @@ class StudyEngine:
             SwapFailed: when its weights cannot be put there.
         """
         from ablations.engines.live import LiveEvaluator, SwapFailed
+        from layerswap_method.methods.merges import merge_models
         from layerswap_method.methods.passthrough import merge_of_one
         from layerswap_method.recipe.references import Model
 
@@ -215,7 +217,7 @@ class StudyEngine:
         if recipe is not None:
             show_step(Step("planning the merge"))
             try:
-                stream = recipe.merge(self.experts)
+                stream = merge_models(recipe, self.experts)
             except InputError as error:  # some kinds of adapters
                 raise SwapFailed(error.message) from error
             how = {"weights": "streamed", **measured_of(stream.record)}

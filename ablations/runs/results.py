@@ -12,7 +12,7 @@ from ablations.machine.whole_files import write_bytes, write_text
 from ablations.runs.models import StudyModel
 from ablations.runs.observations import read_observations
 from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run
-from ablations.runs.scores import table_of_scores
+from ablations.runs.score_table import table_of_scores
 from ablations.study.schema import Study
 
 SCORES_FILE = "scores.csv"

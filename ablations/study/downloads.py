@@ -14,6 +14,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.hub.models import HubModels
 from layerswap_method.hub.partial import NotDownloaded
 from layerswap_method.hub.ranges import Range
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.recipe.references import named_models
 
@@ -37,7 +38,7 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
         recipe = recipe_by_files(cell.merge)
         if recipe is not None and not recipe.needs_deltas and unmerged(cell.merge) is None:
             try:
-                merge = recipe.merge(models)
+                merge = merge_models(recipe, models)
             except NotDownloaded:
                 raise
             except InputError:  # an adapter that only mergekit can merge

@@ -41,6 +41,7 @@ from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import OWN, recipe_by_files
 from layerswap_method.tensors import Term
 
@@ -232,7 +233,7 @@ def _weights_identity(
     if recipe is None or recipe.needs_deltas:
         return by_recipe
     try:
-        merged = recipe.merge(experts)
+        merged = merge_models(recipe, experts)
     except InputError:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
     tensors = {

@@ -28,11 +28,11 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
-    LowRankChange,
     read_adapter_config,
     read_adapter_tensors,
     read_changes,
 )
+from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
 

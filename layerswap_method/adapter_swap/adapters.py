@@ -21,18 +21,14 @@ from typing import Any, NamedTuple
 import torch
 
 from layerswap_method.average import weighted_average, weighted_inputs
-from layerswap_method.checkpoint.lora import (
-    LowRankChange,
-    read_adapter_config,
-    read_adapter_tensors,
-)
+from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
+from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import FLOATS, read_tensor
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import TensorMix
+from layerswap_method.tensors import Merge, TensorMix
 
 _TENSOR = "prompt_embeddings"
 _NUMBERS = ("num_virtual_tokens", "num_layers", "token_dim")

@@ -14,6 +14,7 @@ from layerswap_method.checkpoint.stored import same_content
 from layerswap_method.errors import InputError, printable
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import draw_plan
@@ -64,7 +65,7 @@ def swap_adapters(
     from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
 
     if kind == "LORA":
-        merge = recipe.merge(models)
+        merge = merge_models(recipe, models)
         assert merge.plan is not None
         new, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings

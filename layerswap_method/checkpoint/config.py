@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt, ValidationError
-
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.hub.cache import file_roots
 
 if TYPE_CHECKING:
-    from layerswap_method.checkpoint.checkpoint import Checkpoint
+    pass
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
@@ -120,38 +118,6 @@ class ModelConfig(Frozen):
     dtype: str | None
 
 
-class ModelShape(Frozen):
-    """What two models must share before one can stand in the other's place.
-
-    `heads * head_dim` need not be `hidden`. `sliding_window` is the number of tokens that attention
-    looks back (None: all), `positions` the longest sequence, `rope_scaling` transformers'.
-    """
-
-    architecture: str
-    hidden: PositiveInt
-    layers: PositiveInt
-    heads: PositiveInt
-    kv_heads: PositiveInt
-    head_dim: PositiveInt
-    intermediate: PositiveInt
-    vocab: PositiveInt
-    tied: bool
-    rope_base: PositiveFloat
-    rope_scaling: Mapping[str, Any] | None
-    sliding_window: int | None
-    active_experts: int | None
-    positions: PositiveInt
-    eps: PositiveFloat
-    activation: str
-    attention_bias: bool
-    mlp_bias: bool
-
-    @property
-    def group(self) -> int:
-        """Number of query heads of one key-value head."""
-        return self.heads // self.kv_heads
-
-
 def own_file(name: str, folder: Path, file: Path) -> Path:
     """Return a file of a model folder; raise for a link that leads outside of the hub's cache.
 
@@ -250,24 +216,3 @@ def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict
         "attention_bias": bool(document.get("attention_bias", False)),
         "mlp_bias": bool(document.get("mlp_bias", False)),
     }
-
-
-def read_shape(checkpoint: Checkpoint) -> ModelShape:
-    """Return the shape that a checkpoint's config states.
-
-    Raises `InputError` for another architecture, and for sizes that are missing or do not fit.
-    """
-    name, architecture = checkpoint.name, checkpoint.config.architecture
-    document = read_document(name, checkpoint.path)
-    if architecture not in DECODERS:
-        raise InputError(f"{name}: {architecture} is none of {', '.join(DECODERS)}")
-    if document.get("use_sliding_window"):
-        raise InputError(f"{name}: use_sliding_window is true: its layers have unequal windows")
-    try:
-        shape = ModelShape(**stated_fields(document))
-    except ValidationError as error:
-        fields = ", ".join(str(item["loc"][0]) for item in error.errors())
-        raise InputError(f"{name}: config.json does not state {fields} as it must") from error
-    if shape.heads % shape.kv_heads:
-        raise InputError(f"{name}: {shape.heads} heads are not a multiple of {shape.kv_heads}")
-    return shape

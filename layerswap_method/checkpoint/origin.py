@@ -15,7 +15,7 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, check_rows_there, read_floats
 
 if TYPE_CHECKING:
-    from layerswap_method.checkpoint.lora import LowRankChange
+    from layerswap_method.checkpoint.low_rank import LowRankChange
 
 FAR = 0.7
 """||delta|| / ||base|| from which the base is not the base: of two unrelated models it is about

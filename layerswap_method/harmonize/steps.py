@@ -11,9 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerswap_method.checkpoint.config import DECODERS, FIELDS, ModelShape, stated_fields
+from layerswap_method.checkpoint.config import DECODERS, FIELDS, stated_fields
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
+from layerswap_method.harmonize.shape import ModelShape
 from layerswap_method.plan import format_layers
 from layerswap_method.tensor_names import split_layer
 

@@ -47,6 +47,7 @@ from layerswap_method.mergekit_plugin.run import write_log
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
 from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Recipe
@@ -206,7 +207,7 @@ def _configuration(
         for reference, model in models.items()
     }
     if isinstance(recipe, DeltaRevertRecipe):
-        merge = recipe.merge(models)
+        merge = merge_models(recipe, models)
         record, lines = merge.record, merge.lines
         inputs = [InputModelDefinition(model=folders[recipe.expert])]
         parameters = _written(recipe.parameters)

@@ -21,10 +21,10 @@ from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError, input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, format_layers, parse_layers
-from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
+from layerswap_method.recipe.document import Block, Entry, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import Decoder, layer_part
-from layerswap_method.tensors import FeatureMask, LazyModel, TensorMix, build_merge
+from layerswap_method.tensors import FeatureMask, LazyModel, Merge, TensorMix, build_merge
 
 if TYPE_CHECKING:
     import torch
@@ -183,48 +183,49 @@ class DeltaRevertRecipe(Recipe):
             listed = ", ".join(experts) or "none"
             yield f"models: lists {many} ({listed}); delta_revert takes one expert"
 
-    def merge(self, models: Mapping[str, Model]) -> Merge:
-        """Return the merge; see `Recipe.merge`. The base is the donor of config and tokenizer."""
-        import numpy as np
 
-        spec = self.parameters
-        ours, theirs = (LazyModel.read(models[reference]) for reference in self.references)
-        checkpoints = [ours.checkpoint, theirs.checkpoint]
-        problems = merge_problems(checkpoints, is_revert=True)
-        InputError.raise_any("delta_revert recipe", problems)
-        num_layers, decoder = theirs.checkpoint.depth(), theirs.checkpoint.decoder
-        with input_errors("delta_revert recipe"):
-            layers = spec.layers(num_layers)
-        mavs, threshold = _measure(self, models) if spec.by_feature else ({}, None)
-        parts: dict[str, ExpertPart] = {}
+def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge; see `merge_models`. The base is the donor of config and tokenizer."""
+    import numpy as np
 
-        def mix(name: str) -> TensorMix:
-            rule = spec.rule(name, decoder.layer(name), layers)
-            shape = ours.stored(name).shape
-            axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
-            features, weights = feature_layout(shape, axis).features, math.prod(shape)
-            # A tied head that only one of them stores has the embedding's features.
-            places = (name, ours.stored(name).name, theirs.stored(name).name)
-            mav = next((mavs[place] for place in places if place in mavs), None)
-            count = 0 if rule == "base" else features
-            if rule == "features" and mav is not None and threshold is not None:
-                mask = ~(mav.double() < threshold)
-                count = int(mask.sum())
-            part = ExpertPart(features, count, weights, count * weights // (features or 1))
-            parts[name] = part
-            if count in (0, features):
-                whole = theirs if rule == "base" or count < features else ours
-                return whole.copy_mix(name, self.written_dtype)
-            return TensorMix(
-                terms=(ours.term(name), theirs.term(name)),
-                mask=FeatureMask(first=np.packbits(mask.numpy()).tobytes().hex(), axis=axis),
-                dtype=self.written_dtype,
-            )
+    spec = recipe.parameters
+    ours, theirs = (LazyModel.read(models[reference]) for reference in recipe.references)
+    checkpoints = [ours.checkpoint, theirs.checkpoint]
+    problems = merge_problems(checkpoints, is_revert=True)
+    InputError.raise_any("delta_revert recipe", problems)
+    num_layers, decoder = theirs.checkpoint.depth(), theirs.checkpoint.decoder
+    with input_errors("delta_revert recipe"):
+        layers = spec.layers(num_layers)
+    mavs, threshold = _measure(recipe, models) if spec.by_feature else ({}, None)
+    parts: dict[str, ExpertPart] = {}
 
-        dtype, base = self.written_dtype, theirs.checkpoint
-        merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
-        record = revert_record(self, layers, decoder, threshold, parts)
-        return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
+    def mix(name: str) -> TensorMix:
+        rule = spec.rule(name, decoder.layer(name), layers)
+        shape = ours.stored(name).shape
+        axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
+        features, weights = feature_layout(shape, axis).features, math.prod(shape)
+        # A tied head that only one of them stores has the embedding's features.
+        places = (name, ours.stored(name).name, theirs.stored(name).name)
+        mav = next((mavs[place] for place in places if place in mavs), None)
+        count = 0 if rule == "base" else features
+        if rule == "features" and mav is not None and threshold is not None:
+            mask = ~(mav.double() < threshold)
+            count = int(mask.sum())
+        part = ExpertPart(features, count, weights, count * weights // (features or 1))
+        parts[name] = part
+        if count in (0, features):
+            whole = theirs if rule == "base" or count < features else ours
+            return whole.copy_mix(name, recipe.written_dtype)
+        return TensorMix(
+            terms=(ours.term(name), theirs.term(name)),
+            mask=FeatureMask(first=np.packbits(mask.numpy()).tobytes().hex(), axis=axis),
+            dtype=recipe.written_dtype,
+        )
+
+    dtype, base = recipe.written_dtype, theirs.checkpoint
+    merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
+    record = revert_record(recipe, layers, decoder, threshold, parts)
+    return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
 
 
 def _measure(

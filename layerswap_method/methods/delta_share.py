@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from layerswap_method.errors import InputError
+from layerswap_method.methods.layer_swap import THRESHOLD, DeltaUnit, LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.plan import MODULES, ROLES, LayerPlan, Source
 from layerswap_method.tensor_names import is_norm, layer_part
 
 if TYPE_CHECKING:
     from layerswap_method.deltas.pair import DeltaPair
-    from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
     from layerswap_method.recipe.references import Model
-
-DeltaUnit = Literal["layer", "module"]
-"""What goes to one expert as a whole: a layer, or the attention or the MLP of a layer."""
-
-THRESHOLD = 0.001
-"""tau, as published."""
-
-BLEND = 0.5
-"""alpha, the task expert's share of a blend, as published."""
 
 
 def unit_norm(relative_norms: Sequence[float], unit: DeltaUnit) -> float:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
-from layerswap_method.methods.delta_share import BLEND, THRESHOLD, DeltaUnit
 from layerswap_method.plan import (
     ROLES,
     LayerPlan,
@@ -20,8 +19,19 @@ from layerswap_method.plan import (
     parse_layers,
     tensor_source,
 )
-from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
-from layerswap_method.recipe.references import Model, same_model_key
+from layerswap_method.recipe.document import Block, Entry, Recipe
+from layerswap_method.recipe.references import same_model_key
+
+DeltaUnit = Literal["layer", "module"]
+"""What goes to one expert as a whole: a layer, or the attention or the MLP of a layer."""
+
+
+THRESHOLD = 0.001
+"""tau, as published."""
+
+
+BLEND = 0.5
+"""alpha, the task expert's share of a blend, as published."""
 
 NAME = "layer_swap"
 """What a recipe writes as ``merge_method``."""
@@ -290,9 +300,3 @@ class LayerSwapRecipe(Recipe):
                     f"{self.parameters.delta_setting} measures how far each expert moved from the "
                     f"base: write {parent}"
                 )
-
-    def merge(self, models: Mapping[str, Model]) -> Merge:
-        """Return the merge; see `Recipe.merge`. The base is the donor if its vocabulary fits."""
-        from layerswap_method.methods.layer_swap_merge import merge
-
-        return merge(self, models)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from layerswap_method import __version__
 from layerswap_method.average import weighted_inputs
@@ -14,19 +14,16 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods.delta_share import Measured, measure_deltas
+from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
-from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import layer_part
-from layerswap_method.tensors import LazyModel, TensorMix, build_merge
-
-if TYPE_CHECKING:
-    from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
+from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
 
 
-def merge(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
-    """Return the merge; see `LayerSwapRecipe.merge`."""
+def merge_by_layers(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge; see `merge_models`. The base is the donor if its vocabulary fits."""
     spec = recipe.parameters
     read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
     base = read[str(recipe.base_model)]

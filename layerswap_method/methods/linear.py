@@ -10,9 +10,9 @@ from pydantic import Field
 from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
+from layerswap_method.recipe.document import Block, Entry, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
-from layerswap_method.tensors import LazyModel, TensorMix, build_merge
+from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
 
 
 class LinearParameters(Described):
@@ -53,15 +53,16 @@ class LinearRecipe(Recipe):
             return "mergekit's linear rounds twice where out_dtype is another than dtype"
         return super().why_mergekit()
 
-    def merge(self, models: Mapping[str, Model]) -> Merge:
-        """Return the merge; see `Recipe.merge`. The first model is the donor."""
-        read = [LazyModel.read(models[entry.model]) for entry in self.models]
-        problems = merge_problems([model.checkpoint for model in read])
-        InputError.raise_any("linear recipe", problems)
-        given = list(zip(read, (entry.parameters.weight for entry in self.models), strict=True))
 
-        def mix(name: str) -> TensorMix:
-            terms = tuple(model.term(name, weight) for model, weight in given if weight)
-            return TensorMix(terms=terms, load_dtype=self.dtype)
+def merge_by_average(recipe: LinearRecipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge; see `merge_models`. The first model is the donor."""
+    read = [LazyModel.read(models[entry.model]) for entry in recipe.models]
+    problems = merge_problems([model.checkpoint for model in read])
+    InputError.raise_any("linear recipe", problems)
+    given = list(zip(read, (entry.parameters.weight for entry in recipe.models), strict=True))
 
-        return build_merge(read, mix, read[0], self.written_dtype)
+    def mix(name: str) -> TensorMix:
+        terms = tuple(model.term(name, weight) for model, weight in given if weight)
+        return TensorMix(terms=terms, load_dtype=recipe.dtype)
+
+    return build_merge(read, mix, read[0], recipe.written_dtype)

@@ -11,9 +11,9 @@ from pydantic import Field
 from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.document import Block, Entry, Merge, Recipe
+from layerswap_method.recipe.document import Block, Entry, Recipe
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import LazyModel, build_merge
+from layerswap_method.tensors import LazyModel, Merge, build_merge
 
 
 class PassthroughRecipe(Recipe):
@@ -29,13 +29,14 @@ class PassthroughRecipe(Recipe):
             return "its base_model is another model"
         return super().why_mergekit()
 
-    def merge(self, models: Mapping[str, Model]) -> Merge:
-        """Return the merge; see `Recipe.merge`."""
-        return merge_of_one(models[self.models[0].model], self.dtype, self.out_dtype)
+
+def merge_by_copy(recipe: PassthroughRecipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge; see `merge_models`."""
+    return merge_of_one(models[recipe.models[0].model], recipe.dtype, recipe.out_dtype)
 
 
 def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None = None) -> Merge:
-    """Return one model, with its adapter if there is one, as a merge. Raises as `Recipe.merge`."""
+    """Return one model, with its adapter if there is one, as a merge. Raises as `merge_models`."""
     read = LazyModel.read(model)
     InputError.raise_any(model.name, merge_problems([read.checkpoint]))
     made = partial(read.copy_mix, dtype=dtype, out_dtype=out_dtype)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
-from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PositiveInt, StrictStr
@@ -14,49 +11,11 @@ from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
-from layerswap_method.plan import LayerPlan
-from layerswap_method.recipe.references import Model, is_folder, syntax_problem
+from layerswap_method.recipe.references import is_folder, syntax_problem
 from layerswap_method.recipe.validation import validated
 
 if TYPE_CHECKING:
-    from layerswap_method.tensors import TensorMix
-
-
-@dataclass(frozen=True)
-class Merge:
-    """A merged model, not written yet: every tensor by what it is made of.
-
-    `tensors` are in the order of the first expert's files. `donor` is the folder whose config and
-    tokenizer the merged model has, `dtype` the torch dtype in which an engine runs it (None where
-    nothing states it). `record` is the content of the plan file ({} writes none), `lines` are for
-    log and card, `plan` has the source of every decoder layer, where the method has one. `config`
-    has what the merge's config says otherwise than the donor's, where that states it.
-    """
-
-    tensors: Mapping[str, TensorMix] = field(repr=False)
-    donor: Path
-    dtype: str | None
-    record: Mapping[str, Any] = field(default_factory=dict)
-    lines: Sequence[str] = ()
-    warnings: Sequence[str] = ()
-    plan: LayerPlan | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def files(self) -> dict[Path, Any]:
-        """Return every file of weights that is read -> its state when its header was read."""
-        terms = (term for mix in self.tensors.values() for term in mix.terms)
-        return {stored.file: stored.stamp for term in terms for stored in term.all_stored}
-
-    @property
-    def ranges(self) -> dict[Path, list[tuple[int, int]]]:
-        """Return every file of weights that is read -> the byte ranges of it that are."""
-        ranges: dict[Path, list[tuple[int, int]]] = {}
-        for mix in self.tensors.values():
-            for stored in (stored for term in mix.terms for stored in term.all_stored):
-                span = (stored.offset, stored.offset + stored.nbytes)
-                ranges.setdefault(stored.file, []).append(span)
-        return ranges
+    pass
 
 
 def _check_reference(value: str) -> str:
@@ -214,11 +173,3 @@ class Recipe(Described):
     def aligns_tokens(self) -> bool:
         """Whether mergekit moves the rows of the vocabulary tensors."""
         return self.tokenizer is not None or self.tokenizer_source is not None
-
-    @abstractmethod
-    def merge(self, models: Mapping[str, Model]) -> Merge:
-        """Return the merge of models (by their references) on this machine; write nothing.
-
-        Raises `InputError` for files, adapters and models that do not fit, with every problem of
-        the first kind found.
-        """

@@ -11,13 +11,13 @@ from pydantic import BaseModel, ValidationError
 
 from layerswap_method.errors import InputError, nearest
 
-Block = TypeVar("Block", bound=BaseModel)
+Validated = TypeVar("Validated", bound=BaseModel)
 
 Location = tuple[Any, ...]
 """Keys and indices from the top of a document down."""
 
 
-def validated(model: type[Block], document: Any, where: str) -> Block:
+def validated(model: type[Validated], document: Any, where: str) -> Validated:
     """Return a document as a pydantic model, or raise an `InputError` with all that is wrong."""
     try:
         return model.model_validate(document)

@@ -11,8 +11,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
-from layerswap_method.recipe.document import Merge
-from layerswap_method.tensors import MixReader, TensorMix
+from layerswap_method.tensors import Merge, MixReader, TensorMix
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one file; a single larger tensor exceeds it."""

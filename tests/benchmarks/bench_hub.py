@@ -40,7 +40,7 @@ from layerswap_method.recipe.references import find_model_files
 hub = HubModels(download_choice(), headers_only=True)
 recipe = read_own_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
 models = {name: find_model_files(name, hub=hub) for name in recipe.references}
-merge = hub.retried(lambda: recipe.merge(models))
+merge = hub.retried(lambda: merge_models(recipe, models))
 print(json.dumps([need._asdict() for need in hub.needs(merge.ranges)]))
 """
 

@@ -15,8 +15,8 @@ from transformers import AutoConfig
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import pair_problems
-from layerswap_method.checkpoint.config import read_shape
 from layerswap_method.harmonize.conversion import read_conversion
+from layerswap_method.harmonize.shape import read_shape
 from layerswap_method.harmonize.steps import deepen, untie, widen_heads, widen_hidden, widen_neurons
 from layerswap_method.output import HARMONIZE_FILE
 from tests.harmonize.models import distance, random_model, run, save

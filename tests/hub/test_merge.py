@@ -8,6 +8,7 @@ import pytest
 from layerswap_method.hub.ranges import join
 from layerswap_method.hub.ranges import size as ranges_size
 from layerswap_method.hub.transfer import GAP
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
 from tests.hub.conftest import BASE, LANGUAGE, SETTINGS, TASK, TIED, commit_of, content
@@ -37,7 +38,7 @@ def test_no_more_goes_over_the_wire_than_is_read(setting, machine, with_all):
     recipe = read_own_recipe(document)
     cache = str(with_all.cache)
     models = {n: find_model_files(n, cache_dir=cache) for n in recipe.references}
-    ranges = recipe.merge(models).ranges
+    ranges = merge_models(recipe, models).ranges
     read = sum(ranges_size(join(spans, GAP)) for spans in ranges.values())
     assert machine.run("layerswap", "check", machine.recipe(**SETTINGS[setting]))[0] == 0
     sampled = machine.hub.bytes["store"]

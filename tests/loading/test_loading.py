@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method import loading
 from layerswap_method.average import weighted_average
-from layerswap_method.checkpoint.lora import LowRankChange
+from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.errors import InputError, LayerSwapError

@@ -5,11 +5,11 @@ from pathlib import Path
 import yaml
 
 from layerswap_method.merge import WriteOptions, write_merge
+from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.methods.read import read_recipe
-from layerswap_method.recipe.document import Merge
 from layerswap_method.recipe.references import Model, find_model_files
-from layerswap_method.tensors import MixReader
+from layerswap_method.tensors import Merge, MixReader
 
 
 def recipe(models, parameters=None, base=None, **top):
@@ -84,7 +84,8 @@ def by_mergekit(document, out, **options):
 
 def merge_of(document):
     given = read_recipe(document)
-    return given.merge({name: find_model_files(name) for name in given.references})
+    models = {name: find_model_files(name) for name in given.references}
+    return merge_models(given, models)
 
 
 def merge_of_folder(folder, adapter=None):

@@ -15,7 +15,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.checkpoint import stored as stored_module
-from layerswap_method.checkpoint.lora import LowRankChange
+from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import check_device

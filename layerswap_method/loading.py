@@ -39,7 +39,7 @@ _PART = 1 << 20
 _MOST_THREADS = 8
 """What one disk and one bus can feed."""
 
-Place = Callable[[str, MixReader], torch.Tensor]
+Target = Callable[[str, MixReader], torch.Tensor]
 """Name and content of a tensor -> contiguous memory of its shape that it is written to."""
 
 
@@ -181,7 +181,7 @@ class _Started(NamedTuple):
 
 
 def _load(
-    mixes: Mapping[str, TensorMix], place: Place, device: torch.device, threads: int | None
+    mixes: Mapping[str, TensorMix], place: Target, device: torch.device, threads: int | None
 ) -> Iterator[tuple[str, torch.Tensor]]:
     threads = threads or default_threads(device)
     if device.type == "cuda" and device.index is None:
@@ -240,7 +240,7 @@ def _one_core_threads(count: int) -> ThreadPoolExecutor:
 
 
 def _start(
-    name: str, reader: MixReader, place: Place, pool: ThreadPoolExecutor, free: LifoQueue[Buffers]
+    name: str, reader: MixReader, place: Target, pool: ThreadPoolExecutor, free: LifoQueue[Buffers]
 ) -> _Started:
     """Have the parts of a tensor written by threads."""
     tensor = place(name, reader)

@@ -37,7 +37,7 @@ from layerswap_method.write.donor_files import (
     needs_remote_code,
     write_config,
 )
-from layerswap_method.write.files import verify_files, write_files, write_json, write_text
+from layerswap_method.write.files import verify_files, write_files, write_json, write_synced_text
 from layerswap_method.write.layout import SHARD_BYTES, lay_out_files
 
 LOG = logging.getLogger("layerswap")
@@ -181,8 +181,8 @@ def write_merge(
             write_json(folder / PLAN_FILES[str(record["merge_method"])], record)
         if options.with_card:
             card = write_card(document, text, out.name, lines, needs_code=needs_code)
-            write_text(folder / "README.md", card)
-            write_text(folder / "mergekit_config.yml", text)
+            write_synced_text(folder / "README.md", card)
+            write_synced_text(folder / "mergekit_config.yml", text)
         sync_folder(folder)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""

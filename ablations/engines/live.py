@@ -21,7 +21,7 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
-from ablations.models.load import read_config, read_generation_config, read_tokenizer
+from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
@@ -336,7 +336,7 @@ def folder_differences(one: Path, other: Path) -> list[str]:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    return _active(read_config(folder).to_dict())
+    return _active(read_model_config(folder).to_dict())
 
 
 def _generation(folder: Path) -> dict[str, Any]:
@@ -346,7 +346,7 @@ def _generation(folder: Path) -> dict[str, Any]:
     if (folder / "generation_config.json").is_file():
         settings = read_generation_config(folder)
     else:
-        settings = GenerationConfig.from_model_config(read_config(folder))
+        settings = GenerationConfig.from_model_config(read_model_config(folder))
     return _active(settings.to_dict())
 
 

@@ -15,7 +15,7 @@ from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
 from ablations.engines.vllm_engine import clean_up, engine_arguments, torch_settings
-from ablations.models.load import check_complete, model_class, read_config
+from ablations.models.load import check_complete, model_class, read_model_config
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
 
     def __init__(self, model: str, options: EngineOptions, **more: Any) -> None:
         """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
-        config = read_config(model)
+        config = read_model_config(model)
         _check_weights(model, config)
         stored = getattr(config, "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")

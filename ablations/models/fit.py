@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ablations.models.find import Expert
-from ablations.models.load import read_config
+from ablations.models.load import read_model_config
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
@@ -88,7 +88,7 @@ def context_of(model: str) -> int | None:
     Raises:
         OSError: where there is no config to be read.
     """
-    config = read_config(model).get_text_config()
+    config = read_model_config(model).get_text_config()
     stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
     positions = next((number for number in stated if number is not None), None)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}

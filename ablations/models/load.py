@@ -17,7 +17,7 @@ from layerswap_method.checkpoint.checkpoint import is_head, name_list
 from layerswap_method.errors import InputError, LayerSwapError
 
 
-def read_config(model: str | Path) -> Any:
+def read_model_config(model: str | Path) -> Any:
     """Return the config of a model, as transformers reads it.
 
     Raises:
@@ -104,7 +104,7 @@ def check_adapter(model: Path, adapter: Path) -> None:
     """
     from transformers import AutoModelForCausalLM
 
-    kind = model_class(read_config(model)) or AutoModelForCausalLM
+    kind = model_class(read_model_config(model)) or AutoModelForCausalLM
     _with_adapter(_load(kind, model, device_map="meta"), adapter, low_cpu_mem_usage=True)
 
 

@@ -75,7 +75,7 @@ class MathProblem(NamedTuple):
 
     def text(self, language: str) -> str:
         """Return the sentences as one text."""
-        return join(self.sentences, language)
+        return join_sentences(self.sentences, language)
 
     @property
     def solution(self) -> str:
@@ -83,7 +83,7 @@ class MathProblem(NamedTuple):
         return f" {self.step}."
 
 
-def join(sentences: Sequence[ProblemSentence], language: str) -> str:
+def join_sentences(sentences: Sequence[ProblemSentence], language: str) -> str:
     """Return sentences as one text."""
     return " ".join(sentence.render(language) for sentence in sentences)
 
@@ -143,12 +143,12 @@ def language_row(rng: random.Random, language: str, *, is_permuted: bool = False
     part = rng.random()
     if part < 0.1:
         story = (start, permute(change) if is_permuted else change, _draw_scene(rng))
-        return {"prompt": "", "answer": join(story, language)}
+        return {"prompt": "", "answer": join_sentences(story, language)}
     sentences = (
         (change,) if part < 0.5 else whole if part < 0.9 else (rng.choice((start, question)),)
     )
     translated = [permute(s) if is_permuted and s is change else s for s in sentences]
-    texts = join(sentences, "en"), join(translated, language)
+    texts = join_sentences(sentences, "en"), join_sentences(translated, language)
     return translation_row(*texts, language, is_back=rng.random() < 0.5)
 
 
@@ -190,7 +190,7 @@ def draw_comprehension(rng: random.Random, language: str) -> dict[str, Any]:
         (start, change, ask._replace(form="now"))
         for (start, change, ask), _ in draw_pair(rng, "test")
     ]
-    prompts = [join(sentences, language) for sentences in told]
+    prompts = [join_sentences(sentences, language) for sentences in told]
     return {"prompts": prompts, "solutions": words()[language]["ends"]}
 
 

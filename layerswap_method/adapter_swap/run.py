@@ -19,7 +19,7 @@ from layerswap_method.methods.read import read_own_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import draw_plan
 from layerswap_method.recipe.references import Model
-from layerswap_method.write.files import write_json, write_text
+from layerswap_method.write.files import write_json, write_synced_text
 
 LOG = logging.getLogger("layerswap")
 
@@ -94,7 +94,7 @@ def swap_adapters(
         write_json(folder / ADAPTER_CONFIG, config)
         write_json(folder / PLAN_FILE, record)
         card = _CARD.format(base=name, name=out.name, models=listed, plan=draw_plan(plan))
-        write_text(folder / "README.md", printable(card))
+        write_synced_text(folder / "README.md", printable(card))
     yield f"{out_path}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"
 
 

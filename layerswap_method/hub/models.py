@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
-from layerswap_method.hub.ranges import Range, join, lacking, size
+from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
 from layerswap_method.hub.refusals import describe_refusal
 from layerswap_method.hub.transfer import (
     GAP,
@@ -237,7 +237,7 @@ class HubModels:
             if not lacking(spans, there):
                 continue
             header = (0, _header_length(blob))
-            is_all = join([header, *spans], GAP) == [(0, file.size)]
+            is_all = join_ranges([header, *spans], GAP) == [(0, file.size)]
             is_new = size(there) <= max(_LITTLE, header[1])
             is_whole = download == "whole" or (is_all and is_new)
             (whole if is_whole else partial)[blob] = file

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from layerswap_method.errors import InputError
 from layerswap_method.hub.cache import BLOBS
-from layerswap_method.hub.ranges import Range, join, lacking
+from layerswap_method.hub.ranges import Range, join_ranges, lacking
 
 _LIST = ".ranges"
 """What the name of the list of a partial file ends with."""
@@ -84,7 +84,7 @@ def _read_list(path: Path, length: int) -> list[Range]:
         numbers = line.split()
         if len(numbers) == 2 and all(number.isdigit() for number in numbers):
             found.append((int(numbers[0]), int(numbers[1])))
-    return join(found)
+    return join_ranges(found)
 
 
 def create(file: Path, length: int) -> None:

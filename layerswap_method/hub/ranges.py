@@ -7,7 +7,7 @@ from collections.abc import Iterable
 Range = tuple[int, int]
 
 
-def join(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
+def join_ranges(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
     """Return ranges in order, without empty ones; those at most `gap` bytes apart become one."""
     joined: list[Range] = []
     for start, end in sorted(ranges):
@@ -22,8 +22,8 @@ def join(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
 
 def lacking(ranges: Iterable[Range], there: Iterable[Range]) -> list[Range]:
     """Return the parts of `ranges` that are not in `there`."""
-    missing, present = [], join(there)
-    for start, end in join(ranges):
+    missing, present = [], join_ranges(there)
+    for start, end in join_ranges(ranges):
         for begin, stop in present:
             if stop <= start or begin >= end:
                 continue
@@ -37,7 +37,7 @@ def lacking(ranges: Iterable[Range], there: Iterable[Range]) -> list[Range]:
 
 def size(ranges: Iterable[Range]) -> int:
     """Return the bytes of ranges, each byte once."""
-    return sum(end - start for start, end in join(ranges))
+    return sum(end - start for start, end in join_ranges(ranges))
 
 
 def split(ranges: Iterable[Range], most: int) -> list[Range]:

@@ -21,7 +21,7 @@ from typing import Any
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub.partial import create, list_of, ranges_there
-from layerswap_method.hub.ranges import Range, join, lacking, size, split
+from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
 from layerswap_method.hub.refusals import describe_refusal
 from layerswap_method.progress import Advance, Bar, no_bar
 
@@ -103,7 +103,7 @@ def missing_bytes(blob: Path, wanted: Sequence[Range]) -> int:
 
 def _to_fetch(wanted: Sequence[Range], there: Sequence[Range], gap: int) -> list[Range]:
     """Return what is missing, joined over small gaps, but nothing that is there."""
-    return lacking(join(lacking(wanted, there), gap), there)
+    return lacking(join_ranges(lacking(wanted, there), gap), there)
 
 
 def check_room(folder: Path, needed: int) -> None:

@@ -60,7 +60,7 @@ from layerswap_method.write.donor_files import (
     tokenizer_problems,
     write_config,
 )
-from layerswap_method.write.files import write_json, write_text
+from layerswap_method.write.files import write_json, write_synced_text
 
 LOG = logging.getLogger("layerswap")
 
@@ -117,7 +117,7 @@ def merge_by_mergekit(
                     shutil.copyfile(file, folder / file.name)
             write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, known))
             if options.write_model_card:
-                write_text(folder / "README.md", write_card(document, text, out.name, lines))
+                write_synced_text(folder / "README.md", write_card(document, text, out.name, lines))
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
+from pydantic import Field, StrictFloat, StrictStr, model_validator
 
 from layerswap_method import __version__
 from layerswap_method.checkpoint.compatible import merge_problems
@@ -21,7 +21,7 @@ from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError, input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.plan import check_counts, format_layers, parse_layers
-from layerswap_method.recipe.document import Block, Entry, Recipe
+from layerswap_method.recipe.document import Block, Count, Entry, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import Decoder, layer_part
 from layerswap_method.tensors import FeatureMask, LazyModel, Merge, TensorMix, build_merge
@@ -38,8 +38,6 @@ Rule = Literal["expert", "base", "features"]
 MODULES = ("attention", "mlp", "norm", "other", "non_layer")
 """What `revert_modules` can name: the parts of a layer (`tensor_names`), and all that
 is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
-
-Count = Annotated[StrictInt, Field(ge=0)]
 
 
 class RevertSpec(Described):

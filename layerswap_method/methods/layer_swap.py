@@ -19,7 +19,7 @@ from layerswap_method.plan import (
     parse_layers,
     tensor_source,
 )
-from layerswap_method.recipe.document import Block, Entry, Recipe
+from layerswap_method.recipe.document import Block, Count, Entry, Recipe
 from layerswap_method.recipe.references import same_model_key
 
 DeltaUnit = Literal["layer", "module"]
@@ -36,7 +36,6 @@ BLEND = 0.5
 NAME = "layer_swap"
 """What a recipe writes as ``merge_method``."""
 
-Count = Annotated[StrictInt, Field(ge=0)]
 Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 

@@ -6,7 +6,15 @@ import importlib.resources
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PositiveInt, StrictStr
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    StrictInt,
+    StrictStr,
+)
 from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest, nearest_of
@@ -29,6 +37,9 @@ Reference = Annotated[StrictStr, AfterValidator(_check_reference), Field(min_len
 
 Block = BeforeValidator(lambda value: {} if value is None else value)
 """Marks a block that may be left empty."""
+
+Count = Annotated[StrictInt, Field(ge=0)]
+"""A number of layers."""
 
 DTYPES = ("bfloat16", "float16", "float32", "float64")
 

@@ -107,7 +107,7 @@ def is_finished(file: PlannedFile) -> bool:
         return False
 
 
-def write_text(file: Path, text: str) -> None:
+def write_synced_text(file: Path, text: str) -> None:
     """Write a text in UTF-8 and wait until it is on the disk."""
     with file.open("w", encoding="utf-8") as opened:
         opened.write(text)
@@ -116,8 +116,8 @@ def write_text(file: Path, text: str) -> None:
 
 
 def write_json(file: Path, content: object) -> None:
-    """Write plain values as a JSON text for people; see `write_text`."""
-    write_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    """Write plain values as a JSON text for people; see `write_synced_text`."""
+    write_synced_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from layerswap_method.hub.ranges import join
+from layerswap_method.hub.ranges import join_ranges
 from layerswap_method.hub.ranges import size as ranges_size
 from layerswap_method.hub.transfer import GAP
 from layerswap_method.methods.merges import merge_models
@@ -39,7 +39,7 @@ def test_no_more_goes_over_the_wire_than_is_read(setting, machine, with_all):
     cache = str(with_all.cache)
     models = {n: find_model_files(n, cache_dir=cache) for n in recipe.references}
     ranges = merge_models(recipe, models).ranges
-    read = sum(ranges_size(join(spans, GAP)) for spans in ranges.values())
+    read = sum(ranges_size(join_ranges(spans, GAP)) for spans in ranges.values())
     assert machine.run("layerswap", "check", machine.recipe(**SETTINGS[setting]))[0] == 0
     sampled = machine.hub.bytes["store"]
     assert sampled < 9_000_000

@@ -10,7 +10,7 @@ import pytest
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub.partial import ranges_there
-from layerswap_method.hub.ranges import join, lacking, size, split
+from layerswap_method.hub.ranges import join_ranges, lacking, size, split
 from layerswap_method.hub.transfer import check_room
 from tests.hub.conftest import TASK, Machine, commit_of
 from tests.standins.fetching import LEFT, REQUEST
@@ -179,9 +179,11 @@ def test_ranges_are_sets_of_bytes():
         )
         assert size(ours) == len(bytes_of(ours))
         assert bytes_of(lacking(ours, theirs)) == bytes_of(ours) - bytes_of(theirs)
-        assert split(join(ours), 7) == [
-            (at, min(at + 7, end)) for start, end in join(ours) for at in range(start, end, 7)
+        assert split(join_ranges(ours), 7) == [
+            (at, min(at + 7, end))
+            for start, end in join_ranges(ours)
+            for at in range(start, end, 7)
         ]
-        joined = join(ours, 3)
+        joined = join_ranges(ours, 3)
         assert all(second[0] - first[1] > 3 for first, second in pairwise(joined))
         assert bytes_of(joined) >= bytes_of(ours)

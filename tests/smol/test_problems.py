@@ -73,7 +73,7 @@ def test_comprehension_asks_what_the_verb_alone_tells(code):
         item = problems.draw_comprehension(random.Random(seed), code)
         pair = problems.draw_pair(random.Random(seed), "test")
         for prompt, problem in zip(item["prompts"], pair, strict=True):
-            told = problems.join(problem.sentences[:2], code)
+            told = problems.join_sentences(problem.sentences[:2], code)
             assert prompt.startswith(told + " ")
             assert problem.sentences[2].render(code) not in prompt
         assert len({prompt.rpartition(". ")[2] for prompt in item["prompts"]}) == 1

@@ -1,5 +1,7 @@
-"""Imports run down the floors only, in no circle, and every module stands in a folder."""
+"""Imports run down the floors only and in no circle; every module stands in a folder; one name is one thing."""
 
+import ast
+from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -9,18 +11,18 @@ from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
-    "ablations": "cli > card > evaluate > report > runner smol pocket > study train > engines"
-    " > scoring delta gallery > tasks models paper > statistics sandbox drawing machine",
-    "layerswap_method": "autoload upstream > mergekit_plugin > merge compare harmonize adapter_swap"
+    "ablations": "cli > card > evaluate > report > runner smol pocket > runs > study train"
+    " > engines > scoring delta gallery > tasks models paper pocket_world"
+    " > statistics sandbox drawing machine",
+    "layerswap_method": "autoload upstream > mergekit_plugin > merge verify harmonize adapter_swap"
     " > methods write loading > tensors deltas > checkpoint recipe output > hub > plan average"
     " command_line > tensor_names errors frozen progress",
 }
-ALLOWED = {
-    ("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload"),
-    ("ablations.train.rows", "ablations.pocket_world.corpora"),
-}
-"""What Python calls at start-up and the methods' registration call each other; the pocket's experts
-are trained by `train`, which draws their rows from the pocket's world."""
+ALLOWED = {("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload")}
+"""What Python calls at start-up and the methods' registration call each other."""
+
+ENGINES = ("ablations.runner", "ablations.engines", "ablations.models")
+"""What a report must not reach for: it reads what a run leaves."""
 
 
 def _modules(package):
@@ -36,8 +38,8 @@ EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
 
 
 def _imports(path):
-    """Yield the modules of ours that a file imports."""
-    for name in imports(path):
+    """Yield the modules of ours that a file imports, also for types."""
+    for name in imports(path, with_types=True):
         module = name if name in EVERY else name.rpartition(".")[0]
         if module in EVERY:
             yield module
@@ -81,3 +83,34 @@ def test_no_import_leads_back(depth):
         TopologicalSorter(leans).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def test_a_report_reads_what_a_run_leaves_and_nothing_else():
+    report = [name for name in MODULES["ablations"] if name.startswith("ablations.report.")]
+    assert len(report) > 5
+    reached = {f"{name} -> {other}" for name in report for other in IMPORTS[name]}
+    assert [line for line in reached if line.split(" -> ")[1].startswith(ENGINES)] == []
+
+
+def _definitions(path):
+    """Yield kind and name of every type and every public function of a file's top level."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef):
+            yield "type", node.name
+        elif isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
+            yield "function", node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+            if name[0].isupper() and not name.isupper():
+                yield "type", name
+
+
+def test_one_name_is_one_thing():
+    places = defaultdict(list)
+    for name, path in EVERY.items():
+        # A command has the name of the function that it calls; upstream's file is mergekit's.
+        if not name.startswith(("ablations.cli", "layerswap_method.upstream")):
+            for definition in _definitions(path):
+                places[definition].append(name)
+    assert len(places) > 500
+    assert {each: where for each, where in places.items() if len(where) > 1} == {}

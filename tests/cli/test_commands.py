@@ -77,6 +77,8 @@ def test_each_heavy_package_has_one_home():
     # What is written into mergekit itself; nothing here imports it.
     plugin = [path for path in homes.pop("mergekit") if "/upstream/" not in path]
     assert {path.split("/")[1] for path in plugin} == {"mergekit_plugin"}
+    # Adapters are loaded by the one door to from_pretrained, and made where they are trained.
+    assert homes.pop("peft") == {"ablations/models/load.py", "ablations/train/model.py"}
     assert {"vllm", "matplotlib"} <= homes.keys()
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 

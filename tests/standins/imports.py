@@ -3,12 +3,13 @@
 import ast
 
 
-def imports(path):
-    """Yield every import of a file as ``module`` or ``module.name``, but for those of types."""
+def imports(path, *, with_types=False):
+    """Yield every import of a file as ``module`` or ``module.name``, with those of types or not."""
     waiting = [ast.parse(path.read_text(encoding="utf-8"))]
     while waiting:
         node = waiting.pop()
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        is_of_types = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if is_of_types and not with_types:
             waiting += node.orelse
             continue
         if isinstance(node, ast.Import):

@@ -1,4 +1,4 @@
-"""Imports run down the floors only and in no circle; every module stands in a folder; one name is one thing."""
+"""Imports run down and in no circle, every module stands in a folder, one name is one thing."""
 
 import ast
 from collections import defaultdict

@@ -35,11 +35,11 @@ TITLES = {
     "mmlu": "MMLU accuracy, {shots}-shot",
     "mgsm_rev2": "MGSM-Rev2 em@maj1, {shots}-shot",
 }
-"""Benchmark -> its title in Table 5, in that order; what it does not have follows."""
+"""Benchmark -> its title, in the order of Table 5; benchmarks that are not in it follow."""
 
 
 class Floor(Described):
-    """What a rule that does not read the question would score on a task."""
+    """The score on a task of a rule that does not read the question."""
 
     name: StrictStr = Field(min_length=1)
     """The rule, such as ``the most frequent answer``."""
@@ -49,7 +49,7 @@ class Floor(Described):
 
 
 class FunctionName(str):
-    """Written to a task's file as ``!function NAME``: lm-eval puts the function there."""
+    """The name of a function that lm-eval resolves: ``!function NAME`` in a task's file."""
 
 
 class Task(Frozen):
@@ -114,7 +114,8 @@ def list_tasks() -> tuple[Task, ...]:
         content = read_task_file(path)
         if "group" not in content:
             tasks.append(_task(content, languages))
-    benchmarks, codes = list(TITLES), list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
+    benchmarks = list(TITLES)
+    codes = list(dict.fromkeys([*PAPER_LANGUAGES, *languages]))
 
     def place(task: Task) -> tuple[int, int, bool]:
         # A pair begins with its translation from English.
@@ -138,7 +139,10 @@ def floor_of(metadata: Any) -> Floor | None:
 def describe_tasks() -> str:
     """Return a table of the shipped tasks and their groups as text."""
     tasks = list_tasks()
-    rows = [(t.name, t.label, t.protocol, f"{t.source} ({', '.join(t.configs)})") for t in tasks]
+    rows = [
+        (task.name, task.label, task.protocol, f"{task.source} ({', '.join(task.configs)})")
+        for task in tasks
+    ]
     table = text_table(("task", "language", "protocol", "source"), rows, sides="llll")
     groups = [f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)]
     return f"{table}\n\nGroups: {', '.join(dict.fromkeys(groups))}"
@@ -154,14 +158,17 @@ def choose(
             language or benchmark of which no task is left.
     """
     tasks = tuple(tasks)
-    named = (("language", languages), ("benchmark", benchmarks))
     problems = []
-    for kind, names in named:
-        known = dict.fromkeys(str(getattr(task, kind)) for task in tasks)
-        unknown = [name for name in dict.fromkeys(names) if name not in known]
-        problems += [f"no {kind} {name!r}{nearest_of(name, known)}" for name in unknown]
+    for field, names in (("language", languages), ("benchmark", benchmarks)):
+        values = dict.fromkeys(str(getattr(task, field)) for task in tasks)
+        for name in dict.fromkeys(names):
+            if name not in values:
+                problems.append(f"no {field} {name!r}{nearest_of(name, values)}")
     chosen = tuple(
-        task for task in tasks if all(not n or getattr(task, kind) in n for kind, n in named)
+        task
+        for task in tasks
+        if (not languages or task.language in languages)
+        and (not benchmarks or task.benchmark in benchmarks)
     )
     if not problems and not chosen:
         problems.append(f"no task of {', '.join(benchmarks)} in {', '.join(languages)}")

@@ -31,16 +31,16 @@ def write_mmlu(item: Mapping[str, Any]) -> str:
 
 def mmlu_test_items(items: Any) -> Any:
     """Return the test items."""
-    return _of_split(items, "test")
+    return _select_split(items, "test")
 
 
 def mmlu_dev_items(items: Any) -> Any:
     """Return the items that serve as examples."""
-    return _of_split(items, "dev")
+    return _select_split(items, "dev")
 
 
-def _of_split(items: Any, split: str) -> Any:
-    return items.select([row for row, name in enumerate(items["split"]) if name == split])
+def _select_split(items: Any, split: str) -> Any:
+    return items.select([index for index, name in enumerate(items["split"]) if name == split])
 
 
 class FirstOfSubject(ContextSampler):  # type: ignore[misc]

@@ -1,8 +1,8 @@
-"""What a task is made of: its YAML with what that includes, its data, and what its functions read.
+"""The contents of a task: its YAML with the files it includes, its data, files its functions read.
 
 Comments, the order of keys and the place of files do not count. Where a task calls a function, the
-other files of its folder do, which the function may read. What it reads elsewhere does not, nor
-does an installed package; this project's code has `scoring.SCORING_VERSION`.
+other files of its folder count, which the function may read. Files that it reads elsewhere do not,
+nor does an installed package; this project's code has `scoring.SCORING_VERSION`.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ class TaskContents:
         The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
         """
         self._elsewhere, self._data_dir = elsewhere, data_dir
-        self._known: dict[str, _TaskFile] = {}
-        self._task_files: set[Path] = set()
+        self._files_by_task: dict[str, _TaskFile] = {}
+        self._paths: set[Path] = set()
         self._hashes: dict[str, str] = {}
         for path in itertools.chain(*map(_task_files, folders)):
-            read = _read(path)
-            if len(read.files) > 1 or _TASK_KEYS & read.content.keys():
-                self._task_files.update(file.resolve() for file in read.files)
-            if isinstance(name := read.content.get("task"), str):
-                self._known.setdefault(name, read)
+            task_file = _read(path)
+            if len(task_file.files) > 1 or _TASK_KEYS & task_file.content.keys():
+                self._paths.update(file.resolve() for file in task_file.files)
+            if isinstance(name := task_file.content.get("task"), str):
+                self._files_by_task.setdefault(name, task_file)
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores.
@@ -82,62 +82,68 @@ class TaskContents:
         Raises `InputError` for a task file with an alias, or data of too many files.
         """
         if name not in self._hashes:
-            if name not in self._known:
-                self._known[name] = _read(self._elsewhere(name) or Path())
-            files, content, aliases = self._known[name]
+            if name not in self._files_by_task:
+                self._files_by_task[name] = _read(self._elsewhere(name) or Path())
+            files, content, aliases = self._files_by_task[name]
             if aliases:
                 raise InputError(
                     f"{aliases[0]}: has an alias (*name), which is not read here but after <<:; "
                     "write the value out"
                 )
-            called = set(re.findall(r"!function (\w+)", str(content)))
-            home, folders = files[0].parent, dict.fromkeys(file.parent for file in files)
-            called -= _PACKAGES
-            read = {folder for folder in folders if called and folder == home}
-            read |= {folder for folder in folders if _has_module(folder, called)}
-            code = {folder: self._files_of(folder, called) for folder in folders if folder in read}
+            modules = set(re.findall(r"!function (\w+)", str(content))) - _PACKAGES
+            home = files[0].parent
+            code: dict[Path, set[Path]] = {}
+            for folder in dict.fromkeys(file.parent for file in files):
+                if (folder == home and modules) or _has_module(folder, modules):
+                    code[folder] = self._files_of(folder, modules)
             self._hashes[name] = fingerprint_of(
                 content=_without_places(with_placed_data(content, home)),
                 code=fingerprint_files(home, code.pop(home, set())),
                 data=self._data(content),
-                members=[fingerprint_files(*pair) for pair in code.items()],  # of included files
+                members=[  # of included files
+                    fingerprint_files(folder, paths) for folder, paths in code.items()
+                ],
             )
         return self._hashes[name]
 
-    def _files_of(self, folder: Path, called: set[str]) -> set[Path]:
-        """Return the files that functions of the modules `called` by a task there may read."""
+    def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
+        """Return the files in `folder` that functions of a task's `modules` may read."""
         files = set(itertools.islice(_walk(folder), _MOST_FILES + 1))
         if len(files) > _MOST_FILES:
             _warn_of_many_files(folder)
-            files = {file for name in called for file in (folder / name).rglob("*.py")}
+            files = {file for name in modules for file in (folder / name).rglob("*.py")}
             files |= {*folder.glob("*.py")}
-        own = {file for file in files if file.suffix == ".yaml"}
-        return files - {file for file in own if file.resolve() in self._task_files}
+        return {
+            file for file in files if file.suffix != ".yaml" or file.resolve() not in self._paths
+        }
 
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read."""
         self.fingerprint(name)
-        return bool(self._known[name].content)
+        return bool(self._files_by_task[name].content)
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
         if self._data_dir is None:
             return None
-        blocks = [content.get(name) for name in ("dataset_kwargs", "metadata")]
-        options, facts = [block if isinstance(block, Mapping) else {} for block in blocks]
-        codes, benchmark = options.get("configs"), facts.get("benchmark")
+        options, metadata = content.get("dataset_kwargs"), content.get("metadata")
+        codes = options.get("configs") if isinstance(options, Mapping) else None
+        benchmark = metadata.get("benchmark") if isinstance(metadata, Mapping) else None
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return _hash_local(str(self._data_dir))
-        places, pattern = [self._data_dir / benchmark, self._data_dir], "{}_*"
+        other_folder, pattern = self._data_dir, "{}_*"
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
-            places[1], pattern = self._data_dir / "mgsm", "*{}[._]t*"
-        files = [{f for code in codes for f in p.glob(pattern.format(code))} for p in places]
-        return [fingerprint_files(*pair) for pair in zip(places, files, strict=True)]
+            other_folder, pattern = self._data_dir / "mgsm", "*{}[._]t*"
+        hashes = []
+        for folder in (self._data_dir / benchmark, other_folder):
+            files = {file for code in codes for file in folder.glob(pattern.format(code))}
+            hashes.append(fingerprint_files(folder, files))
+        return hashes
 
 
-def _has_module(folder: Path, called: set[str]) -> bool:
-    """Return whether one of the modules `called` is in a folder, as a file or a package."""
-    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for name in called)
+def _has_module(folder: Path, modules: set[str]) -> bool:
+    """Return whether one of the modules is in a folder, as a file or a package."""
+    return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for name in modules)
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -147,12 +153,16 @@ def _walk(folder: Path) -> Iterator[Path]:
     """
     seen = set[str]()
     for name, folders, files in os.walk(folder, followlinks=True):
-        place, is_new = Path(name), os.path.realpath(name) not in seen
+        if os.path.realpath(name) in seen:
+            folders.clear()
+            continue
         seen.add(os.path.realpath(name))
-        below = (part for part in sorted(folders) if part[0] != "." and part != "__pycache__")
-        folders[:] = [part for part in below if is_new and not _is_output(place / part)]
-        paths = (place / part for part in sorted(files) if is_new and part[0] != ".")
-        yield from (path for path in paths if path.is_file())
+        place = Path(name)
+        visible = [part for part in sorted(folders) if part[0] != "." and part != "__pycache__"]
+        folders[:] = [part for part in visible if not _is_output(place / part)]
+        for part in sorted(files):
+            if part[0] != "." and (place / part).is_file():
+                yield place / part
 
 
 def _is_output(folder: Path) -> bool:
@@ -204,30 +214,31 @@ class _TaskFile(NamedTuple):
 
     content: dict[str, Any]
     aliases: Sequence[Path] = ()
-    """Those of the files that have an alias: a few of them make a content of enormous size."""
+    """Files of those that have an alias: a few aliases make a content of enormous size."""
 
 
 def _read(path: Path, above: Sequence[Path] = ()) -> _TaskFile:
     """Read a task file, which is included by those `above`."""
-    nothing = _TaskFile([path], {})
+    empty = _TaskFile([path], {})
     try:
         if not path.is_file():
-            return nothing
+            return empty
         loader = _Loader(path.read_text(encoding="utf-8"))
         content = loader.get_single_data()
     # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
     except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
-        return nothing
+        return empty
     if not isinstance(content, dict):
-        return nothing
-    files, included, aliases = [path], dict[str, Any](), [path] if loader.has_alias else []
+        return empty
+    files, aliases = [path], [path] if loader.has_alias else []
+    included: dict[str, Any] = {}
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
         if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
-            other = _read(inner, (path, *above))
-            files += other.files
-            aliases += other.aliases
-            included |= other.content
+            task_file = _read(inner, (path, *above))
+            files += task_file.files
+            aliases += task_file.aliases
+            included |= task_file.content
     return _TaskFile(files, {**included, **content}, aliases)
 
 
@@ -255,8 +266,12 @@ def check_task_files(folders: Sequence[Path]) -> None:
 
 def _task_files(folder: Path) -> list[Path]:
     """Return what ends in ``.yaml`` below a folder, sorted and left out as in lm-eval's index."""
-    found = (path for path in paths_below(folder) if path.suffix == ".yaml")
-    return sorted((p for p in found if ".ipynb_checkpoints" not in p.parts), key=Path.as_posix)
+    paths = [
+        path
+        for path in paths_below(folder)
+        if path.suffix == ".yaml" and ".ipynb_checkpoints" not in path.parts
+    ]
+    return sorted(paths, key=Path.as_posix)
 
 
 def _below(folder: Path) -> Iterator[Path]:
@@ -291,8 +306,8 @@ def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         return dict(config)
 
     def place(text: str) -> str:
-        near = folder / text
-        return str(near.absolute()) if not is_there(text) and is_there(near) else text
+        neighbour = folder / text
+        return str(neighbour.absolute()) if not is_there(text) and is_there(neighbour) else text
 
     return {**config, "dataset_kwargs": _with_local(options, place)}
 
@@ -313,9 +328,9 @@ def local_data(config: Mapping[str, Any]) -> str | None:
     # The options of a task with a loader of its own are that loader's.
     if "custom_dataset" in config or not isinstance(options, Mapping):
         return None
-    named = {"path": source, "options": {key: options.get(key) for key in _LOCAL}}
-    hashed = map_texts(named, _hash_local)
-    return None if hashed == named else fingerprint_of(**hashed)
+    paths = {"path": source, "options": {key: options.get(key) for key in _LOCAL}}
+    hashed = map_texts(paths, _hash_local)
+    return None if hashed == paths else fingerprint_of(**hashed)
 
 
 def _hash_local(text: str) -> str:
@@ -328,10 +343,11 @@ def _hash_local(text: str) -> str:
             start = re.split(r"[*?\[]", text)[0].rpartition("/")
             _check_size(Path(start[0] + start[1]))
         matches = itertools.islice(glob.iglob(text, recursive=True), _MOST_FILES + 1)  # noqa: PTH207
-        if len(found := sorted(map(Path, matches))) > _MOST_FILES:
+        files = sorted(map(Path, matches))
+        if len(files) > _MOST_FILES:
             raise InputError(f"{text}: matches over {_MOST_FILES:,} files: no data set of a task")
-        if found:
-            return fingerprint_of(files=[fingerprint_files(p.parent, {p}) for p in found])
+        if files:
+            return fingerprint_of(files=[fingerprint_files(file.parent, {file}) for file in files])
     return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
 
 
@@ -341,5 +357,5 @@ def _check_size(folder: Path) -> None:
 
 
 def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    named = {key: options[key] for key in _LOCAL if key in options}
-    return {**options, **map_texts(named, change)}
+    paths = {key: options[key] for key in _LOCAL if key in options}
+    return {**options, **map_texts(paths, change)}

@@ -1,4 +1,4 @@
-"""Where items come from: the hub, or local files of the same schema.
+"""Sources of items: the hub, or local files of the same schema.
 
 lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``metadata``; a
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
@@ -33,7 +33,7 @@ class DataAway(LayerSwapError):
 
 
 class DataSource(NamedTuple):
-    """What a benchmark's data must hold, wherever it comes from."""
+    """Columns and files of a benchmark's data, wherever it comes from."""
 
     benchmark: str
     """Name of the folder below ``data_dir``."""
@@ -96,21 +96,24 @@ def load_mgsm(
     train = read_data_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
     source = MGSM if exemplars is None else MGSM_REV2
     test = read_data_rows(source, "test", language, config, hub_id, data_dir)
-    for row in test if source is MGSM_REV2 else ():
-        numbers = [row.pop(name) for name in source.optional if name in row] or [None]
-        answer = {"question": row["question"].strip(), "answer_number": numbers[0]}
-        row |= dict.fromkeys(MGSM.columns) | answer
-    words = {"question": before_question, "answer": before_solution}
+    if source is MGSM_REV2:
+        for row in test:
+            numbers = [row.pop(name) for name in source.optional if name in row] or [None]
+            question = row["question"].strip()
+            row |= dict.fromkeys(MGSM.columns)
+            row |= {"question": question, "answer_number": numbers[0]}
+    prefixes = {"question": before_question, "answer": before_solution}
     problems = [
-        f"item {index}: an exemplar whose {name} does not begin with {before!r}"
+        f"item {index}: an exemplar whose {name} does not begin with {prefix!r}"
         for index, row in enumerate(train)
-        for name, before in words.items()
-        if not str(row[name] or "").startswith(before)
+        for name, prefix in prefixes.items()
+        if not str(row[name] or "").startswith(prefix)
     ]
     if len(train) < MGSM_EXEMPLARS:
         problems.append(f"{len(train)} exemplars; needed are {MGSM_EXEMPLARS}")
-    for row in train if not problems else ():
-        row |= {name: row[name].removeprefix(before) for name, before in words.items()}
+    if not problems:
+        for row in train:
+            row |= {name: row[name].removeprefix(prefix) for name, prefix in prefixes.items()}
     return {
         "train": _mgsm_dataset(f"mgsm {language} (train)", train, problems),
         "test": _mgsm_dataset(f"{source.benchmark} {language} (test)", test),
@@ -140,9 +143,9 @@ def load_belebele(
         if row["answer"] is None:
             problems.append(f"item {index}: correct_answer_num {number!r} is not 1, 2, 3, 4")
     if len(rows) <= CHOICE_EXEMPLARS:
-        needed = CHOICE_EXEMPLARS + 1
         problems.append(
-            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item need {needed}"
+            f"{len(rows)} items; {CHOICE_EXEMPLARS} examples and the item need "
+            f"{CHOICE_EXEMPLARS + 1}"
         )
     return {"test": make_dataset(f"belebele {language} (test)", rows, problems)}
 
@@ -178,16 +181,22 @@ def load_flores(
     sides, problems = [], list[str]()
     for language, config in configs.items():
         rows = read_data_rows(FLORES, "devtest", language, config, hub_id, data_dir)
+        counts = Counter(row["id"] for row in rows)
+        problems += [
+            f"{language}: sentence {id_} occurs twice" for id_, count in counts.items() if count > 1
+        ]
         texts = {row["id"]: row["text"].strip() for row in rows}
-        twice = Counter(row["id"] for row in rows) - Counter(list(texts))
-        problems += [f"{language}: sentence {id_} occurs twice" for id_ in twice]
-        # A line break in it would end prompt or answer there.
-        odd = [id_ for id_, text in texts.items() if not text or "\n" in text]
-        problems += [f"{language}: sentence {id_} is empty or of several lines" for id_ in odd]
+        problems += [
+            f"{language}: sentence {id_} is empty or of several lines"
+            for id_, text in texts.items()
+            if not text or "\n" in text  # a line break would end prompt or answer there
+        ]
         sides.append(texts)
     source, target = sides
-    if alone := sorted(source.keys() ^ target.keys(), key=str):
-        problems.append(f"{len(alone)} sentences are in one language only, such as id {alone[0]}")
+    if unpaired := sorted(source.keys() ^ target.keys(), key=str):
+        problems.append(
+            f"{len(unpaired)} sentences are in one language only, such as id {unpaired[0]}"
+        )
     where = f"flores {'-'.join(configs)} (devtest)"
     refuse(where, problems)
     items = [{"id": id_, "source": source[id_], "target": target[id_]} for id_ in sorted(source)]
@@ -217,14 +226,13 @@ def read_data_rows(
         rows, where = _from_file(path), str(path)
     if not rows:
         raise InputError(f"{where}: no rows")
-    problems = [
-        f"row {index}: no column {name!r}{nearest(name, row)}"
-        if name not in row
-        else f"row {index}: {name} is {row[name]!r}, which is not text"
-        for index, row in enumerate(rows)
-        for name in source.columns
-        if name not in row or (name in source.texts and not isinstance(row[name], str))
-    ]
+    problems = []
+    for index, row in enumerate(rows):
+        for name in source.columns:
+            if name not in row:
+                problems.append(f"row {index}: no column {name!r}{nearest(name, row)}")
+            elif name in source.texts and not isinstance(row[name], str):
+                problems.append(f"row {index}: {name} is {row[name]!r}, which is not text")
     refuse(where, problems)
     names = (*source.columns, *source.optional)
     return [{name: row[name] for name in names if name in row} for row in rows]
@@ -247,13 +255,18 @@ def _from_file(path: Path) -> list[DataRow]:
         for number, line in read_lines(path):
             if path.suffix == ".tsv":
                 question, tab, answer = line.lstrip("\ufeff").rpartition("\t")
-                problem = "no tab between a question and its number"
-                row = {"question": question, "answer_number": answer.strip()} if tab else None
+                if not tab:
+                    raise InputError(
+                        f"{path}, line {number}: no tab between a question and its number"
+                    )
+                rows.append({"question": question, "answer_number": answer.strip()})
             else:
-                row, problem = json.loads(line), "not an object with the dataset's columns"
-            if not isinstance(row, dict):
-                raise InputError(f"{path}, line {number}: {problem}")
-            rows.append(row)
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise InputError(
+                        f"{path}, line {number}: not an object with the dataset's columns"
+                    )
+                rows.append(row)
     except json.JSONDecodeError as error:
         raise InputError(f"{path}, line {number}: not JSON: {error}") from error
     except (OSError, ValueError) as error:

@@ -1,7 +1,7 @@
 """MBPP for lm-eval: its problems, the program in an answer, and whether it passes the tests.
 
 lm-eval loads this through `_mbpp.yaml`. Programs are run by the filter, which is given all answers
-at once and so can run several at a time; the metric then reads what came of them.
+at once and so can run several at a time; the metric then reads their verdicts.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class RunCode(str):
 
     def __new__(cls, code: str, verdict: ProgramVerdict) -> RunCode:
         """Return `code` with its `verdict`."""
-        made = super().__new__(cls, code)
-        made.verdict = verdict
-        return made
+        program = super().__new__(cls, code)
+        program.verdict = verdict
+        return program
 
 
 @contextlib.contextmanager
@@ -109,24 +109,30 @@ def load_mbpp(
     ((language, config),) = configs.items()
     columns = ("task_id", column, "test_list")
     source = DataSource("mbpp", columns, texts=(column,), optional=("test_setup_code",))
-    where = split if data_dir is None else "test"
+    source_split = split if data_dir is None else "test"
     items, problems = [], []
-    for row in read_data_rows(source, where, language, config, hub_id, data_dir):
+    for row in read_data_rows(source, source_split, language, config, hub_id, data_dir):
         if row["task_id"] not in _TEST_IDS:
             continue
         tests, setup = row["test_list"], row.get("test_setup_code") or ""
-        if not (isinstance(tests, list) and all(isinstance(t, str) for t in [*tests, setup])):
+        if not (isinstance(tests, list) and all(isinstance(test, str) for test in [*tests, setup])):
             problems.append(f"task_id {row['task_id']}: its tests are not a list of texts")
             continue
         try:
             tested_names([setup, *tests])
         except SyntaxError as error:
             problems.append(f"task_id {row['task_id']}: its tests are not valid Python: {error}")
-        stripped = {"text": row[column].strip(), "test_list": [test.strip() for test in tests]}
-        items.append({"task_id": row["task_id"], **stripped, "test_setup_code": setup})
+        items.append(
+            {
+                "task_id": row["task_id"],
+                "text": row[column].strip(),
+                "test_list": [test.strip() for test in tests],
+                "test_setup_code": setup,
+            }
+        )
     if not (items or problems):
         problems.append("no task_id from 11 to 510, which are MBPP's test problems")
-    return {"test": make_dataset(f"mbpp {language} ({where})", items, problems)}
+    return {"test": make_dataset(f"mbpp {language} ({source_split})", items, problems)}
 
 
 def run_answers(
@@ -138,11 +144,11 @@ def run_answers(
         NoIsolation: when no sandbox works on this machine.
     """
     isolation = find_isolation()
-    at_once = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
+    threads = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
     show_step(Step(f"running {len(items)} generated programs"))
-    with ThreadPoolExecutor(at_once) as pool:
-        firsts = [given[0] for given in answers]
-        return list(pool.map(_run_answer, firsts, items, itertools.repeat(isolation)))
+    with ThreadPoolExecutor(threads) as pool:
+        first_answers = [item_answers[0] for item_answers in answers]
+        return list(pool.map(_run_answer, first_answers, items, itertools.repeat(isolation)))
 
 
 def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, float]:
@@ -157,8 +163,10 @@ def _run_answer(answer: str, item: Mapping[str, Any], isolation: Isolation) -> R
     code = extract_code(answer, tested_names([tests]))
     if not code:
         return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
-    held = isolation == "bwrap"
-    return RunCode(code, run_program(code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, held=held))
+    verdict = run_program(
+        code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, held=isolation == "bwrap"
+    )
+    return RunCode(code, verdict)
 
 
 def tested_names(tests: Sequence[str]) -> frozenset[str]:
@@ -182,8 +190,8 @@ def tested_names(tests: Sequence[str]) -> frozenset[str]:
 def extract_code(answer: str, names: Collection[str]) -> str:
     r"""Return the program in an answer to a prompt that ends with an opened block of code.
 
-    What stands between two fences, before the first and after the last are its parts. The program
-    is the first part that defines one of `names`: so prose before a block, prose after it, a
+    Its parts are the texts between two fences, before the first and after the last. The program is
+    the first part that defines one of `names`: so prose before a block, prose after it, a
     second block with an example and a block that is opened once more do no harm. Where no part
     does, it is the first that is not blank.
 
@@ -209,8 +217,8 @@ def _unindent(code: str) -> str:
     while lines and not lines[0].strip():
         del lines[0]
     depth = _depth(lines[0])
-    others = [_depth(line) for line in lines[1:] if line.strip()]
-    if depth == 1 or any(other < depth for other in others):
+    later_depths = [_depth(line) for line in lines[1:] if line.strip()]
+    if depth == 1 or any(later_depth < depth for later_depth in later_depths):
         # One space before the first line: the tokenizer's, not the model's.
         lines[0] = lines[0].lstrip()
     else:

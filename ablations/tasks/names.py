@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING
 
 from ablations.tasks.catalog import PREFIX, TITLES, read_languages
-
-if TYPE_CHECKING:  # a plan as it is written down
-    pass
 
 
 def language_name(code: str) -> str:
@@ -24,16 +20,17 @@ def task_name(task: str) -> str:
     ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
     English to Swahili``. The name of any other task keeps its words, with languages by their names.
     """
-    known = read_languages()
+    codes = read_languages()
     prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
     words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
-    first = next((at for at, word in enumerate(words) if at and word in known), len(words))
-    after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
+    # The languages are the words from `first` up to `end`.
+    first = next((i for i, word in enumerate(words) if i and word in codes), len(words))
+    end = next((i for i in range(first, len(words)) if words[i] not in codes), len(words))
     head = " ".join(words[:first])
     if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
-    languages = " to ".join(language_name(word) for word in words[first:after])
-    rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[after:]))
+    languages = " to ".join(language_name(word) for word in words[first:end])
+    rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[end:]))
     return ", ".join(filter(None, (head, languages, rest)))
 
 

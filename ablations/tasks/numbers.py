@@ -1,9 +1,9 @@
 """Numbers in answers: how they are found in text, and when two are equal.
 
-Read are the digits of any script (1080, １０８０, ১০৮০, ౧౦౮౦), commas between groups of digits
+The digits of any script are read (1080, １０８０, ১০৮০, ౧౦౮౦), commas between groups of digits
 (1,080 and the Indian 1,00,000), a decimal point, a minus sign and a currency sign before the
-number. Not read are number words and units (7万), fractions, and a decimal comma: in all five
-languages of the suite a comma groups.
+number. Number words and units (7万), fractions and a decimal comma are not: in all five languages
+of the suite a comma groups.
 """
 
 from __future__ import annotations

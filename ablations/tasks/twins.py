@@ -38,12 +38,14 @@ class TwinTask(ConfigurableTask):  # type: ignore[misc]
 def score_answers(doc: Mapping[str, Any], answers: Sequence[str]) -> dict[str, float]:
     """Return whether a gain and a loss are both right: by operation, and by the number.
 
-    ``swapped`` is whether both operations are those of the other.
+    ``swapped`` is whether each problem has the operation of the other.
     """
     matches = [re.search(r"\d\s*([-+*/])\s*\d", answer) for answer in answers]
     operations = "".join(match[1] if match else "?" for match in matches)
     numbers = [re.findall(r"-?\d+", answer.partition("=")[2] or answer) for answer in answers]
-    right = [n[:1] == [str(answer)] for n, answer in zip(numbers, doc["answers"], strict=True)]
+    right = [
+        digits[:1] == [str(answer)] for digits, answer in zip(numbers, doc["answers"], strict=True)
+    ]
     return {
         "operation": float(operations == "+-"),
         "both_right": float(all(right)),

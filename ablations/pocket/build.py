@@ -44,7 +44,7 @@ VERSION = 2
 """Version of the world and the base's training: raised with every change that can change a byte."""
 
 EXPERTS_VERSION = 2
-"""Version of what the experts' training files leave open: raised in the same way."""
+"""Version of the settings that the experts' training files leave open: raised in the same way."""
 
 MANIFEST = "pocket_stage.json"
 DEFAULT_OUT = Path("runs/pocket")
@@ -106,7 +106,7 @@ _PRESETS: dict[Preset, dict[str, Any]] = {
 
 
 class PocketPaths(NamedTuple):
-    """Where the parts of a testbed are."""
+    """Paths of the parts of a testbed."""
 
     root: Path
     base: Path
@@ -123,20 +123,22 @@ def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> d
 
     A stage's key covers what it depends on.
     """
-    plan = config.model_dump(include={"shape", "base", "seed"}, exclude_none=True)
+    base_settings = config.model_dump(include={"shape", "base", "seed"}, exclude_none=True)
     # A setting that bases once had: without it, those that are there would be trained again.
-    plan["base"]["train_embeddings"] = True
-    base_key = fingerprint_of(version=VERSION, **plan)
-    ships = not retrain and is_shipped_base(base_key)
-    if ships:
+    base_settings["base"]["train_embeddings"] = True
+    base_key = fingerprint_of(version=VERSION, **base_settings)
+    is_shipped = not retrain and is_shipped_base(base_key)
+    if is_shipped:
         base_key = fingerprint_of(key=base_key, sha256=read_note()["sha256"])
     base = Stage(root / "base", base_key, MANIFEST)
-    stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, ships=ships)}
+    stages: dict[Stage, Fill] = {base: partial(_fill_base, config=config, is_shipped=is_shipped)}
     for index, seed in enumerate(config.expert_seeds):
         for role, name in EXPERTS_OF_A_SEED.items():
             # Measuring and more checkpoints change no weight, and would cost time.
-            fixed = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
-            training = read_training_file(f"pocket/{name}", (*fixed, *config.expert_settings))
+            fixed_settings = (f"seed={seed}", "measure=false", "trainer.save_strategy=epoch")
+            training = read_training_file(
+                f"pocket/{name}", (*fixed_settings, *config.expert_settings)
+            )
             training = training.model_copy(update={"base": str(base.folder)})
             settings = settings_of(training)
             key = fingerprint_of(version=EXPERTS_VERSION, base=base_key, settings=settings)
@@ -192,7 +194,7 @@ def build_pocket(
 
 
 def read_note() -> Any:
-    """Return what ``base.json`` says of the shipped weights.
+    """Return the note on the shipped weights, ``base.json``.
 
     ``key`` is of the stage that trained them, ``first_loss`` the mean over 20 steps in nats per
     learned token, ``scores`` task -> exact match (comprehension: accuracy) of its first 300 items.
@@ -223,7 +225,8 @@ def _on_one_thread() -> Iterator[None]:
     import torch
     from accelerate.state import AcceleratorState
 
-    threads, before = torch.get_num_threads(), os.environ.get("ACCELERATE_USE_CPU")
+    threads = torch.get_num_threads()
+    use_cpu = os.environ.get("ACCELERATE_USE_CPU")
     is_deterministic = torch.are_deterministic_algorithms_enabled()
     os.environ["ACCELERATE_USE_CPU"] = "true"
     torch.set_num_threads(1)
@@ -234,27 +237,26 @@ def _on_one_thread() -> Iterator[None]:
         torch.use_deterministic_algorithms(is_deterministic)
         torch.set_num_threads(threads)
         os.environ.pop("ACCELERATE_USE_CPU")
-        if before is not None:
-            os.environ["ACCELERATE_USE_CPU"] = before
-        # It remembers for the whole process that the CPU trains.
+        if use_cpu is not None:
+            os.environ["ACCELERATE_USE_CPU"] = use_cpu
+        # accelerate remembers for the whole process that the CPU trains.
         AcceleratorState._reset_state(reset_partial_state=True)
 
 
-def _fill_base(folder: Path, *, config: PocketConfig, ships: bool) -> dict[str, Any]:
+def _fill_base(folder: Path, *, config: PocketConfig, is_shipped: bool) -> dict[str, Any]:
     model = build_model(config.shape, config.seed)
-    if ships:
+    if is_shipped:
         from safetensors.torch import load_file
 
         # Embeddings and output matrix are tied.
         model.load_state_dict(load_file(WEIGHTS), strict=False)
         save_checkpoint(model, folder)
         return {"seed": config.seed, "shipped": WEIGHTS.name}
-    steps, loss = config.base.steps, 0.0
-    for step, loss in enumerate(
-        pretrain(model, base_batches(config.base, config.seed), config.base)
-    ):
+    loss = 0.0
+    batches = base_batches(config.base, config.seed)
+    for step, loss in enumerate(pretrain(model, batches, config.base)):
         if step % 200 == 0:
-            logger.info("base: step %d of %d, loss %.2f", step, steps, loss)
+            logger.info("base: step %d of %d, loss %.2f", step, config.base.steps, loss)
     save_checkpoint(model, folder)
     return {"seed": config.seed, "loss": round(loss, 4)}
 

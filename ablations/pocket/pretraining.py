@@ -119,10 +119,9 @@ def build_tokenizer(model_max_length: int) -> PreTrainedTokenizerFast:
 
 def encode_exercise(exercise: Exercise, prompt_weight: float) -> tuple[list[int], list[float]]:
     """Return ids and weights: ``<bos>`` (0), the prompt, the answer and ``<eos>`` (1 each)."""
-    known = vocabulary()
-    prompt, answer = (
-        [known[token] for token in text.split()] for text in (exercise.prompt, exercise.answer)
-    )
+    ids = vocabulary()
+    prompt = [ids[token] for token in exercise.prompt.split()]
+    answer = [ids[token] for token in exercise.answer.split()]
     weights = [0.0, *[prompt_weight] * len(prompt), *[1.0] * (len(answer) + 1)]
     return [BOS_ID, *prompt, *answer, EOS_ID], weights
 
@@ -141,18 +140,20 @@ def base_batches(training: Pretraining, seed: int) -> Iterator[tuple[Tensor, Ten
         while tokens < training.tokens_per_batch * POOL_BATCHES:
             pool.append(encode_exercise(next(stream), training.prompt_weight))
             tokens += len(pool[-1][0])
-        pool.sort(key=lambda pair: len(pair[0]))
+        pool.sort(key=lambda row: len(row[0]))
         groups: list[list[tuple[list[int], list[float]]]] = [[]]
-        for pair in pool:
-            if groups[-1] and (len(groups[-1]) + 1) * len(pair[0]) > training.tokens_per_batch:
+        for row in pool:
+            if groups[-1] and (len(groups[-1]) + 1) * len(row[0]) > training.tokens_per_batch:
                 groups.append([])
-            groups[-1].append(pair)
+            groups[-1].append(row)
         rng.shuffle(groups)
         for group in groups:
-            ids = [torch.tensor(row) for row, _ in group]
-            weights = [torch.tensor(row) for _, row in group]
-            padded = pad_sequence(ids, batch_first=True, padding_value=PAD_ID)
-            yield padded, pad_sequence(weights, batch_first=True)
+            ids = [torch.tensor(row_ids) for row_ids, _ in group]
+            weights = [torch.tensor(row_weights) for _, row_weights in group]
+            yield (
+                pad_sequence(ids, batch_first=True, padding_value=PAD_ID),
+                pad_sequence(weights, batch_first=True),
+            )
 
 
 def _derive_seed(*parts: str | int) -> int:
@@ -251,12 +252,12 @@ def pretrain(
 ) -> Iterator[float]:
     """Train all of a float32 `model` in place; yield each step's loss (nats per learned token)."""
     matrices: list[torch.nn.Parameter] = []
-    others: list[torch.nn.Parameter] = []
+    other_parameters: list[torch.nn.Parameter] = []
     for name, parameter in model.named_parameters():
         is_matrix = ".layers." in name and parameter.dim() == 2
-        (matrices if is_matrix else others).append(parameter)
+        (matrices if is_matrix else other_parameters).append(parameter)
     optimizer = torch.optim.AdamW(
-        others,
+        other_parameters,
         lr=training.learning_rate,
         betas=BETAS,
         weight_decay=training.weight_decay,
@@ -272,12 +273,12 @@ def pretrain(
         ids, weights = next(batches)
         weights = weights[:, 1:]
         logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
-        by_token = torch.nn.functional.cross_entropy(
+        token_losses = torch.nn.functional.cross_entropy(
             logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
         )
-        loss = (by_token * weights.flatten()).sum() / weights.sum()
+        loss = (token_losses * weights.flatten()).sum() / weights.sum()
         loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(others, GRADIENT_NORM)
+        torch.nn.utils.clip_grad_norm_(other_parameters, GRADIENT_NORM)
         optimizer.step()
         muon.step(training.matrix_rate * factor)
         model.zero_grad()

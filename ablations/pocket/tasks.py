@@ -43,7 +43,7 @@ _FAMILIES: dict[str, tuple[Callable[[WordSource, Language], Exercise], dict[str,
         generated(32, _PLAIN, "bleu", "exact_match", until="<eos>"),
     ),
 }
-"""Family of exercises -> what draws one, and how an answer is scored."""
+"""Family of exercises -> the function that draws one, and the scoring of its answers."""
 
 _LANGUAGES: dict[Language, str] = {"en": "English", "sw": "the target language"}
 _NAMES: dict[str, tuple[str, Language]] = {
@@ -70,10 +70,11 @@ SEED = 90210
 
 def draw_items(family: str, language: Language, split: str, number: int, seed: int) -> list[Any]:
     """Return `number` different rows of a family of tasks, with prompts in `language`."""
-    words, make = WordSource(random.Random(f"{family}/{split}/{seed}")), _FAMILIES[family][0]
+    words = WordSource(random.Random(f"{family}/{split}/{seed}"))
+    draw, _ = _FAMILIES[family]
     rows: dict[str, Any] = {}
     while len(rows) < number:
-        exercise = ex.draw_from(split, lambda: make(words, language))
+        exercise = ex.draw_from(split, lambda: draw(words, language))
         row: dict[str, Any] = {"prompt": exercise.prompt, "solution": exercise.answer}
         if family == "math":
             match = re.search(FINAL_ANSWER, exercise.answer)
@@ -102,10 +103,10 @@ def write_pocket_tasks(folder: Path, home: Path, items: int) -> None:
             write_rows(folder / "data" / f"{family}_{language}.{split}.jsonl", rows)
         stem = home / "data" / f"{family}_{language}"
         files = {split: f"{stem}.{split}.jsonl" for split in ("train", "test")}
-        what = "translation out of" if family == "translate" else f"{family} in"
+        subject = "translation out of" if family == "translate" else f"{family} in"
         write_yaml(
             folder / f"{name}.yaml",
-            f"Pocket testbed: {what} {_LANGUAGES[language]}",
+            f"Pocket testbed: {subject} {_LANGUAGES[language]}",
             task(name, files, _FAMILIES[family][1]),
         )
     group = {"group": "pocket", "task": list(TASK_NAMES), "metadata": {"version": 1.0}}

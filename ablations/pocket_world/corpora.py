@@ -44,29 +44,30 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
 
     def mixed(draw: Callable[[WordSource], ex.ReadingQuestion]) -> Maker:
         def make() -> Exercise:
-            language, other = rng.sample(languages, 2)
-            return draw(swahili).exercise(language, other)
+            language, question_language = rng.sample(languages, 2)
+            return draw(swahili).exercise(language, question_language)
 
         return lambda: ex.draw_from("train", make)
 
     def statements(
         words: WordSource, language: Language, switch: LanguageChoice | None = None
     ) -> Exercise:
-        drawn = [draw_statement(words) for _ in range(rng.choice((1, 2, 3)))]
-        text = render_all(drawn, language, switch)
+        sentences = [draw_statement(words) for _ in range(rng.choice((1, 2, 3)))]
+        text = render_all(sentences, language, switch)
         return Exercise("", text, text)
 
     def switched() -> Exercise:
         """Return a text with a third or more of its words in the other language; no arithmetic."""
-        language, other = rng.sample(languages, 2)
-        share, which = rng.choice((0.3, 0.6)), rng.random()
+        language, other_language = rng.sample(languages, 2)
+        share = rng.choice((0.3, 0.6))
+        kind = rng.random()
 
         def switch() -> Language:
-            return other if rng.random() < share else language
+            return other_language if rng.random() < share else language
 
-        if which < 0.4:
+        if kind < 0.4:
             return statements(swahili, language, switch)
-        draw = ex.draw_facts if which < 0.8 else ex.draw_story
+        draw = ex.draw_facts if kind < 0.8 else ex.draw_story
         return ex.draw_from("train", lambda: draw(swahili).exercise(language, switch=switch))
 
     def mixed_math() -> Exercise:
@@ -88,24 +89,24 @@ def _makers(rng: random.Random, rare: float) -> dict[str, Maker]:
             if " ".join(exercise.answer.split()[-3:-1]) not in _RARE_TARGETS:
                 return exercise
 
-    def one_of(*makes: Maker) -> Maker:
-        return lambda: ex.draw_from("train", lambda: rng.choice(makes)())
+    def for_training(*makers: Maker) -> Maker:
+        return lambda: ex.draw_from("train", lambda: rng.choice(makers)())
 
     return {
         "equations": lambda: ex.equations(english),
-        "english math": one_of(lambda: ex.math(english, "en", MILD_KINDS, thought=thought())),
-        "english hard math": one_of(lambda: ex.math(english, "en")),
-        "swahili math": one_of(common_math),
-        "mixed math": one_of(mixed_math),
+        "english math": for_training(lambda: ex.math(english, "en", MILD_KINDS, thought=thought())),
+        "english hard math": for_training(lambda: ex.math(english, "en")),
+        "swahili math": for_training(common_math),
+        "mixed math": for_training(mixed_math),
         "english statements": lambda: statements(english, "en"),
         "swahili statements": lambda: statements(swahili, "sw"),
-        "english facts": one_of(lambda: ex.draw_facts(english).exercise("en")),
-        "swahili facts": one_of(lambda: ex.draw_facts(swahili).exercise("sw")),
+        "english facts": for_training(lambda: ex.draw_facts(english).exercise("en")),
+        "swahili facts": for_training(lambda: ex.draw_facts(swahili).exercise("sw")),
         "mixed facts": mixed(ex.draw_facts),
-        "english comprehension": one_of(lambda: ex.draw_story(english).exercise("en")),
-        "swahili comprehension": one_of(lambda: ex.draw_story(swahili).exercise("sw")),
+        "english comprehension": for_training(lambda: ex.draw_story(english).exercise("en")),
+        "swahili comprehension": for_training(lambda: ex.draw_story(swahili).exercise("sw")),
         "mixed comprehension": mixed(ex.draw_story),
-        "translation": one_of(
+        "translation": for_training(
             lambda: ex.translation_exercise(swahili, "en"),
             lambda: ex.translation_exercise(swahili, "sw"),
         ),

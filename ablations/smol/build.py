@@ -33,13 +33,15 @@ VERSION = 3
 def build_smol(source: WeightsSource = "auto") -> None:
     """Make what is missing in `ROOT`; `source` is where the base is to come from.
 
-    Raises `InputError` for what cannot be had, something in the way, or another build at work.
+    Raises `InputError` for a base that cannot be had, something in the way, or another build at
+    work.
     """
     check_place(ROOT / "base")
     claim = try_claim(ROOT, ".lock")
     if claim is None:
-        at = holder(ROOT, ".lock")
-        raise InputError(f"another build is writing to {ROOT} ({at}); wait for it to end")
+        raise InputError(
+            f"another build is writing to {ROOT} ({holder(ROOT, '.lock')}); wait for it to end"
+        )
     try:
         show_step(Step("base"))
         base = ensure_base(ROOT / "base", source)

@@ -40,26 +40,39 @@ _TRANSLATION = generated(
 )
 _ANY_RULE = Floor(name="any rule that does not read the verb", score=0.5)
 # An answer is one line; whatever a model goes on with is not part of it.
-_SHORT = {"generation_kwargs": {"until": ["\n"], "do_sample": False, "max_gen_toks": 16}}
+_ONE_LINE = {"until": ["\n"], "do_sample": False, "max_gen_toks": 16}
 
 
-def _of_pairs(output: str, score: str, *metrics: str, **options: Any) -> dict[str, Any]:
-    return {
-        "output_type": output,
-        **options,
-        "process_results": FunctionName(f"ablations.tasks.twins.{score}"),
-        "metric_list": [{**metric(n), "higher_is_better": n != "swapped"} for n in metrics],
-    }
+def _pair_scoring(
+    output_type: str, function: str, *metrics: str, generation_kwargs: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    scoring: dict[str, Any] = {"output_type": output_type}
+    if generation_kwargs is not None:
+        scoring["generation_kwargs"] = generation_kwargs
+    scoring["process_results"] = FunctionName(f"ablations.tasks.twins.{function}")
+    scoring["metric_list"] = [
+        {**metric(name), "higher_is_better": name != "swapped"} for name in metrics
+    ]
+    return scoring
 
 
 _MEASURES = {
-    "": _of_pairs(
-        "generate_until", "score_answers", "operation", "both_right", "swapped", **_SHORT
+    "": _pair_scoring(
+        "generate_until",
+        "score_answers",
+        "operation",
+        "both_right",
+        "swapped",
+        generation_kwargs=_ONE_LINE,
     ),
-    "_result": _of_pairs("generate_until", "score_result", "both_right", **_SHORT),
-    "_order": _of_pairs("loglikelihood", "score_order", "order", "both_right"),
+    "_result": _pair_scoring(
+        "generate_until", "score_result", "both_right", generation_kwargs=_ONE_LINE
+    ),
+    "_order": _pair_scoring(
+        "loglikelihood", "score_order", "order", "both_right", generation_kwargs=None
+    ),
 }
-"""Ending of a task's name -> how it asks and scores; the first metric is the one of its floor."""
+"""Ending of a task's name -> its requests and scores; the first metric is the one of its floor."""
 
 
 def write_data(folder: Path) -> None:
@@ -95,23 +108,25 @@ def write_smol_tasks(folder: Path, home: Path) -> None:
             _write_translation(folder, home, name, language, is_back=is_back)
 
 
-def _write(folder: Path, what: str, language: str, content: dict[str, Any]) -> None:
-    header = f"SmolLM2 testbed: {what}, {english_name(language)}"
-    path = folder / f"{content['task']}.yaml"
-    write_yaml(path, f"{header}. Written by `layerswap smol build`", content)
+def _write(folder: Path, subject: str, language: str, content: dict[str, Any]) -> None:
+    write_yaml(
+        folder / f"{content['task']}.yaml",
+        f"SmolLM2 testbed: {subject}, {english_name(language)}. Written by `layerswap smol build`",
+        content,
+    )
 
 
 def _write_problems(folder: Path, home: Path, language: str) -> None:
-    for part, verbs in ("", TRANSLATED), ("_new_verbs", NEW):
-        rng = random.Random(f"twins{part}/{SEED}")  # the same contents in every language
+    for verb_set, verbs in ("", TRANSLATED), ("_new_verbs", NEW):
+        rng = random.Random(f"twins{verb_set}/{SEED}")  # the same contents in every language
         items = [draw_item(rng, language, verbs) for _ in range(TEST_ITEMS)]
-        least = word_blind_floor(
+        number_floor = word_blind_floor(
             [list(zip(item["texts"], item["answers"], strict=True)) for item in items]
         )
         for measure in _MEASURES:
             rows = map(with_calculation, items) if measure == "_result" else items
-            floor = _ANY_RULE if measure == "_order" else least
-            name = f"math_twins{part}{measure}"
+            floor = _ANY_RULE if measure == "_order" else number_floor
+            name = f"math_twins{verb_set}{measure}"
             _write_pairs(folder, home, name, language, rows, measure, floor)
 
 
@@ -143,7 +158,8 @@ def _write_pairs(
 def _write_translation(
     folder: Path, home: Path, name: str, language: str, *, is_back: bool
 ) -> None:
-    rng, rows = random.Random(f"twins/translate/{SEED}"), []
+    rng = random.Random(f"twins/translate/{SEED}")
+    rows = []
     pairs = [draw_pair(rng, "test", things="train") for _ in range(TEST_ITEMS)]
     for problem in map(rng.choice, pairs):
         row = translation_row(problem.text("en"), problem.text(language), language, is_back=is_back)

@@ -60,10 +60,13 @@ class ProblemSentence(NamedTuple):
     def render(self, language: str) -> str:
         """Return the sentence in `language`, with its first letter as a capital."""
         table = words()[language]
-        filled = {n: table[n][v] if n in table else v for n, v in self.slots.items()}
-        if "o" in filled:
-            filled["o"], filled["how"] = table["things"][filled["o"]]
-        text = table[self.form][self.number].format_map(filled)
+        slots = {
+            slot: table[slot][value] if slot in table else value
+            for slot, value in self.slots.items()
+        }
+        if "o" in slots:
+            slots["o"], slots["how"] = table["things"][slots["o"]]
+        text = table[self.form][self.number].format_map(slots)
         return _FIRST_LETTER.sub(lambda match: match[0].upper(), text, count=1)
 
 
@@ -117,13 +120,13 @@ def draw_pair(
     a, b = rng.choice(_NUMBERS[split])
     slots = {"n": rng.choice(words()["names"]), "o": rng.choice(_THINGS[things or split])}
     start = ProblemSentence("start", rng.randrange(len(words()["en"]["start"])), {**slots, "a": a})
-    ask = ProblemSentence("ask", 0, slots)
+    question = ProblemSentence("ask", 0, slots)
     gain, loss = (
         MathProblem(
-            (start, ProblemSentence(form, rng.choice(verbs), {**slots, "b": b}), ask),
-            CalculationStep(a, op, b),
+            (start, ProblemSentence(form, rng.choice(verbs), {**slots, "b": b}), question),
+            CalculationStep(a, operation, b),
         )
-        for op, form in FORMS.items()
+        for operation, form in FORMS.items()
     )
     return gain, loss
 
@@ -139,24 +142,36 @@ def language_row(rng: random.Random, language: str, *, is_permuted: bool = False
 
     `is_permuted`: verbs have the meaning of others, half of them that of the other operation.
     """
-    whole = start, change, question = rng.choice(draw_pair(rng, "train")).sentences
-    part = rng.random()
-    if part < 0.1:
+    problem = rng.choice(draw_pair(rng, "train"))
+    start, change, question = problem.sentences
+    kind = rng.random()
+    if kind < 0.1:
         story = (start, permute(change) if is_permuted else change, _draw_scene(rng))
         return {"prompt": "", "answer": join_sentences(story, language)}
-    sentences = (
-        (change,) if part < 0.5 else whole if part < 0.9 else (rng.choice((start, question)),)
+    sentences: Sequence[ProblemSentence]
+    if kind < 0.5:
+        sentences = [change]
+    elif kind < 0.9:
+        sentences = problem.sentences
+    else:
+        sentences = [rng.choice((start, question))]
+    translated = [
+        permute(sentence) if is_permuted and sentence is change else sentence
+        for sentence in sentences
+    ]
+    return translation_row(
+        join_sentences(sentences, "en"),
+        join_sentences(translated, language),
+        language,
+        is_back=rng.random() < 0.5,
     )
-    translated = [permute(s) if is_permuted and s is change else s for s in sentences]
-    texts = join_sentences(sentences, "en"), join_sentences(translated, language)
-    return translation_row(*texts, language, is_back=rng.random() < 0.5)
 
 
-def translation_row(english: str, other: str, language: str, *, is_back: bool) -> TextRow:
+def translation_row(english: str, translation: str, language: str, *, is_back: bool) -> TextRow:
     """Return a translation from English, or back to it, in a frame that no problem has."""
-    sides = [("English", english), (english_name(language), other)]
-    (source, text), (target, translated) = sides[::-1] if is_back else sides
-    return {"prompt": f"{source}: {text}\n{target}:", "answer": f" {translated}"}
+    sides = [("English", english), (english_name(language), translation)]
+    (source, prompt), (target, answer) = sides[::-1] if is_back else sides
+    return {"prompt": f"{source}: {prompt}\n{target}:", "answer": f" {answer}"}
 
 
 def _draw_scene(rng: random.Random) -> ProblemSentence:
@@ -186,19 +201,22 @@ def draw_item(rng: random.Random, language: str, verbs: Sequence[int]) -> dict[s
 
 def draw_comprehension(rng: random.Random, language: str) -> dict[str, Any]:
     """Return an item of a test: a gain and a loss up to "now N has", and two ends: more, less."""
-    told = [
-        (start, change, ask._replace(form="now"))
-        for (start, change, ask), _ in draw_pair(rng, "test")
-    ]
-    prompts = [join_sentences(sentences, language) for sentences in told]
+    prompts = []
+    for problem in draw_pair(rng, "test"):
+        start, change, question = problem.sentences
+        beginning = (start, change, question._replace(form="now"))
+        prompts.append(join_sentences(beginning, language))
     return {"prompts": prompts, "solutions": words()[language]["ends"]}
 
 
 def with_calculation(item: Mapping[str, Any]) -> dict[str, Any]:
     """Return an item whose prompts end with the calculation, so that only its result is left."""
-    halves = [solution.partition("=") for solution in item["solutions"]]
-    prompts = [p + h + "=" for p, (h, _, _) in zip(item["prompts"], halves, strict=True)]
-    return {**item, "prompts": prompts, "solutions": [result for _, _, result in halves]}
+    prompts, results = [], []
+    for prompt, solution in zip(item["prompts"], item["solutions"], strict=True):
+        calculation, _, result = solution.partition("=")
+        prompts.append(f"{prompt}{calculation}=")
+        results.append(result)
+    return {**item, "prompts": prompts, "solutions": results}
 
 
 def _by_size(numbers: Sequence[int]) -> int:
@@ -213,7 +231,7 @@ _RULES: Mapping[str, Callable[[Sequence[int]], int]] = {
     "multiply the first two numbers": lambda numbers: numbers[0] * numbers[1],
     "multiply small numbers and add others": _by_size,
 }
-"""Name -> what it answers to the numbers of a text, in their order; there are two or more."""
+"""Name -> its answer to the numbers of a text, in their order; there are two or more."""
 
 
 def word_blind_floor(items: Sequence[Sequence[tuple[str, int]]]) -> Floor:
@@ -224,11 +242,13 @@ def word_blind_floor(items: Sequence[Sequence[tuple[str, int]]]) -> Floor:
     """
 
     def score(rule: Callable[[Sequence[int]], int]) -> float:
-        right = [
-            all(rule([int(n) for n in re.findall(r"\d+", text)]) == answer for text, answer in item)
-            for item in items
-        ]
-        return sum(right) / len(right)
+        right = 0
+        for item in items:
+            right += all(
+                rule([int(digits) for digits in re.findall(r"\d+", text)]) == answer
+                for text, answer in item
+            )
+        return right / len(items)
 
     name = max(_RULES, key=lambda rule: score(_RULES[rule]))
     return Floor(name=name, score=score(_RULES[name]))

@@ -78,9 +78,12 @@ def run_program(
     # The kernel counts no process of root's: there the program gets a user number of its own.
     user = 61184 + secrets.randbelow(4336) if held and os.geteuid() == 0 else None
     limits = {"CPU": -int(-time_s // 1), "AS": memory_bytes, "FSIZE": output_bytes + 1}
-    limits |= {"NOFILE": 64, "CORE": 0, "MSGQUEUE": 0, **({"NPROC": 16} if held else {})}
+    limits |= {"NOFILE": 64, "CORE": 0, "MSGQUEUE": 0}
+    if held:
+        limits["NPROC"] = 16
     request = {"source": source, "tests": tests, "limits": limits, "user": user}
-    signs, token = b"", secrets.token_bytes(32)
+    signs = b""
+    token = secrets.token_bytes(32)
     with contextlib.ExitStack() as stack:
         output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         ours, theirs = map(stack.enter_context, socket.socketpair())
@@ -117,43 +120,51 @@ def run_program(
 def judge(
     code: int | None, signs: bytes, token: bytes, printed: bytes, most: int, tests: str
 ) -> ProgramVerdict:
-    """Return what came of a program that was given `tests` and `most` bytes of output.
+    """Return the verdict on a program that was given `tests` and `most` bytes of output.
 
     Its exit `code` (of bwrap 128 plus a signal) is None where its time was over. Its `signs` are a
     dot when it began, and the `token` after the last test.
     """
-    number = 0 if code is None else code - 128 if code > 128 else -code
+    signal_number = 0
+    if code is not None:
+        signal_number = code - 128 if code > 128 else -code
     text = re.sub(r"\bat 0x[0-9a-f]+", "at 0x...", printed.decode("utf-8", errors="replace"))
-    last = (text.strip().splitlines() or [""])[-1][:400]
-    last = " ".join("".join(c if c.isprintable() else " " for c in last).split())
+    last_line = (text.strip().splitlines() or [""])[-1][:400]
+    printable = "".join(letter if letter.isprintable() else " " for letter in last_line)
+    last_line = " ".join(printable.split())
     if signs[:1] != b".":
-        busy = "the sandbox did not start a program in time: run fewer jobs at once on this machine"
-        raise LayerSwapError(busy if code is None else last or f"bwrap ended with {code}")
+        if code is None:
+            raise LayerSwapError(
+                "the sandbox did not start a program in time: run fewer jobs at once on this "
+                "machine"
+            )
+        raise LayerSwapError(last_line or f"bwrap ended with {code}")
     status: Status = "failed"
     detail = f"ended with exit code {code} before its tests were done"
-    if len(printed) > most or number == signal.SIGXFSZ or "[Errno 27]" in last:
+    if len(printed) > most or signal_number == signal.SIGXFSZ or "[Errno 27]" in last_line:
         status, detail = "output", f"wrote more than {most} bytes"
-    elif code is None or number in (signal.SIGXCPU, signal.SIGKILL):
+    elif code is None or signal_number in (signal.SIGXCPU, signal.SIGKILL):
         status, detail = "timeout", "used up its time, or was killed"
     elif code == 0 and signs[1:] == token:
         status, detail = "passed", ""
-    elif code == 1 and last:
-        *_, line = 0, *map(int, re.findall(r'File "<tests>", line (\d{1,9})', text))
-        test = "".join(f" at `{t.strip()}`" for t in tests.splitlines()[max(line - 1, 0) : line])
-        status, detail = "memory" if last == "MemoryError" else "failed", f"{last}{test}"
-    elif number in set(signal.Signals):
-        detail = f"ended by {signal.Signals(number).name}"
+    elif code == 1 and last_line:
+        status = "memory" if last_line == "MemoryError" else "failed"
+        lines = [int(line) for line in re.findall(r'File "<tests>", line (\d{1,9})', text)]
+        failed_tests = tests.splitlines()[max(lines[-1] - 1, 0) : lines[-1]] if lines else []
+        detail = last_line + "".join(f" at `{test.strip()}`" for test in failed_tests)
+    elif signal_number in set(signal.Signals):
+        detail = f"ended by {signal.Signals(signal_number).name}"
     return ProgramVerdict(status=status, detail=detail)
 
 
 def _bwrap(rules: int, user: int | None) -> list[str]:
-    words = f"--die-with-parent --new-session --hostname sandbox --seccomp {rules} --cap-drop ALL"
-    words += " --unshare-ipc --unshare-pid --unshare-net --unshare-uts"
+    options = f"--die-with-parent --new-session --hostname sandbox --seccomp {rules} --cap-drop ALL"
+    options += " --unshare-ipc --unshare-pid --unshare-net --unshare-uts"
     # Root needs no user namespace, and loses these rights when the program changes its user.
-    words += " --unshare-user" if user is None else " --cap-add CAP_SETUID --cap-add CAP_SETGID"
-    command = [shutil.which("bwrap") or "bwrap", *words.split()]
-    own = [os.path.realpath(sys.executable), f"{sys.base_prefix}/lib"]
-    for path in (*_PLACES, *own, *_DEVICES, "/etc/ld.so.cache"):
+    options += " --unshare-user" if user is None else " --cap-add CAP_SETUID --cap-add CAP_SETGID"
+    command = [shutil.which("bwrap") or "bwrap", *options.split()]
+    python = [os.path.realpath(sys.executable), f"{sys.base_prefix}/lib"]
+    for path in (*_PLACES, *python, *_DEVICES, "/etc/ld.so.cache"):
         for above in reversed(Path(path).parents[:-1]):
             command += ["--dir", str(above)]  # bwrap's own would be closed to other users
         command += ["--dev-bind-try" if path in _DEVICES else "--ro-bind-try", path, path]

@@ -56,7 +56,9 @@ def fingerprint_folder(folder: Path) -> str:
     paths = {
         path
         for path in folder.rglob("*")
-        if not any(p.startswith(".") or p == "__pycache__" for p in path.relative_to(folder).parts)
+        if not any(
+            part.startswith(".") or part == "__pycache__" for part in path.relative_to(folder).parts
+        )
     }
     return fingerprint_files(folder, paths)
 
@@ -89,16 +91,17 @@ def _as_json(value: Any) -> Any:
 
 def fingerprint_files(folder: Path, paths: set[Path], hashes: FileHashes | None = None) -> str:
     """Return a hash of the contents of `paths` and of their names relative to `folder`."""
-    whole, files = hashlib.sha256(), [path for path in sorted(paths) if path.is_file()]
-    contents = (hashes or FileHashes()).of(files)
+    files = [path for path in sorted(paths) if path.is_file()]
+    file_hashes = (hashes or FileHashes()).of(files)
+    digest = hashlib.sha256()
     for path in files:
         name = path.relative_to(folder).as_posix()
-        whole.update(f"{name}\0{contents[path]}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{name}\0{file_hashes[path]}\n".encode())
+    return digest.hexdigest()
 
 
 class FileHashes:
-    """SHA-256 of files, which stand in a file of lines: what is large is read once for all runs.
+    """SHA-256 of files, which stand in a file of lines: a large file is read once for all runs.
 
     A file is known by machine, device, inode, size and the times of its last write and change.
     """
@@ -106,51 +109,52 @@ class FileHashes:
     def __init__(self, cache: Path | None = None) -> None:
         """Read the file `cache`; None keeps nothing beyond this object."""
         self._cache = cache
-        self._known: dict[str, str] = {}
+        self._sha256_by_identity: dict[str, str] = {}
         if cache is not None:
             with contextlib.suppress(OSError):
                 for line in cache.read_text(encoding="utf-8", errors="replace").splitlines():
                     with contextlib.suppress(ValueError, TypeError, KeyError):  # a killed run's
                         entry = json.loads(line)
-                        self._known[str(entry["file"])] = str(entry["sha256"])
+                        self._sha256_by_identity[str(entry["file"])] = str(entry["sha256"])
 
     def unread_bytes(self, paths: Iterable[Path]) -> int:
         """Return how much `of` would read."""
-        return sum(path.stat().st_size for path in paths if self._of_known(path) is None)
+        return sum(path.stat().st_size for path in paths if self._remembered(path) is None)
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Return path -> SHA-256, as hexadecimal digits; for files of the hub's cache, its claim.
 
-        Several threads read what is not known, the largest first so that none is left for the end.
+        Several threads read the other files, the largest first so that none is left for the end.
         """
-        hashes, unread = dict[Path, str](), dict[Path, str]()
+        hashes: dict[Path, str] = {}
+        unread: dict[Path, str] = {}
         for path in paths:
-            if (content := self._of_known(path)) is not None:
-                hashes[path] = content
+            if (sha256 := self._remembered(path)) is not None:
+                hashes[path] = sha256
             else:
                 unread[path] = _identity(path)
-        for path, content in _hash_files([*unread]).items():
-            hashes[path] = content
+        for path, sha256 in _hash_files([*unread]).items():
+            hashes[path] = sha256
             if _identity(path) == unread[path]:
-                self._keep(unread[path], content, path.stat().st_size)
+                self._remember(unread[path], sha256, path.stat().st_size)
         return hashes
 
-    def _of_known(self, path: Path) -> str | None:
-        return claimed_sha256(path) or self._known.get(_identity(path))
+    def _remembered(self, path: Path) -> str | None:
+        return claimed_sha256(path) or self._sha256_by_identity.get(_identity(path))
 
-    def _keep(self, identity: str, content: str, size: int) -> None:
-        self._known[identity] = content
+    def _remember(self, identity: str, sha256: str, size: int) -> None:
+        self._sha256_by_identity[identity] = sha256
         if self._cache is not None and size >= _LARGE:
-            # What a killed run has left unfinished ends before it.
-            line = "\n" + json.dumps({"file": identity, "sha256": content})
-            with contextlib.suppress(OSError):  # it is found out again
+            # A line that a killed run has left unfinished ends before this one.
+            line = "\n" + json.dumps({"file": identity, "sha256": sha256})
+            with contextlib.suppress(OSError):  # the file is read again then
                 self._cache.parent.mkdir(parents=True, exist_ok=True)
                 with self._cache.open("ab", buffering=0) as file:
                     file.write(line.encode())  # at once: several runs may share it
 
 
 def claimed_sha256(path: Path) -> str | None:
-    """Return what the hub says is the SHA-256 of a file in its cache; None where nothing says so.
+    """Return the SHA-256 that the hub claims for a file in its cache; None where it claims none.
 
     In ``models--*/snapshots/COMMIT/`` a file is a link to ``models--*/blobs/``, and the name there
     is the SHA-256 of a large file. Only that one link counts: from huggingface_hub 2 on the blob
@@ -164,13 +168,14 @@ def claimed_sha256(path: Path) -> str | None:
     snapshots = next((above for above in path.parents if above.name == "snapshots"), None)
     if snapshots is None or not snapshots.parent.name.startswith("models--"):
         return None
-    is_own = blob.parent == Path(os.path.normpath(snapshots.parent / "blobs"))
-    return blob.name if is_own and blob.is_file() and _SHA256.fullmatch(blob.name) else None
+    is_blob = blob.parent == Path(os.path.normpath(snapshots.parent / "blobs"))
+    return blob.name if is_blob and blob.is_file() and _SHA256.fullmatch(blob.name) else None
 
 
 def hash_file(path: Path, advance: Callable[[int], object] = lambda count: None) -> str:
     """Return the SHA-256 of a file, as hexadecimal digits; `advance` is called with bytes read."""
-    digest, piece = hashlib.sha256(), bytearray(_PIECE)
+    digest = hashlib.sha256()
+    piece = bytearray(_PIECE)
     view = memoryview(piece)
     with path.open("rb", buffering=0) as file:
         while count := file.readinto(piece):
@@ -187,24 +192,26 @@ def _identity(path: Path) -> str:
 
 def _hash_files(paths: Sequence[Path]) -> dict[Path, str]:
     sizes = {path: path.stat().st_size for path in paths}
-    ordered, total = sorted(paths, key=lambda path: -sizes[path]), sum(sizes.values())
+    ordered = sorted(paths, key=lambda path: -sizes[path])
+    total = sum(sizes.values())
     if total < _LARGE:
         return {path: hash_file(path) for path in ordered}
-    done, stopped, lock = 0, threading.Event(), threading.Lock()
+    bytes_read = 0
+    stopped, lock = threading.Event(), threading.Lock()
 
     def advance(count: int) -> None:
-        nonlocal done
+        nonlocal bytes_read
         if stopped.is_set():
             raise InterruptedError
         with lock:
-            done += count
+            bytes_read += count
 
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         try:
             futures = {path: pool.submit(hash_file, path, advance) for path in ordered}
             waiting = set(futures.values())
             while waiting:
-                show_step(Step("reading the weights", done, total, unit="bytes"))
+                show_step(Step("reading the weights", bytes_read, total, unit="bytes"))
                 _, waiting = wait(waiting, timeout=0.3, return_when=FIRST_EXCEPTION)
                 if any(future.done() and future.exception() for future in futures.values()):
                     break

@@ -20,12 +20,12 @@ def below(pid):
             yield child
             yield from below(child)
 
-ward, known = int(sys.argv[1]), set()
+ward, descendants = int(sys.argv[1]), set()
 print("looking", flush=True)
 while os.getppid() == ward:
-    known = set(below(ward)) - {os.getpid()}
+    descendants = set(below(ward)) - {os.getpid()}
     time.sleep(0.2)
-for pid in known | {late for pid in known for late in below(pid)}:
+for pid in descendants | {late for pid in descendants for late in below(pid)}:
     try:
         os.kill(pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):

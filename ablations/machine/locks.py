@@ -30,7 +30,7 @@ class Claim:
     """The file that names who holds it."""
 
     abandoned: str
-    """What the last owner wrote there, if it ended without giving the claim up; else ``""``."""
+    """Text of the last owner there, if it ended without giving the claim up; else ``""``."""
 
     def release(self) -> None:
         """Give it up."""
@@ -58,8 +58,8 @@ def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out")
     except Timeout:
         return None
     except (OSError, NotImplementedError) as error:
-        number = getattr(error, "errno", errno.ENOSYS)
-        if number not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+        error_number = getattr(error, "errno", errno.ENOSYS)
+        if error_number not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise LayerSwapError(
             f"{folder}: this file system cannot lock files; choose {option} on a local disk, on "
@@ -74,7 +74,7 @@ def try_claim(folder: Path, name: str, note: str = "", option: str = "an --out")
 
 
 def owner(folder: Path, name: str) -> str:
-    """Return what the holder of a claim wrote, or one that ended without giving it up."""
+    """Return the text of the holder of a claim, or of one that ended without giving it up."""
     try:
         return _owner_file(folder, name).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -82,7 +82,7 @@ def owner(folder: Path, name: str) -> str:
 
 
 def holder(folder: Path, name: str) -> str:
-    """Return in words who holds the claim."""
+    """Return the holder of the claim in words."""
     return owner(folder, name).partition("\n")[0] or "another runner"
 
 

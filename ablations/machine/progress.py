@@ -1,4 +1,4 @@
-"""What a command is doing, drawn by rich at the bottom of the terminal (stderr), nowhere else."""
+"""The step that a command is at, drawn by rich at the bottom of the terminal (stderr) only."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """What is being done, and how far that is."""
+    """A piece of work, and how far it is."""
 
     what: str
-    """In words; ``""`` where something else shows its own progress."""
+    """The work in words; ``""`` where something else shows its own progress."""
 
     done: float = 0.0
 
@@ -28,7 +28,7 @@ class Step:
     """0 if unknown."""
 
     unit: str = "items"
-    """What is counted; ``bytes`` are shown as MB or GB."""
+    """Unit of both numbers; ``bytes`` are shown as MB or GB."""
 
     is_whole: bool = False
     """Whether this is about the whole command, of which every other step is a part."""
@@ -39,16 +39,16 @@ _lines: list[Progress] = []
 
 
 def show_step(step: Step) -> None:
-    """Show what is being done, if a listener is set."""
+    """Show a step, if a listener is set."""
     if _listeners:
         _listeners[-1](step)
 
 
-def track(what: str, things: Sequence[T], unit: str = "tensors") -> Iterator[T]:
-    """Yield `things`, showing how many of them were taken."""
-    for done, thing in enumerate(things):
-        show_step(Step(what, done, len(things), unit=unit))
-        yield thing
+def track(activity: str, items: Sequence[T], unit: str = "tensors") -> Iterator[T]:
+    """Yield `items`, showing how many of them were taken."""
+    for done, item in enumerate(items):
+        show_step(Step(activity, done, len(items), unit=unit))
+        yield item
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def listening(listener: Callable[[Step], None]) -> Iterator[None]:
 
 
 @contextmanager
-def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
+def byte_progress(activity: str, size: int) -> Iterator[Callable[[int], object]]:
     """Show how many of `size` bytes are done; yield a function to call with the new ones."""
     lock, done = threading.Lock(), 0
 
@@ -70,7 +70,7 @@ def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
         nonlocal done
         with lock:  # several threads write
             done += count
-            show_step(Step(what, done, size, unit="bytes"))
+            show_step(Step(activity, done, size, unit="bytes"))
 
     advance(0)
     yield advance
@@ -78,7 +78,7 @@ def byte_progress(what: str, size: int) -> Iterator[Callable[[int], object]]:
 
 @contextmanager
 def status_line(shown: bool | None = None) -> Iterator[None]:
-    """Show what is being done until the block ends; inside another such block the line is shared.
+    """Show every step until the block ends; inside another such block the line is shared.
 
     Args:
         shown: whether to; None shows it on a terminal only.
@@ -104,14 +104,13 @@ def status_line(shown: bool | None = None) -> Iterator[None]:
             progress.stop()
             return
         progress.start()
-        row, before = rows.pop(step.is_whole, (None, ""))
-        if row is not None and before != step.what:
+        row, shown_text = rows.pop(step.is_whole, (None, ""))
+        if row is not None and shown_text != step.what:
             progress.remove_task(row)
             row = None
         if row is None:
             row = progress.add_task(step.what, total=None, amount="")
-        amount, total = _amount(step), step.total or None
-        progress.update(row, completed=step.done, total=total, amount=amount)
+        progress.update(row, completed=step.done, total=step.total or None, amount=_amount(step))
         rows[step.is_whole] = row, step.what
 
     _lines.append(progress)

@@ -30,13 +30,13 @@ def write_bytes(path: Path, content: bytes) -> None:
     The file has the mode that the umask gives; one of `tempfile` only its owner could read.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with fresh.open("xb") as file:
+        with temporary.open("xb") as file:
             file.write(content)
-        fresh.replace(path)
+        temporary.replace(path)
     except BaseException:
-        fresh.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -54,8 +54,8 @@ def open_regular(path: Path) -> Iterator[BinaryIO]:
     """
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(errno.EINVAL, "it is a link, a pipe or a folder, not a file")
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(opened, "rb") as file:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
         yield file
 
 
@@ -104,11 +104,11 @@ def check_place(path: Path) -> None:
         path.exists()
     except OSError as error:  # a name too long for the file system
         raise InputError(f"{path}: cannot be written: {error.strerror}") from error
-    above = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
-    if not above.is_dir():
-        raise InputError(f"{path}: cannot be written: {above} is not a folder")
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise InputError(f"{path}: cannot be written: no permission to write to {above}")
+    folder = next(parent for parent in path.absolute().parents if os.path.lexists(parent))
+    if not folder.is_dir():
+        raise InputError(f"{path}: cannot be written: {folder} is not a folder")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{path}: cannot be written: no permission to write to {folder}")
 
 
 RESULTS = ".layerswap_results.json"
@@ -116,7 +116,7 @@ RESULTS = ".layerswap_results.json"
 
 
 def check_results(out: Path, names: Iterable[str]) -> None:
-    """Check that results may be written to `out`: of `names`, it has what such a command wrote.
+    """Check that results may be written to `out`: its files of these `names` are a command's.
 
     Raises:
         InputError: where the folder cannot be made, or has a file of that name that is the user's.
@@ -163,7 +163,7 @@ def write_errors(path: Path, advice: str = "") -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Stage:
-    """A folder and the key of what belongs in it."""
+    """A folder and the key of its content."""
 
     folder: Path
     key: str
@@ -193,8 +193,10 @@ class Stage:
         files = manifest.get("files")
         if manifest.get("key") != self.key or not isinstance(files, dict):
             return False
-        paths = {self.folder / name: content for name, content in files.items()}
-        return all(path.is_file() and hash_file(path) == paths[path] for path in paths)
+        return all(
+            (self.folder / name).is_file() and hash_file(self.folder / name) == sha256
+            for name, sha256 in files.items()
+        )
 
     def check(self) -> None:
         """Check that the folder may be replaced.
@@ -213,12 +215,12 @@ class Stage:
 
         Of what is there, only the files that the manifest lists are replaced.
         """
-        # What a killed build has left is in the folder of that key.
-        with temporary_output(self.folder, self.name, listing=self.manifest) as fresh:
-            record = fill(fresh) or {}
-            manifest = {"key": self.key, **record, "files": self.hashes(fresh)}
+        # The files of a killed build are in the temporary folder of that key.
+        with temporary_output(self.folder, self.name, listing=self.manifest) as temporary:
+            record = fill(temporary) or {}
+            manifest = {"key": self.key, **record, "files": self.hashes(temporary)}
             text = json.dumps(manifest, indent=2) + "\n"
-            (fresh / self.manifest).write_text(text, encoding="utf-8")
+            (temporary / self.manifest).write_text(text, encoding="utf-8")
 
     def hashes(self, folder: Path) -> dict[str, str]:
         """Return relative path -> SHA-256 of every file below `folder` but the manifest."""

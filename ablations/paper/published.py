@@ -1,4 +1,4 @@
-"""What the paper (arXiv 2410.01335) printed: Tables 1, 2 and 6, Figures 4 to 9.
+"""The numbers that the paper (arXiv 2410.01335) printed: Tables 1, 2 and 6, Figures 4 to 9.
 
 They are other models, items and engines than ours.
 """
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from layerswap_method.errors import InputError, nearest_of
 
 LABEL = "share of input features with MAV above the threshold"
-"""What the numbers of a published grid are."""
+"""The meaning of the numbers of a published grid."""
 
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class Grid(NamedTuple):
-    """Shares in [0, 1] by layer and parameter: what a heatmap of an expert shows."""
+    """Shares in [0, 1] by layer and parameter, as a heatmap of an expert shows them."""
 
     title: str
     """Name of the expert."""
@@ -34,7 +34,7 @@ class Grid(NamedTuple):
 
 
 def published_tables() -> Any:
-    """Return what ``tables.json`` holds: the protocol, and layout -> Table 1, 2 or 6 in percent."""
+    """Return ``tables.json``: the protocol, and layout -> Table 1, 2 or 6 in percent."""
     return _document("tables.json")
 
 
@@ -56,8 +56,7 @@ def published_grid(name: str) -> Grid:
     document = _document("grids.json")
     title = {title.casefold(): title for title in document["experts"]}.get(name.casefold())
     if title is None:
-        known = published_names()
-        raise InputError(f"no published expert {name!r}{nearest_of(name, known)}")
+        raise InputError(f"no published expert {name!r}{nearest_of(name, published_names())}")
     expert = document["experts"][title]
     figure = expert["figure"].replace("Figure", "Fig.")
     threshold = document["thresholds"][expert["threshold"]]

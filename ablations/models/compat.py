@@ -1,4 +1,4 @@
-"""What of several models matches, as a table, and whether they were trained from a base."""
+"""A table of the fields in which several models match, and whether they descend from a base."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerswap_method.errors import InputError
 
 @dataclass(frozen=True)
 class Compatibility:
-    """What is known of several models."""
+    """The comparison of several models."""
 
     names: tuple[str, ...]
     """The models, as the user wrote them."""
@@ -26,10 +26,10 @@ class Compatibility:
     """Every field, compared."""
 
     problems: tuple[str, ...]
-    """Why a merge method refuses them as they are; empty where it takes them."""
+    """Reasons for which a merge method refuses them as they are; empty where it takes them."""
 
     base: str | None = None
-    """What they may descend from."""
+    """The model that they may descend from."""
 
     changes: tuple[float | None, ...] = ()
     """For each model, `sampled_change` from the base; None where no shape fits."""
@@ -39,33 +39,37 @@ class Compatibility:
         rows = [line for row in self.rows for line in _lines(row)]
         if self.base is not None:
             rows.append([f"descends from {self.base}", *map(_descends, self.changes), "-"])
-        head = ["", *self.names, "what can be done"]
-        return f"{text_table(head, rows, sides='l' * len(head))}\n\n{self.verdict()}"
+        columns = ["", *self.names, "what can be done"]
+        return f"{text_table(columns, rows, sides='l' * len(columns))}\n\n{self.verdict()}"
 
     def verdict(self) -> str:
         """Return what to do with the models, in one sentence."""
         if not self.problems:
             differing = [row.field for row in self.rows if not row.same]
-            more = f" They differ in {', '.join(differing)}." if differing else ""
-            how = "as they are"
+            verdict = "The merge methods take these models as they are."
             if "tokens" in differing:
-                how = "with the tokenizer of base_model, if the merge's log names no other"
-            return f"The merge methods take these models {how}.{more}"
+                verdict = (
+                    "The merge methods take these models with the tokenizer of base_model, if the "
+                    "merge's log names no other."
+                )
+            if differing:
+                verdict += f" They differ in {', '.join(differing)}."
+            return verdict
         blocked = [row.field for row in obstacles(self.rows)]
         if blocked:
             return f"These models cannot be merged: nothing reconciles {', '.join(blocked)}."
-        sized = [row for row in self.rows if row.remedy in ("harmonize", "force")]
-        if not sized:
-            needs = [row.field for row in self.rows if "in the recipe" in row.advice]
-            if not needs:
+        harmonized = [row for row in self.rows if row.remedy in ("harmonize", "force")]
+        if not harmonized:
+            fields = [row.field for row in self.rows if "in the recipe" in row.advice]
+            if not fields:
                 return "\n".join(self.problems)
-            return f"Write into the recipe what the last column says of {', '.join(needs)}."
-        force = " --force" if any(row.remedy == "force" for row in sized) else ""
+            return f"Write into the recipe what the last column says of {', '.join(fields)}."
+        force = " --force" if any(row.remedy == "force" for row in harmonized) else ""
         return f"Run: layerswap harmonize {shlex.join(self.names)} --out DIR{force}"
 
 
 def check_compatibility(references: Sequence[str], base: str | None = None) -> Compatibility:
-    """Return what of several models matches.
+    """Return in which fields several models match.
 
     Configs, headers and tokenizers are read, and with `base` a few rows of the weights.
 
@@ -80,12 +84,13 @@ def check_compatibility(references: Sequence[str], base: str | None = None) -> C
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
     checkpoints = [find_checkpoint(reference) for reference in references]
-    listed = merge_problems(checkpoints)
-    problems = tuple(problem.removesuffix(f"; {COMPAT}") for problem in listed)
+    problems = tuple(problem.removesuffix(f"; {COMPAT}") for problem in merge_problems(checkpoints))
     changes: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base)
-        changes = tuple(sampled_change(c.tensors, parent.tensors) for c in checkpoints)
+        changes = tuple(
+            sampled_change(checkpoint.tensors, parent.tensors) for checkpoint in checkpoints
+        )
         if all(change is None or is_far(change) for change in changes):
             raise InputError(
                 f"--base {base}: none of {', '.join(references)} descends from it (||delta|| / "
@@ -112,8 +117,8 @@ def _lines(row: ComparedField) -> Iterator[list[str]]:
         yield [row.field, *map(_text, row.values), row.advice or "-"]
     for key in keys:
         values = [part.get(key) for part in parts]
-        same = all(value == values[0] for value in values)
-        yield [f"{row.field}: {key}", *map(_text, values), "-" if same else row.advice]
+        is_same = all(value == values[0] for value in values)
+        yield [f"{row.field}: {key}", *map(_text, values), "-" if is_same else row.advice]
 
 
 def _text(value: Any) -> str:

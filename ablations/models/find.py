@@ -1,4 +1,4 @@
-"""Where a model is: a folder, a hub id in the local cache, or an adapter on its base."""
+"""The place of a model: a folder, a hub id in the local cache, or an adapter on its base."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ def find_model(
         name: of the expert in a study.
         download: whether a hub id may be downloaded; else it must be in the local cache.
         folder: of the file that has the reference, see `resolve_from`; None for the command line.
-        hub: fetches of a model what is read of it; None downloads it whole.
+        hub: fetches the parts of a model that are read; None downloads it whole.
 
     Raises:
         InputError: where it does not exist; with what to do.
     """
     name = name or reference
-    whole = resolve_from(reference, folder)
-    if reference and is_folder(whole):  # a folder whose name holds a plus sign
-        return Expert(name, whole.resolve(), source=str(whole.resolve()))
-    # A reference that ends in its name has no name of its own: it came without an experts file.
-    who = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
+    path = resolve_from(reference, folder)
+    if reference and is_folder(path):  # a folder whose name holds a plus sign
+        return Expert(name, path.resolve(), source=str(path.resolve()))
     if is_hub_id(reference.partition("+")[0]):
         show_step(Step(""))  # a download shows its own bar
     try:
         files = find_model_files(reference, folder, download=download, hint=build_hint, hub=hub)
     except InputError as error:
-        raise InputError(f"{who}{error.message}") from error
+        # A reference that ends in its name has no name of its own: it is of no experts file.
+        place = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
+        raise InputError(f"{place}{error.message}") from error
     source = _source(reference.partition("+")[0], files.folder)
     if files.adapter is not None:
         source += f"+{_source(reference.partition('+')[2], files.adapter)}"
@@ -90,7 +90,7 @@ _BUILT = {
     "smol": "layerswap smol build",
     "smol_experts": "make real-model (in a clone)",
 }
-"""Folder below `runs` -> what makes it."""
+"""Folder below `runs` -> the command that makes it."""
 
 
 def build_hint(path: str) -> str:
@@ -100,7 +100,7 @@ def build_hint(path: str) -> str:
     return "" if command is None else f"; {command} makes it here"
 
 
-def _source(text: str, folder: Path) -> str:
+def _source(reference: str, folder: Path) -> str:
     if folder.parent.name != "snapshots":
         return str(folder)
-    return f"{text.partition('@')[0]}@{folder.name}"
+    return f"{reference.partition('@')[0]}@{folder.name}"

@@ -1,7 +1,7 @@
-"""Whether the experts of a study fit each other, and a context the positions of a model.
+"""Checks that the experts of a study fit each other, and a context the positions of a model.
 
-What experts must share is checked by the merge method (`layerswap_method.checkpoint.compatible`),
-here on all of them at once and before the first cell. No weights are read.
+The merge method says what experts must share (`layerswap_method.checkpoint.compatible`); here it is
+checked on all of them at once and before the first cell. No weights are read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def unfit_vocabularies(
 
     The recipes `merges` name `experts`, whose headers are `checkpoints`.
     """
-    both = list(zip(experts, checkpoints, strict=True))
+    pairs = list(zip(experts, checkpoints, strict=True))
     problems: dict[str, None] = {}
     for merge in merges:
         if merge.keys() & {"tokenizer", "tokenizer_source"}:
@@ -59,7 +59,7 @@ def unfit_vocabularies(
             recipe = LayerSwapRecipe.read(merge)
             if not recipe.parameters.needs_deltas:  # changes are measured row by row
                 givers = {str(model) for model in recipe.embedding_givers}
-        used = [checkpoint for expert, checkpoint in both if expert.reference in givers]
+        used = [checkpoint for expert, checkpoint in pairs if expert.reference in givers]
         problems |= dict.fromkeys(vocabulary_problems(used))
     return list(problems)
 
@@ -67,7 +67,7 @@ def unfit_vocabularies(
 def check_context(model: str, tokens: int | None) -> None:
     """Check that the model has positions for `tokens`, prompt and answer; None is its own.
 
-    vLLM refuses more by itself; transformers goes on, and what comes after the last position that
+    vLLM refuses more by itself; transformers goes on, and its output after the last position that
     was trained is noise.
 
     Raises:
@@ -89,11 +89,13 @@ def context_of(model: str) -> int | None:
         OSError: where there is no config to be read.
     """
     config = read_model_config(model).get_text_config()
-    stated = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    positions = next((number for number in stated if number is not None), None)
+    positions: int | None = getattr(config, "max_position_embeddings", None)
+    if positions is None:
+        positions = getattr(config, "n_positions", None)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
-    kinds = [value for value in (rotary, *rotary.values()) if isinstance(value, dict)]
-    # Rotary positions are stretched; others (yarn, llama3, longrope) state the stretched number.
-    stretched = [kind for kind in kinds if kind.get("rope_type") in ("linear", "dynamic")]
-    factor = max((float(kind.get("factor") or 1) for kind in stretched), default=1.0)
+    blocks = [value for value in (rotary, *rotary.values()) if isinstance(value, dict)]
+    # Such rotary positions are stretched; others (yarn, llama3, longrope) state the stretched
+    # number.
+    stretched = [block for block in blocks if block.get("rope_type") in ("linear", "dynamic")]
+    factor = max((float(block.get("factor") or 1) for block in stretched), default=1.0)
     return None if positions is None else int(positions * factor)

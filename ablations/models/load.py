@@ -126,7 +126,7 @@ def _load(kind: Any, model: str | Path, **options: Any) -> Any:
     from transformers.utils import logging
 
     level = logging.get_verbosity()
-    logging.set_verbosity_error()  # what is missing is ours to say
+    logging.set_verbosity_error()  # missing tensors are reported below
     try:
         with refuse_code(model):
             loaded, info = kind.from_pretrained(
@@ -143,16 +143,17 @@ def _with_adapter(model: Any, adapter: Path, **options: Any) -> Any:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
-        whole = PeftModel.from_pretrained(model, str(adapter), local_files_only=True, **options)
-    fill_adapter(whole, adapter, **options)  # it alone says what is missing
-    return whole
+        adapted = PeftModel.from_pretrained(model, str(adapter), local_files_only=True, **options)
+    fill_adapter(adapted, adapter, **options)  # it alone reports missing weights
+    return adapted
 
 
 def _refuse_missing(where: str | Path, names: Collection[str]) -> None:
     if names:
-        has_head = any(is_head(name) for name in names)
-        tied = ", or with tie_word_embeddings: true in config.json, if its head is tied"
+        advice = "save it again as a whole"
+        if any(is_head(name) for name in names):
+            advice += ", or with tie_word_embeddings: true in config.json, if its head is tied"
         raise LayerSwapError(
             f"{where}: its files lack {name_list(sorted(names))}, in whose place random numbers "
-            f"would be evaluated or trained; save it again as a whole{tied if has_head else ''}"
+            f"would be evaluated or trained; {advice}"
         )

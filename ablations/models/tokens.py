@@ -1,9 +1,9 @@
-"""How a text becomes tokens, for training and for evaluation alike.
+"""The tokens of a text, for training and for evaluation alike.
 
 Where a tokenizer puts a token before a text by itself (BOS, as Llama's does) and the text does not
 begin with it, that token stands first. So a chat whose template writes no BOS has one where the
-tokenizer adds it: lm-eval does so, and peers' scores are made that way. What a tokenizer puts
-*behind* a text, an EOS, is left out: it would end a prompt before its answer.
+tokenizer adds it: lm-eval does so, and peers' scores are made that way. A token that a tokenizer
+puts *behind* a text, an EOS, is left out: it would end a prompt before its answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ def following_tokens(tokenizer: Any, text: str) -> list[int]:
 
 @lru_cache(8)
 def _first_tokens(tokenizer: Any) -> list[int]:
-    """Return what a tokenizer puts before a text by itself."""
-    bare, whole = following_tokens(tokenizer, "a"), list(tokenizer("a")["input_ids"])
-    starts = (at for at in range(len(whole)) if whole[at : at + len(bare)] == bare)
-    return whole[: next(starts, 0)]
+    """Return the tokens that a tokenizer puts before a text by itself."""
+    text_tokens = following_tokens(tokenizer, "a")
+    all_tokens = list(tokenizer("a")["input_ids"])
+    for start in range(len(all_tokens)):
+        if all_tokens[start : start + len(text_tokens)] == text_tokens:
+            return all_tokens[:start]
+    return []

@@ -71,13 +71,13 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BaseException as error:
-            # What is interrupted (an import, a line that is drawn) may fail in its own way.
+            # An interrupted import, or a line that is drawn, may fail in its own way.
             if isinstance(error, KeyboardInterrupt) or _PRESSED in ctx.meta:
                 _explain_interrupt(ctx)
                 if _PRESSED in ctx.meta:  # Python would take seconds to take the libraries down
                     os._exit(130)
                 ctx.exit(130)
-            # Of a pipe that is closed, whoever read the output has left.
+            # A closed pipe is no error: the reader of the output has left.
             if isinstance(error, OSError) and error.errno != errno.EPIPE:
                 where = f"{error.filename}: " if error.filename is not None else ""
                 error = LayerSwapError(f"{where}{error.strerror or error}")
@@ -90,11 +90,12 @@ class LazyGroup(click.Group):
 
 def _explain_interrupt(ctx: click.Context) -> None:
     """Print once that the command was interrupted, and what to do next."""
-    saved = " Finished work is saved; the same command goes on with the rest."
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True
-        goes_on = ctx.invoked_subcommand in _GO_ON
-        os.write(2, f"\nInterrupted.{saved if goes_on else ''}\n".encode())
+        text = "\nInterrupted."
+        if ctx.invoked_subcommand in _GO_ON:
+            text += " Finished work is saved; the same command goes on with the rest."
+        os.write(2, f"{text}\n".encode())
 
 
 def _end_soon(ctx: click.Context) -> None:
@@ -117,8 +118,9 @@ def _end_soon(ctx: click.Context) -> None:
         sys.unraisablehook = lambda _: None
         signal.default_int_handler(number, frame)
 
-    default, is_main = signal.default_int_handler, threading.main_thread()
-    if is_main is threading.current_thread() and signal.getsignal(signal.SIGINT) is default:
+    default = signal.default_int_handler
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    if is_main_thread and signal.getsignal(signal.SIGINT) is default:
         # Python's tracker of shared resources cleans up after an early end, and would warn of it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
         signal.signal(signal.SIGINT, press)

@@ -1,4 +1,4 @@
-"""Commands that evaluate, and show what came of it: `evaluate`, `run`, `report` and others."""
+"""Commands that evaluate, and show the results: `evaluate`, `run`, `report` and others."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
-        chosen = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
-        result = evaluate_model(model, chosen, languages)
+        run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
+        result = evaluate_model(model, run_options, languages)
     print_line(result.report())
 
 
@@ -141,17 +141,17 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     with watched("loading the libraries"):
         from ablations.runner import run as runner
 
-        chosen = runner.RunOptions(
+        run_options = runner.RunOptions(
             settings=pop_settings(options, "evaluate."),
             isolation=pop_isolation(options),
             show_scores=True,
             **options,
         )
         if dry_run:
-            print_line(runner.dry_run(study, chosen))
+            print_line(runner.dry_run(study, run_options))
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-        result = runner.run_study(study, chosen)
+        result = runner.run_study(study, run_options)
     print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.write import answer_text, make_report
@@ -182,15 +182,15 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
 
         with as_input_errors():
             show_step(Step("reading the records"))
-            loaded = load_run(run)
+            content = load_run(run)
             folder = out or run / "report"
             if out is None and folder.is_symlink():
                 raise InputError(f"{folder}: is a link; name the folder to write to with --out")
             if (folder / RUN_FILE).exists():
                 raise InputError(f"--out {folder}: is a run, whose files the report would replace")
             show_step(Step("computing tables, tests and figures"))
-            warnings = changed_tasks(loaded)
-            result = make_report(loaded, draw=format != ("csv",), warnings=warnings)
+            warnings = changed_tasks(content)
+            result = make_report(content, draw=format != ("csv",), warnings=warnings)
         files = write_report(result, format, folder)
     for path in files:
         if path.parent == folder:

@@ -1,4 +1,4 @@
-"""Where lines and the log go while a command runs. Imports nothing heavy before it must."""
+"""Lines and the log of a command that runs. Imports nothing heavy before it must."""
 
 from __future__ import annotations
 
@@ -32,15 +32,16 @@ class _Handler(logging.Handler):
 
 
 @contextmanager
-def watched(what: str = "starting") -> Iterator[None]:
+def watched(activity: str = "starting") -> Iterator[None]:
     """Show a status line on a terminal until the block ends; print lines in it by `print_line`.
 
     Args:
-        what: what is being done until another step is given.
+        activity: the text of the line until another step is given.
     """
-    handler, logger = _Handler(logging.WARNING), logging.getLogger("layerswap")
+    handler = _Handler(logging.WARNING)
+    logger = logging.getLogger("layerswap")
     with status_line():
-        show_step(Step(what))
+        show_step(Step(activity))
         logger.addHandler(handler)
         try:
             yield

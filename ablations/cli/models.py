@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -63,9 +62,12 @@ def verify(merged: str, published: str) -> None:
     from layerswap_method.verify import compare, describe, weight_bytes
 
     with watched("reading the headers"):
-        ours, theirs = (find_checkpoint(name) for name in (merged, published))
-        with byte_progress("comparing", weight_bytes(ours)) as advance:
-            comparison = compare(ours, theirs, advance)
+        merged_checkpoint, published_checkpoint = (
+            find_checkpoint(merged),
+            find_checkpoint(published),
+        )
+        with byte_progress("comparing", weight_bytes(merged_checkpoint)) as advance:
+            comparison = compare(merged_checkpoint, published_checkpoint, advance)
     for line in describe(comparison, merged, published):
         print_line(line)
     sys.exit(0 if comparison.is_equal else 1)
@@ -88,19 +90,25 @@ def verify(merged: str, published: str) -> None:
     help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or next to "
     "an EXPERT.",
 )
-def delta(experts: tuple[str, ...], base: str | None, out: Path, **options: Any) -> None:
+def delta(
+    experts: tuple[str, ...],
+    base: str | None,
+    threshold: float | None,
+    out: Path,
+    reference: str | None,
+) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints how much changed; writes delta.csv, one
     row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
     pip install 'layerswap[plot]'.
     """
-    if not math.isfinite(given := options["threshold"] or 0.0):
-        raise click.UsageError(f"--threshold is {given}; give a number of 0 or more")
+    if threshold is not None and not math.isfinite(threshold):
+        raise click.UsageError(f"--threshold is {threshold}; give a number of 0 or more")
     with watched():
         from ablations.delta.analysis import delta as analyse
 
-        for line in analyse(experts, base, out=out, **options):
+        for line in analyse(experts, base, out=out, threshold=threshold, reference=reference):
             print_line(line, err=line.startswith("Warning:"))
 
 
@@ -142,7 +150,14 @@ def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Pat
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Licence of the merge.  [default: its models']")
 @click.option("--offline", is_flag=True, help="Read no licence from the hub.")
-def card(model: Path, offline: bool, **options: Any) -> None:
+def card(
+    model: Path,
+    results: Path | None,
+    cell: str | None,
+    languages: tuple[str, ...],
+    license: str | None,
+    offline: bool,
+) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
     mergekit's text stays. This adds the relation to the base, languages, licence, how to repeat the
@@ -151,4 +166,12 @@ def card(model: Path, offline: bool, **options: Any) -> None:
     from ablations.card import complete_card
 
     with watched("writing the card"):
-        print_line(str(complete_card(model, hub=not offline, **options)))
+        path = complete_card(
+            model,
+            results=results,
+            cell=cell,
+            languages=languages,
+            license=license,
+            hub=not offline,
+        )
+        print_line(str(path))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from functools import reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,7 +29,7 @@ SEED = click.IntRange(min=0)
 
 
 def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(n.strip() for n in (value or "").split(",") if n.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in (value or "").split(",") if name.strip()))
     if value is not None and not names:
         raise click.BadParameter("it has no name")
     return names
@@ -40,25 +39,43 @@ def names_option(
     name: str, text: str, *, default: str | None = None
 ) -> Callable[[Command], Command]:
     """Return the option of several names, () unless the user or `default` gives some."""
-    shown: Any = {"default": default, "show_default": default is not None}
-    return click.option(name, callback=_names, metavar="LIST", **shown, help=text)
+    return click.option(
+        name,
+        callback=_names,
+        metavar="LIST",
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
 
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:
     """Return the option of a folder that may be written to."""
-    kind = Place(file_okay=False, path_type=Path)
-    return click.option(name, type=kind, default=default, show_default=True, help=text)
+    return click.option(
+        name,
+        type=Place(file_okay=False, path_type=Path),
+        default=default,
+        show_default=True,
+        help=text,
+    )
 
 
 def choice_option(name: str, values: list[str], text: str) -> Callable[[Command], Command]:
     """Return the option of one of `values`, the first by default."""
-    kind = click.Choice(values)
-    return click.option(name, type=kind, default=values[0], show_default=True, help=text)
+    return click.option(
+        name, type=click.Choice(values), default=values[0], show_default=True, help=text
+    )
 
 
 def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return one decorator for several options, in their order."""
-    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
 
 
 preset_option = choice_option(
@@ -114,15 +131,23 @@ def pop_isolation(options: dict[str, Any]) -> Any:
 
 def settings_option(text: str) -> Callable[[Command], Command]:
     """Return the option ``--set``, of a file's key and the value in its place."""
-    help_ = f"{text} Can be given several times."
-    return click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help=help_)
+    return click.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help=f"{text} Can be given several times.",
+    )
 
 
 _SHORT = {
     "limit": "limit",
     "dtype": "options.dtype",
     "max_model_len": "options.max_model_len",
-    **{name: name for name in ("data_dir", "tasks", "benchmarks", "include_path")},
+    "data_dir": "data_dir",
+    "tasks": "tasks",
+    "benchmarks": "benchmarks",
+    "include_path": "include_path",
 }
 """Option of `run` or `evaluate` -> the key of a study's `evaluate` that it sets."""
 

@@ -7,7 +7,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -65,7 +64,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
 
         findings = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
     print_line(as_text(findings))
-    levels = {finding.level for listed in findings.values() for finding in listed}
+    levels = {finding.level for recipe_findings in findings.values() for finding in recipe_findings}
     sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
 
 
@@ -151,8 +150,11 @@ def merge(
     out: str,
     mergekit_options: tuple[str, ...],
     shard_size: int,
+    threads: int,
+    device: str,
+    verify: bool,
+    resume: bool,
     download: str,
-    **options: Any,
 ) -> None:
     """Merge RECIPE into the folder OUT, in little memory.
 
@@ -163,12 +165,14 @@ def merge(
     from layerswap_method.merge import WriteOptions, merge_file
     from layerswap_method.mergekit_plugin.run import mergekit_command
 
-    files = WriteOptions(shard_bytes=shard_size, **options)
+    options = WriteOptions(
+        shard_bytes=shard_size, threads=threads, verify=verify, device=device, resume=resume
+    )
     try:
         with watched("reading the recipe and the models"):
-            lines = merge_file(recipe, out, find_model, files, byte_progress, download)
+            lines = merge_file(recipe, out, find_model, options, byte_progress, download)
     except NeedsMergekit as error:
-        command = mergekit_command(recipe, out, files, mergekit_options, error.reason)
+        command = mergekit_command(recipe, out, options, mergekit_options, error.reason)
         click.echo(f"{recipe} is passed on to mergekit-yaml: {error.reason}")
         sys.exit(subprocess.run(command, check=False).returncode)
     if mergekit_options:
@@ -196,7 +200,9 @@ def merge(
     help="Give every model the RoPE base and scaling of A. This changes what the others compute.",
 )
 @shard_size_option
-def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any) -> None:
+def harmonize(
+    models: tuple[str, ...], out: str, dtype: str | None, force: bool, shard_size: int
+) -> None:
     """Write models A, B, ... in one common architecture. Each computes the same as before.
 
     Models are folders or hub ids: Llamas and Mistrals together, Qwen2 models, or Qwen3 models.
@@ -207,9 +213,16 @@ def harmonize(models: tuple[str, ...], out: str, shard_size: int, **options: Any
     from ablations.models.find import find_model
     from layerswap_method.harmonize.run import harmonize as write
 
-    given = {"shard_bytes": shard_size, "bar": byte_progress, **options}
     with watched("reading the models"):
-        for line in write([find_model(model) for model in models], out, **given):
+        lines = write(
+            [find_model(model) for model in models],
+            out,
+            dtype=dtype,
+            force=force,
+            shard_bytes=shard_size,
+            bar=byte_progress,
+        )
+        for line in lines:
             print_line(line)
 
 

@@ -43,9 +43,10 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
     isolation = pop_isolation(options)
-    short = [f"{name}={value}" for name, value in options.items() if value is not None]
+    short_settings = [f"{name}={value}" for name, value in options.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
-    train_expert(read_training_file(config, (*settings, *short)), out, isolation=isolation)
+    training = read_training_file(config, (*settings, *short_settings))
+    train_expert(training, out, isolation=isolation)
     if is_first:
         click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
 

@@ -67,15 +67,16 @@ class DataEntry(Frozen):
 
     @model_validator(mode="after")
     def _one_kind(self) -> DataEntry:
-        named = [kind for kind in _KINDS if getattr(self, kind) is not None]
-        if len(named) != 1:
-            given = " and ".join(named) or "none"
-            raise ValueError(f"name one of {', '.join(_KINDS)}; here: {given}")
-        known = {"weight", *named, *_KINDS[named[0]]}
+        kinds = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        if len(kinds) != 1:
+            raise ValueError(
+                f"name one of {', '.join(_KINDS)}; here: {' and '.join(kinds) or 'none'}"
+            )
+        fields = {"weight", *kinds, *_KINDS[kinds[0]]}
         if self.messages is not None:
-            known -= {"prompt", "answer"}
-        if useless := ", ".join(sorted(self.model_fields_set - known)):
-            raise ValueError(f"{useless}: not for such a source; leave it out")
+            fields -= {"prompt", "answer"}
+        if unused := ", ".join(sorted(self.model_fields_set - fields)):
+            raise ValueError(f"{unused}: not for such a source; leave it out")
         if "}" not in self.answer.partition("{")[2]:
             raise ValueError(f"answer is {self.answer!r}; name a field in braces, such as {{text}}")
         return self
@@ -145,7 +146,7 @@ class Disjoint(Frozen):
 
     kind: Literal["disjoint"]
     role: Literal["task", "language"]
-    """Which of the two this expert is."""
+    """The role of this expert in a swap."""
     bottom_layers: int = Field(5, ge=0)
     """Layers of the language expert at the input side."""
     top_layers: int = Field(2, ge=0)
@@ -155,12 +156,12 @@ class Disjoint(Frozen):
 
     def trained_layers(self, num_layers: int) -> set[int]:
         """Return the 0-based layers that are trained; ValueError where there is no middle."""
-        b, u = self.bottom_layers, self.top_layers
-        if b + u >= num_layers:
+        if self.bottom_layers + self.top_layers >= num_layers:
             raise ValueError(
-                f"bottom_layers {b} and top_layers {u} leave no middle in {num_layers} layers"
+                f"bottom_layers {self.bottom_layers} and top_layers {self.top_layers} leave no "
+                f"middle in {num_layers} layers"
             )
-        middle = set(range(b, num_layers - u))
+        middle = set(range(self.bottom_layers, num_layers - self.top_layers))
         return middle if self.role == "task" else set(range(num_layers)) - middle
 
 
@@ -173,7 +174,7 @@ Regime = Annotated[
 
 
 class Select(Frozen):
-    """Which checkpoints stay: those with the best scores (paper, section 3.1)."""
+    """The choice of the checkpoints that stay: those with the best scores (paper, section 3.1)."""
 
     tasks: tuple[StrictStr | tuple[StrictStr, ...], ...] = Field(min_length=1)
     """lm-eval tasks; a list of tasks counts as one, by its mean. A checkpoint's score is the mean
@@ -200,7 +201,7 @@ class TrainConfig(Frozen):
     base: StrictStr
     """The model to start from: a folder or a hub id."""
     regime: Regime = Full()
-    """Which weights are trained, and how; a name alone stands for its defaults."""
+    """The weights that are trained, and how; a name alone stands for its defaults."""
     data: tuple[DataEntry, ...] = Field(min_length=1)
     """Sources that are mixed by their weights."""
     template: Literal["plain", "chat"] = "plain"
@@ -217,7 +218,7 @@ class TrainConfig(Frozen):
     seed: int = Field(0, ge=0, lt=2**32)
     """Seed of the choice and order of rows, of new weights (adapters), and of dropout."""
     select: Select | None = None
-    """How checkpoints are chosen; None takes the last one and keeps all."""
+    """The choice of checkpoints; None takes the last one and keeps all."""
     measure: StrictBool = True
     """Whether the divergence from the base is measured at the end."""
     trainer: dict[StrictStr, Any] = Field(default_factory=dict)
@@ -240,13 +241,13 @@ class TrainConfig(Frozen):
                 )
         if self.lora and not isinstance(self.regime, Lora):
             raise ValueError(f"lora: is for regime: lora, and the regime is {self.regime.kind}")
-        why: str | None = f"the regime is {self.regime.kind}"
+        reason: str | None = f"the regime is {self.regime.kind}"
         if isinstance(self.regime, Lora):
-            why = unsupported_kind({"peft_type": "LORA", **self.lora})
-        if self.select is not None and isinstance(self.regime, ADAPTERS) and why is not None:
+            reason = unsupported_kind({"peft_type": "LORA", **self.lora})
+        if self.select is not None and isinstance(self.regime, ADAPTERS) and reason is not None:
             raise ValueError(
-                f"select: the live engine takes whole checkpoints and plain LoRA, and {why}; drop "
-                "select, and evaluate the checkpoints one by one"
+                f"select: the live engine takes whole checkpoints and plain LoRA, and {reason}; "
+                "drop select, and evaluate the checkpoints one by one"
             )
         return self
 
@@ -276,10 +277,11 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
     parent = document.pop("extends", None)
-    for source in document["data"] if isinstance(document.get("data"), list) else ():
+    sources = document.get("data")
+    for source in sources if isinstance(sources, list) else ():
         for key in ("path", "config") if isinstance(source, dict) else ():
-            if isinstance(text := source.get(key), str):
-                source[key] = str(resolve_from(text, path.parent).resolve())
+            if isinstance(reference := source.get(key), str):
+                source[key] = str(resolve_from(reference, path.parent).resolve())
     if parent is None:
         return document
     if not isinstance(parent, str) or not is_there(path.parent / parent):
@@ -297,26 +299,26 @@ def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()
     except ValidationError as error:
         from transformers import TrainingArguments
 
-        listed = validation_texts(TrainConfig, document, error)
-        of_trainer = {field.name for field in dataclasses.fields(TrainingArguments)}
-        for name in of_trainer & set(document) - set(TrainConfig.model_fields):
-            listed.append(f"{name} is an option of transformers: write it below trainer:")
-        raise InputError.from_problems(str(path), listed) from error
+        problems = validation_texts(TrainConfig, document, error)
+        trainer_options = {field.name for field in dataclasses.fields(TrainingArguments)}
+        for name in trainer_options & set(document) - set(TrainConfig.model_fields):
+            problems.append(f"{name} is an option of transformers: write it below trainer:")
+        raise InputError.from_problems(str(path), problems) from error
     sources: list[DataEntry] = []
     for source in config.data:
-        named = source.path or source.config
-        file = Path(named or "")
-        if named is not None and not file.is_file():
+        local_path = source.path or source.config
+        file = Path(local_path or "")
+        if local_path is not None and not file.is_file():
             raise InputError(f"{path}: data: {file}: no such file")
         if source.config is None:
-            place = None if named is None else str(file.resolve())
-            sources.append(source.model_copy(update={"path": place}))
+            absolute_path = None if local_path is None else str(file.resolve())
+            sources.append(source.model_copy(update={"path": absolute_path}))
             continue
         above = (*above, path.resolve())
-        below = _validate(_read(file, above), file, above).data
-        whole = sum(part.weight for part in below)
+        inner_sources = _validate(_read(file, above), file, above).data
+        total = sum(inner.weight for inner in inner_sources)
         sources += [
-            part.model_copy(update={"weight": source.weight * part.weight / whole})
-            for part in below
+            inner.model_copy(update={"weight": source.weight * inner.weight / total})
+            for inner in inner_sources
         ]
     return config.model_copy(update={"data": tuple(sources)})

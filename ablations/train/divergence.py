@@ -1,4 +1,4 @@
-"""How far experts are from their base: norms of their changes, drift of their hidden states.
+"""The distance of experts from their base: norms of their changes, drift of hidden states.
 
 The drift is 1 - cosine, per token and layer, averaged over tokens. CKA would not do: linear CKA is
 blind to a rotation of one model's states, and a swap puts layers of one expert on top of those of
@@ -58,13 +58,15 @@ class Divergence(Frozen):
         return math.fsum(layers) / len(layers) if layers else None
 
     def facts(self) -> dict[str, float]:
-        """Return what a study can plot scores over: the numbers that there are."""
+        """Return the numbers that there are: a study can plot scores over them."""
         facts = {"relative_norm": self.relative_norm, "drift": self.drift}
         return {name: value for name, value in facts.items() if value is not None}
 
     def describe(self) -> str:
         """Return the numbers in words."""
-        norm, drift = ("-" if n is None else f"{n:.3g}" for n in (self.relative_norm, self.drift))
+        norm, drift = (
+            "-" if value is None else f"{value:.3g}" for value in (self.relative_norm, self.drift)
+        )
         return (
             f"{self.expert}: ||change|| / ||base|| {norm}, drift of the hidden states {drift} "
             "(1 - cosine, mean over the layers)"
@@ -85,42 +87,51 @@ def measure_divergence(
             for folder in {expert.folder, base.folder}:
                 if stated is not None and stated != fingerprint_checkpoint(folder):
                     raise InputError(f"{expert.adapter}: was trained on another base than {folder}")
-    states = list(hidden_states(base.folder, None, texts)) if texts else []
+    base_states = list(hidden_states(base.folder, None, texts)) if texts else []
     results = []
     for expert in experts:
-        moved: tuple[float, ...] = ()
+        layer_drift: tuple[float, ...] = ()
         if texts:
-            ours = hidden_states(expert.folder, expert.adapter, texts, base.folder)
-            moved = drift(states, ours)
+            expert_states = hidden_states(expert.folder, expert.adapter, texts, base.folder)
+            layer_drift = drift(base_states, expert_states)
         norm: float | None = None
-        by_layer: tuple[float | None, ...] = ()
+        layer_norms: tuple[float | None, ...] = ()
         config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
         if not config or unsupported_kind(config) is None:
             pair = open_pair(expert, base, is_its_base=is_their_base)
             changes = read_tensor_changes(pair)
-            norm, by_layer = (
-                relative_norm(changes),
-                norms_by_layer(changes, pair.decoder.num_layers or 0),
+            norm = relative_norm(changes)
+            layer_norms = norms_by_layer(changes, pair.decoder.num_layers or 0)
+        results.append(
+            Divergence(
+                expert=expert.name,
+                base=base.name,
+                relative_norm=norm,
+                layer_relative_norm=layer_norms,
+                layer_drift=layer_drift,
+                texts=len(texts),
             )
-        norms = {"relative_norm": norm, "layer_relative_norm": by_layer, "layer_drift": moved}
-        results.append(Divergence(expert=expert.name, base=base.name, texts=len(texts), **norms))
+        )
     return results
 
 
 def hidden_states(
-    folder: Path, adapter: Path | None, texts: Sequence[str], words: Path | None = None
+    folder: Path,
+    adapter: Path | None,
+    texts: Sequence[str],
+    tokenizer_folder: Path | None = None,
 ) -> Iterator[Any]:
     """Yield the hidden states of each text, [layers + 1, tokens, hidden], float32 on the CPU.
 
     The first are the embeddings, the last those after the final norm. Computed in float32: a light
-    fine-tune moves them by less than the rounding of 16-bit formats. `words` is the folder of the
-    tokenizer, for an expert its base's: states are compared token by token.
+    fine-tune moves them by less than the rounding of 16-bit formats. The tokenizer of an expert is
+    its base's, as states are compared token by token.
     """
     import torch
 
     name = (adapter or folder).name
     show_step(Step(f"loading {name}"))
-    tokenizer = load_tokenizer(words or folder)
+    tokenizer = load_tokenizer(tokenizer_folder or folder)
     model = load_base(folder)
     if adapter is not None:
         model = with_adapter(model, adapter)
@@ -142,8 +153,8 @@ def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
     import torch
 
     parts = [
-        1 - torch.nn.functional.cosine_similarity(mine.double(), theirs.double(), dim=-1)
-        for mine, theirs in zip(base, expert, strict=True)
+        1 - torch.nn.functional.cosine_similarity(base_state.double(), state.double(), dim=-1)
+        for base_state, state in zip(base, expert, strict=True)
     ]
     return tuple(torch.cat(parts, dim=-1).clamp(min=0).mean(dim=-1).tolist())
 
@@ -159,12 +170,13 @@ def divergence(
         InputError: for what is wrong with a reference, the checkpoints or the texts, or where a
             file of the user is in the way.
     """
-    check_results(out, files := ("divergence.json", "experts.yml"))
+    files = ("divergence.json", "experts.yml")
+    check_results(out, files)
     labels = label_all(experts)
     if "base" in labels:
         raise InputError("an expert is called base, as experts.yml calls the base: rename it")
     parent = find_model(base)
-    models = [find_model(e, name=label) for e, label in zip(experts, labels, strict=True)]
+    models = [find_model(expert, name=label) for expert, label in zip(experts, labels, strict=True)]
     results = measure_divergence(models, parent, [] if texts is None else read_texts(texts))
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):

@@ -21,36 +21,36 @@ CHECKPOINTS = "checkpoints"
 SCHEMA_VERSION = 1
 
 _STATE = "trainer_state.json"
-"""What the Trainer writes last into a checkpoint: one without it is not whole."""
+"""The file that the Trainer writes last into a checkpoint: one without it is not whole."""
 
 _RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "training_args.bin")
-"""What only a run that goes on needs. torch writes some of it as pickles, which transformers reads
-as plain tensors and numbers (``weights_only``)."""
+"""Files that only a run that goes on needs. torch writes some of them as pickles, which
+transformers reads as plain tensors and numbers (``weights_only``)."""
 
 
 def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the run in `root`, which goes on, or a new one; writes nothing.
 
-    A folder with checkpoints belongs to one `identity`, name -> what decides the weights.
+    A folder with checkpoints belongs to one `identity`, name -> setting that decides the weights.
 
     Raises:
         InputError: where the folder holds something else, or a run of other settings.
     """
     check_place(root / RECORD)
-    mine = json.loads(json.dumps(identity))  # what was written has no tuples
+    settings = json.loads(json.dumps(identity))  # a record that is read has no tuples
     if not (record := read_training_record(root)) and any(root.glob("[!.]*")):
         raise InputError(
             f"{root} exists and is not a training folder (it has no {RECORD}); choose another "
             "--out or move it away"
         )
     if not record.get("finished") and not whole_checkpoints(root):  # as after a wrong setting
-        return {"schema_version": SCHEMA_VERSION, "identity": mine}
+        return {"schema_version": SCHEMA_VERSION, "identity": settings}
     stored = record.get("identity", {})
     InputError.raise_any(
         f"{root} holds a run of other settings; choose another --out",
         [
             f"{name} is {json.dumps(stored.get(name)):.60} there and {json.dumps(value):.60} here"
-            for name, value in mine.items()  # an older version had more settings
+            for name, value in settings.items()  # an older version had more settings
             if stored.get(name) != value
         ],
     )
@@ -113,7 +113,7 @@ def remove_partial_checkpoints(root: Path) -> bool:
 
 
 def strip_checkpoints(root: Path, *, keep_newest: bool) -> None:
-    """Remove from checkpoints what only a run that goes on needs, a multiple of the weights."""
+    """Remove files that only a run that goes on needs, which are a multiple of the weights."""
     checkpoints = whole_checkpoints(root)
     for checkpoint in checkpoints[:-1] if keep_newest else checkpoints:
         for name in _RESUME:

@@ -37,7 +37,7 @@ from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
 
 KIND = "ADAPTER_FUSION"
-"""What a fusion's ``adapter_config.json`` says in the place of a kind of peft's."""
+"""The kind in a fusion's ``adapter_config.json``, in the place of one of peft's."""
 
 NAME = "adapter_fusion"
 """The module of a model that holds its fusion."""
@@ -61,9 +61,9 @@ class FusionLayer(nn.Module):
         nn.init.eye_(self.value.weight)
 
     def forward(self, hidden: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """Return what the experts add together to `hidden` [..., width].
+        """Return the sum that the experts add together to `hidden` [..., width].
 
-        `added` [experts, ..., width] is what each adds.
+        `added` [experts, ..., width] has the addition of every expert.
         """
         dtype = self.value.weight.dtype
         hidden, added = hidden.to(dtype), added.to(dtype)
@@ -148,15 +148,15 @@ class Fusion(nn.Module):
         """Replace a decoder layer's forward: hooks of others then see one batch and its fusion."""
         count, run = len(self.experts), block.forward
 
-        def forward(hidden_states: torch.Tensor, *others: Any, **named: Any) -> Any:
+        def forward(hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             size = len(hidden_states)
-            masks = (_repeat(other, size, count) for other in others)
-            for name in named.keys() & {"attention_mask", "position_ids", "position_embeddings"}:
-                named[name] = _repeat(named[name], size, count)
-            output = run(_repeat(hidden_states, size, count), *masks, **named)
-            first = output[0] if isinstance(output, tuple) else output
-            added = first.unflatten(0, (count, size)) - hidden_states
-            fused = (hidden_states + layer(hidden_states, added)).to(first.dtype)
+            masks = (_repeat(value, size, count) for value in args)
+            for name in kwargs.keys() & {"attention_mask", "position_ids", "position_embeddings"}:
+                kwargs[name] = _repeat(kwargs[name], size, count)
+            output = run(_repeat(hidden_states, size, count), *masks, **kwargs)
+            states = output[0] if isinstance(output, tuple) else output
+            added = states.unflatten(0, (count, size)) - hidden_states
+            fused = (hidden_states + layer(hidden_states, added)).to(states.dtype)
             return (fused, *output[1:]) if isinstance(output, tuple) else fused
 
         block.forward = forward
@@ -192,8 +192,8 @@ def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
     checkpoint = read_checkpoint(str(base), base)
     changes = {name: read_changes(adapter, checkpoint) for name, adapter in experts.items()}
     matrices: dict[str, torch.Tensor] = {}
-    for name, changed in changes.items():
-        for tensor in changed:
+    for name, tensors in changes.items():
+        for tensor in tensors:
             if checkpoint.decoder.layer(tensor) is None:
                 raise InputError(
                     f"{experts[name]}: changes {tensor}, which is in no decoder layer; "
@@ -201,8 +201,8 @@ def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:
                 )
             module = tensor.removesuffix(".weight")
             if _DOWN + module not in matrices:
-                every = [changed.get(tensor) for changed in changes.values()]
-                matrices[_DOWN + module], matrices[_UP + module] = _stack(every)
+                expert_changes = [expert.get(tensor) for expert in changes.values()]
+                matrices[_DOWN + module], matrices[_UP + module] = _stack(expert_changes)
     width = model.config.get_text_config().hidden_size
     fusion = Fusion(tuple(experts), checkpoint.depth(), width, matrices)
     fusion.attach(model)

@@ -50,14 +50,15 @@ def check_options(
         if name in foreign:
             problems.append(f"{block}.{name}: {foreign[name]}")
         elif name not in names:
-            near = nearest(name, names)
-            problems.append(f"{block}: {kind.__name__} has no option {name!r}{near}")
+            problems.append(
+                f"{block}: {kind.__name__} has no option {name!r}{nearest(name, names)}"
+            )
         elif types[name] in (int, float, bool):
             try:
                 checked[name] = TypeAdapter(types[name]).validate_python(value)
             except ValidationError:
-                what = {int: "a whole number", float: "a number", bool: "true or false"}
-                problems.append(f"{block}.{name} is {value!r}; write {what[types[name]]}")
+                words = {int: "a whole number", float: "a number", bool: "true or false"}
+                problems.append(f"{block}.{name} is {value!r}; write {words[types[name]]}")
     InputError.raise_any("the training file", problems)
     return checked
 
@@ -122,8 +123,11 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
         from ablations.train import fusion
 
         base = Path(model.name_or_path)
-        adapters = {name: find_model(f"{base}+{expert}") for name, expert in regime.experts.items()}
-        fusion.build(model, base, {name: Path(str(e.adapter)) for name, e in adapters.items()})
+        adapters = {
+            name: Path(str(find_model(f"{base}+{reference}").adapter))
+            for name, reference in regime.experts.items()
+        }
+        fusion.build(model, base, adapters)
         return model
     from peft import PrefixTuningConfig, get_peft_model
 
@@ -162,5 +166,8 @@ def _check_targets(model: Any, targets: Any) -> None:
     names = [name for name, _ in model.named_modules()]
     for target in targets if isinstance(targets, list | set | tuple) else ():
         if not any(name == target or name.endswith(f".{target}") for name in names):
-            near = nearest(target, {name.rpartition(".")[2] for name in names})
-            raise InputError(f"lora.target_modules: the model has no module {target!r}{near}")
+            last_parts = {name.rpartition(".")[2] for name in names}
+            raise InputError(
+                f"lora.target_modules: the model has no module {target!r}"
+                f"{nearest(target, last_parts)}"
+            )

@@ -77,8 +77,8 @@ def split_by_weight(total: int, weights: Sequence[float]) -> list[int]:
 
     Shares are rounded down; what is left goes to the largest remainders, the first of equals.
     """
-    whole = sum(weights)
-    exact = [total * weight / whole for weight in weights]
+    weight_sum = sum(weights)
+    exact = [total * weight / weight_sum for weight in weights]
     parts = [int(share) for share in exact]
     by_remainder = sorted(range(len(parts)), key=lambda i: (parts[i] - exact[i], i))
     for i in by_remainder[: total - sum(parts)]:
@@ -90,19 +90,19 @@ def _draw(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Con
     """Return the rows that are held out, then those that are trained on."""
     rows = _read(source)
     usable = _usable_rows(source, rows)
-    rest = len(usable) - held_out
-    if rest < (samples > 0):
+    trainable = len(usable) - held_out
+    if trainable < (samples > 0):
         raise InputError(
             f"{source.name}: has {len(usable)} usable rows, and held_out takes {held_out} from it; "
             "set held_out lower"
         )
-    if samples > rest:
+    if samples > trainable:
         logger.warning(
             "%s: %d rows for %d samples: a row is seen %.1f times",
             source.name,
-            rest,
+            trainable,
             samples,
-            samples / rest,
+            samples / trainable,
         )
     rng = random.Random(seed)
     order = rng.sample(usable, len(usable))
@@ -117,10 +117,12 @@ def _draw(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Con
 def _draw_pocket(source: DataEntry, seed: str, held_out: int, samples: int) -> list[Conversation]:
     from ablations.pocket_world.corpora import draw_documents
 
-    number = random.Random(seed).getrandbits(32)
-    documents = draw_documents(str(source.pocket), number, rare=0.6)
-    rows = (_pair(document.prompt, document.answer) for document in documents)
-    return list(islice(rows, held_out + samples))
+    stream_seed = random.Random(seed).getrandbits(32)
+    documents = draw_documents(str(source.pocket), stream_seed, rare=0.6)
+    return [
+        _pair(document.prompt, document.answer)
+        for document in islice(documents, held_out + samples)
+    ]
 
 
 def _read(source: DataEntry) -> Sequence[Any]:
@@ -134,19 +136,25 @@ def _read(source: DataEntry) -> Sequence[Any]:
 
     try:
         if source.path is None:
-            options = {"split": source.split, "revision": source.revision}
-            data: Sequence[Any] = load_dataset(source.hub, source.subset, **options)
+            data: Sequence[Any] = load_dataset(
+                source.hub, source.subset, split=source.split, revision=source.revision
+            )
             return data
         # Streamed: the cache takes a file for an older one that was written at the same time.
-        file = {"data_files": glob.escape(source.path), "encoding": "latin-1"}
-        return [row["text"] for row in load_dataset("text", split="train", streaming=True, **file)]
+        lines = load_dataset(
+            "text",
+            data_files=glob.escape(source.path),
+            encoding="latin-1",
+            split="train",
+            streaming=True,
+        )
+        return [line["text"] for line in lines]
     # Gated, private, renamed, no such subset or file, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        hint = ". If it needs a script or access, write its rows to a file of JSON lines"
-        raise InputError(
-            f"{source.name}: cannot be loaded: "
-            f"{describe_error(error)}{hint if source.path is None else ''}"
-        ) from error
+        message = f"{source.name}: cannot be loaded: {describe_error(error)}"
+        if source.path is None:
+            message += ". If it needs a script or access, write its rows to a file of JSON lines"
+        raise InputError(message) from error
 
 
 def _parse(row: Any) -> dict[str, Any]:
@@ -165,30 +173,37 @@ def _parse(row: Any) -> dict[str, Any]:
 
 def _usable_rows(source: DataEntry, rows: Sequence[Any]) -> list[int]:
     """Return the numbers of the rows that `where` leaves and that have an answer."""
-    usable, empty = [], 0
-    for number, read in enumerate(rows):
-        if isinstance(read, str) and not read.strip():
+    usable: list[int] = []
+    empty_answers = 0
+    for number, raw in enumerate(rows):
+        if isinstance(raw, str) and not raw.strip():
             continue  # a blank line
         try:
-            row = _parse(read)
-            if not all(
-                _value(row, field) in (values if isinstance(values, tuple) else (values,))
-                for field, values in source.where.items()
-            ):
+            row = _parse(raw)
+            if not _is_chosen(source, row):
                 continue
             messages = _conversation(source, row)
         except ValueError as error:
             place = f"row {number}" if source.path is None else f"line {number + 1}"
             raise InputError(f"{source.name}: {place}: {error}") from error
-        if any(m["content"].strip() for m in messages if m["role"] == "assistant"):
+        answers = [message["content"] for message in messages if message["role"] == "assistant"]
+        if any(answer.strip() for answer in answers):
             usable.append(number)
         else:
-            empty += 1
-    if empty:
-        logger.warning("%s: %d rows with an empty answer are left out", source.name, empty)
+            empty_answers += 1
+    if empty_answers:
+        logger.warning("%s: %d rows with an empty answer are left out", source.name, empty_answers)
     if not usable:
         raise InputError(f"{source.name}: no row is left{' after where' if source.where else ''}")
     return usable
+
+
+def _is_chosen(source: DataEntry, row: Mapping[str, Any]) -> bool:
+    """Return whether `where` leaves a row; ValueError for a field that it lacks."""
+    for field, values in source.where.items():
+        if _value(row, field) not in (values if isinstance(values, tuple) else (values,)):
+            return False
+    return True
 
 
 def _conversation(source: DataEntry, row: Any) -> Conversation:
@@ -218,8 +233,8 @@ def _fill(template: str, row: Mapping[str, Any]) -> str:
         value = _value(row, match[1])
         if isinstance(value, str | int | float) and not isinstance(value, bool):
             return str(value)
-        shown = "empty" if value is None else repr(value)[:40]
-        raise ValueError(f"field {match[1]!r} is {shown}; it must be text")
+        value_text = "empty" if value is None else repr(value)[:40]
+        raise ValueError(f"field {match[1]!r} is {value_text}; it must be text")
 
     return _FIELD.sub(text, template)
 
@@ -258,17 +273,17 @@ def encode_rows(
             template, or one that changes earlier turns.
     """
     limit = config.max_length
-    whole = [_tokenize(row, tokenizer, config) for row in rows]
-    cut = [{name: ids[:limit] for name, ids in row.items()} for row in whole]
-    encoded = [row for row in cut if not set(row["labels"][1:]) <= {IGNORED}]
-    if too_long := sum(len(row["input_ids"]) > limit for row in whole):
+    full_rows = [_tokenize(row, tokenizer, config) for row in rows]
+    cut_rows = [{name: ids[:limit] for name, ids in row.items()} for row in full_rows]
+    encoded = [row for row in cut_rows if not set(row["labels"][1:]) <= {IGNORED}]
+    if too_long := sum(len(row["input_ids"]) > limit for row in full_rows):
         logger.warning(
             "%d of %d rows are longer than max_length (%d tokens) and were cut",
             too_long,
             len(rows),
             limit,
         )
-    if dropped := len(cut) - len(encoded):
+    if dropped := len(cut_rows) - len(encoded):
         logger.warning("%d rows were left out: no token of an answer was left", dropped)
     if not encoded:
         raise InputError("no row is left to train on; set max_length higher")
@@ -281,33 +296,40 @@ def split_row(
     """Return the text of a row in the format that is trained: parts, whether each is learned."""
     if config.template == "plain":
         return [(message["content"], message["role"] == "assistant") for message in row]
-    where = tokenizer.name_or_path
+    model_name = tokenizer.name_or_path
     if tokenizer.chat_template is None:
         raise InputError(
-            f"{where}: its tokenizer has no chat template; write template: plain, or use the "
+            f"{model_name}: its tokenizer has no chat template; write template: plain, or use the "
             "tokenizer of a chat model"
         )
+
+    def render(turns: Conversation, *, add_generation_prompt: bool) -> str:
+        return str(
+            tokenizer.apply_chat_template(
+                turns, tokenize=False, add_generation_prompt=add_generation_prompt
+            )
+        )
+
     parts: list[tuple[str, bool]] = []
-    before = ""
+    text = ""
     for end, message in enumerate(row, 1):
         if message["role"] != "assistant":
             continue
         try:
-            prompt, whole = (
-                str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=ask))
-                for turns, ask in ((row[: end - 1], True), (row[:end], False))
-            )
+            prompt = render(row[: end - 1], add_generation_prompt=True)
+            text_with_answer = render(row[:end], add_generation_prompt=False)
         except Exception as error:  # a template is a program, and may raise anything
-            reason = first_line(error)
-            raise InputError(f"{where}: its chat template refuses a row: {reason}") from error
-        if not prompt.startswith(before) or not whole.startswith(prompt):
             raise InputError(
-                f"{where}: its chat template changes earlier turns, so the answers cannot be "
+                f"{model_name}: its chat template refuses a row: {first_line(error)}"
+            ) from error
+        if not prompt.startswith(text) or not text_with_answer.startswith(prompt):
+            raise InputError(
+                f"{model_name}: its chat template changes earlier turns, so the answers cannot be "
                 "found in the text; write template: plain"
             )
-        # The assistant's part ends with what ends its turn.
-        parts += [(prompt[len(before) :], False), (whole[len(prompt) :], True)]
-        before = whole
+        # The assistant's part includes the end of its turn.
+        parts += [(prompt[len(text) :], False), (text_with_answer[len(prompt) :], True)]
+        text = text_with_answer
     return parts
 
 
@@ -315,10 +337,10 @@ def _tokenize(row: Conversation, tokenizer: PreTrainedTokenizerBase, config: Tra
     parts = split_row(row, tokenizer, config)
     ids: list[int] = []
     labels: list[int] = []
-    for place, (text, is_learned) in enumerate(parts):
-        part = (following_tokens if place else prompt_tokens)(tokenizer, text)
-        ids += part
-        labels += part if is_learned else [IGNORED] * len(part)
+    for number, (text, is_learned) in enumerate(parts):
+        part_ids = (following_tokens if number else prompt_tokens)(tokenizer, text)
+        ids += part_ids
+        labels += part_ids if is_learned else [IGNORED] * len(part_ids)
     eos = tokenizer.eos_token_id
     if config.template == "plain" and eos is not None:
         ids.append(eos)

@@ -53,7 +53,7 @@ EXPERTS = "experts.yml"
 """The expert with its measured facts, as `layerswap run --experts` reads it."""
 
 DIVERGENCE = "divergence.json"
-"""How far the expert is from its base."""
+"""The distance of the expert from its base."""
 
 _VERSIONS = ("torch", "transformers", "accelerate", "tokenizers", "safetensors")
 _WITHOUT_EFFECT = (
@@ -114,8 +114,9 @@ def train_expert(
             return record
         claim = try_claim(out, LOCK) if state.is_main_process else None
         if claim is None and state.is_main_process:
-            at = holder(out, LOCK)
-            raise InputError(f"{out}: another run is writing to it ({at}); wait for it to end")
+            raise InputError(
+                f"{out}: another run is writing to it ({holder(out, LOCK)}); wait for it to end"
+            )
         try:
             if claim is not None:
                 write_training_record(out, record)
@@ -135,8 +136,10 @@ def train_expert(
                 "processes": state.num_processes,
                 "versions": {name: importlib.metadata.version(name) for name in _VERSIONS},
             }
-            split = (split_row(row, tokenizer, config) for row in mix.held_out)
-            texts = ["".join(text for text, _ in parts) for parts in split]
+            texts = [
+                "".join(text for text, _ in split_row(row, tokenizer, config))
+                for row in mix.held_out
+            ]
             _finish(config, base, texts, request, out, record)
             return record
         finally:
@@ -145,31 +148,36 @@ def train_expert(
 
 
 def check_installed() -> None:
-    """Check that what training needs is installed; an `InputError` has the command for it."""
-    needed = ("accelerate", "peft", "datasets")
-    if missing := [name for name in needed if importlib.util.find_spec(name) is None]:
+    """Check that training's packages are installed; an `InputError` has the command for it."""
+    packages = ("accelerate", "peft", "datasets")
+    if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         raise InputError(f"training needs {', '.join(missing)}: pip install 'layerswap[train]'")
 
 
 def settings_of(config: TrainConfig) -> dict[str, Any]:
     """Return the settings that decide the weights beyond rounding, as JSON can hold them."""
     settings = config.model_dump(mode="json", exclude={"select", "measure", "base", "data"})
-    trainer = config.trainer.items()
-    settings["trainer"] = {n: value for n, value in trainer if not n.startswith(_WITHOUT_EFFECT)}
+    settings["trainer"] = {
+        name: value
+        for name, value in config.trainer.items()
+        if not name.startswith(_WITHOUT_EFFECT)
+    }
     return settings
 
 
 def _identity(config: TrainConfig, base: Path, mix: Mix) -> dict[str, Any]:
-    """Return what decides the weights: the content of base and data, not where they are."""
+    """Return all that decides the weights: the content of base and data, not their places."""
+    identity: dict[str, Any] = {}
+    if isinstance(config.regime, AdapterFusion):
+        identity["adapters"] = [
+            fingerprint_checkpoint(Path(str(find_model(f"{base}+{expert}").adapter)))
+            for expert in config.regime.experts.values()
+        ]
+    identity |= settings_of(config)
+    identity["base_weights"] = fingerprint_checkpoint(base)
     rows = json.dumps([mix.train, mix.held_out], ensure_ascii=False)
-    experts = config.regime.experts if isinstance(config.regime, AdapterFusion) else {}
-    fused = [find_model(f"{base}+{expert}").adapter for expert in experts.values()]
-    return {
-        **({"adapters": [fingerprint_checkpoint(Path(str(a))) for a in fused]} if fused else {}),
-        **settings_of(config),
-        "base_weights": fingerprint_checkpoint(base),
-        "rows": hashlib.sha256(rows.encode()).hexdigest(),
-    }
+    identity["rows"] = hashlib.sha256(rows.encode()).hexdigest()
+    return identity
 
 
 def _finish(
@@ -183,17 +191,18 @@ def _finish(
     """Choose a checkpoint, make the expert of it and measure it; complete and write the record."""
     gc.collect()
     checkpoints = whole_checkpoints(out)
-    chosen, selected = checkpoints[-1], [step_of(checkpoint) for checkpoint in checkpoints]
+    chosen_checkpoint = checkpoints[-1]
+    steps_to_keep = [step_of(checkpoint) for checkpoint in checkpoints]
     if config.select is not None and request is not None:
         are_adapters = isinstance(config.regime, ADAPTERS)
-        chosen, record["selection"] = select_checkpoint(
+        chosen_checkpoint, record["selection"] = select_checkpoint(
             checkpoints, config.select, request, base.folder, are_adapters=are_adapters
         )
-        selected = [row["step"] for row in record["selection"] if row["kept"]]
-    step = step_of(chosen)
+        steps_to_keep = [row["step"] for row in record["selection"] if row["kept"]]
+    step = step_of(chosen_checkpoint)
     record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
     with write_errors(out, ". Make room and run the same command again"):
-        expert = _write_expert(config, base, chosen, out.resolve())
+        expert = _write_expert(config, base, chosen_checkpoint, out.resolve())
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]
         write_text(out / HELD_OUT, "".join(lines))
         entry: dict[str, Any] = {"path": expert.source}
@@ -219,45 +228,49 @@ def _finish(
         write_text(out / EXPERTS, yaml.safe_dump(experts, sort_keys=False, allow_unicode=True))
     record["finished"] = True
     write_training_record(out, record)
-    # Only now: a run that is stopped before this goes on from these.
+    # Checkpoints go last: a run that is stopped before this goes on from them.
     strip_checkpoints(out, keep_newest=False)
     for checkpoint in checkpoints:
-        if step_of(checkpoint) not in selected:
+        if step_of(checkpoint) not in steps_to_keep:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 
-def _write_expert(config: TrainConfig, base: Expert, chosen: Path, out: Path) -> Expert:
-    """Write the checkpoint `chosen` to `out` as the expert; return it as a study finds it.
+def _write_expert(config: TrainConfig, base: Expert, checkpoint: Path, out: Path) -> Expert:
+    """Write a checkpoint to `out` as the expert; return it as a study finds it.
 
     The file that makes the folder a model comes last.
     """
     is_merged = isinstance(config.regime, Lora) and config.regime.merge
     is_adapter = isinstance(config.regime, ADAPTERS) and not is_merged
-    fresh = out / ".expert.partial"
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
+    temporary = out / ".expert.partial"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
     try:
         if is_merged:
-            with_adapter(load_base(base.folder), chosen).merge_and_unload().save_pretrained(fresh)
+            with_adapter(load_base(base.folder), checkpoint).merge_and_unload().save_pretrained(
+                temporary
+            )
         else:
-            for file in chosen.glob("*.safetensors*"):
-                _link(file, fresh / file.name)
+            for file in checkpoint.glob("*.safetensors*"):
+                _link(file, temporary / file.name)
         if is_adapter:
-            document = json.loads((chosen / "adapter_config.json").read_text(encoding="utf-8"))
+            document = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
             if not is_folder(config.base):  # an id, which other machines have too
                 document["base_model_name_or_path"] = config.base.partition("@")[0]
-            write_text(fresh / "adapter_config.json", json.dumps(document, indent=2) + "\n")
+            write_text(temporary / "adapter_config.json", json.dumps(document, indent=2) + "\n")
         else:
-            copy_donor_files(base.folder, fresh, "float32")
+            copy_donor_files(base.folder, temporary, "float32")
         last = ("adapter_config.json", "config.json")
-        give_folder_mode(fresh)
-        files = sorted(path.relative_to(fresh) for path in fresh.rglob("*") if path.is_file())
+        give_folder_mode(temporary)
+        files = sorted(
+            path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file()
+        )
         put_aside(out, [*map(str, files), HELD_OUT, DIVERGENCE, EXPERTS])
         for file in sorted(files, key=lambda path: path.name in last):
             (out / file).parent.mkdir(exist_ok=True)
-            (fresh / file).replace(out / file)
+            (temporary / file).replace(out / file)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     if is_adapter:
         return Expert(out.name, base.folder, out, source=f"{base.source}+{out}")
     return Expert(out.name, out, source=str(out))

@@ -1,4 +1,4 @@
-"""Which checkpoints of a run stay: those with the best scores on given tasks (section 3.1)."""
+"""The choice of the checkpoints of a run that stay: the best on some tasks (section 3.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def selection_request(select: Select, isolation: Isolation | None, chat: bool) -> EvaluationRequest:
-    """Return what every checkpoint is evaluated on; check what can be checked before training.
+    """Return the evaluation of every checkpoint; check all that can be checked before training.
 
     `isolation` is the sandbox of programs that models write; None leaves such tasks out.
 
@@ -43,9 +43,11 @@ def selection_request(select: Select, isolation: Isolation | None, chat: bool) -
     )
     resolve_backend(select.backend)
     choice = check_tasks(request)
-    if groups := [n for n in request.tasks if n not in (*choice.chosen, *choice.skipped)]:
-        members = ", ".join(choice.chosen)
-        raise InputError(f"select: {', '.join(groups)}: a group; list its tasks, of {members}")
+    groups = [name for name in request.tasks if name not in (*choice.chosen, *choice.skipped)]
+    if groups:
+        raise InputError(
+            f"select: {', '.join(groups)}: a group; list its tasks, of {', '.join(choice.chosen)}"
+        )
     for block in (select.tasks, select.secondary):
         if block and not {*chain(*_names(block))} & {*choice.chosen}:
             raise InputError(f"select: all tasks are skipped: {'; '.join(choice.skipped.values())}")
@@ -75,23 +77,32 @@ def select_checkpoint(
 
     rows: list[dict[str, Any]] = []
     try:
-        floor = _mean(evaluate(str(base), base), select.secondary) if select.secondary else None
+        base_score: float | None = None
+        if select.secondary:
+            base_score = _mean(evaluate(str(base), base), select.secondary)
         for checkpoint in checkpoints:
-            place = (base, checkpoint) if are_adapters else (checkpoint,)
-            evaluation = evaluate(checkpoint.name, *place)
-            row = {"step": step_of(checkpoint), "score": _mean(evaluation, select.tasks)}
-            if floor is not None:
-                above = {"secondary": _mean(evaluation, select.secondary)}
-                row |= {**above, "secondary_of_base": floor}
-            scores = _firsts(evaluation)
-            dumped = [score.model_dump(mode="json", exclude_defaults=True) for score in scores]
-            rows.append({**row, "tasks": dumped})
+            if are_adapters:
+                evaluation = evaluate(checkpoint.name, base, checkpoint)
+            else:
+                evaluation = evaluate(checkpoint.name, checkpoint)
+            row: dict[str, Any] = {
+                "step": step_of(checkpoint),
+                "score": _mean(evaluation, select.tasks),
+            }
+            if base_score is not None:
+                row["secondary"] = _mean(evaluation, select.secondary)
+                row["secondary_of_base"] = base_score
+            row["tasks"] = [
+                score.model_dump(mode="json", exclude_defaults=True)
+                for score in _first_scores(evaluation)
+            ]
+            rows.append(row)
             logger.info("checkpoint of step %d: %.4f", row["step"], row["score"])
     finally:
         engine.close()
 
     def rank(row: dict[str, Any]) -> tuple[bool, float, int]:
-        is_below = floor is not None and row["secondary"] <= floor
+        is_below = base_score is not None and row["secondary"] <= base_score
         return is_below, -row["score"], row["step"]
 
     rows.sort(key=rank)
@@ -101,9 +112,10 @@ def select_checkpoint(
     return by_step[rows[0]["step"]], rows
 
 
-def _firsts(evaluation: Evaluation) -> list[Any]:
+def _first_scores(evaluation: Evaluation) -> list[Any]:
     """Return the first score of each task."""
-    return [evaluation.score(task) for task in dict.fromkeys(s.task for s in evaluation.scores)]
+    tasks = dict.fromkeys(score.task for score in evaluation.scores)
+    return [evaluation.score(task) for task in tasks]
 
 
 def _names(tasks: Sequence[str | tuple[str, ...]]) -> list[Sequence[str]]:
@@ -111,10 +123,14 @@ def _names(tasks: Sequence[str | tuple[str, ...]]) -> list[Sequence[str]]:
 
 
 def _mean(evaluation: Evaluation, tasks: Sequence[str | tuple[str, ...]]) -> float:
-    """Return the mean over tasks that were not skipped; what is better when lower is negative."""
+    """Return the mean over tasks that were not skipped; scores that should be low are negated."""
     values = {
         score.task: score.value if score.higher_is_better else -score.value
-        for score in _firsts(evaluation)
+        for score in _first_scores(evaluation)
     }
-    known = ([values[name] for name in names if name in values] for names in _names(tasks))
-    return fmean(map(fmean, filter(None, known)))
+    means = []
+    for names in _names(tasks):
+        entry_values = [values[name] for name in names if name in values]
+        if entry_values:
+            means.append(fmean(entry_values))
+    return fmean(means)

@@ -1,6 +1,6 @@
 """The training itself, by transformers' Trainer, whose checkpoints and resume are used as they are.
 
-What we add: it stops before it saves weights that are not finite, and shows its progress.
+Added is that it stops before it saves weights that are not finite, and shows its progress.
 """
 
 from __future__ import annotations
@@ -40,40 +40,36 @@ from layerswap_method.write.donor_files import copy_donor_files
 
 logger = logging.getLogger(__name__)
 
-_SEED, _SAMPLES, _SELECT = (
-    f"write {field}: at the top of the file" for field in ("seed", "samples", "select")
-)
+_SEED = "write seed: at the top of the file"
+_SAMPLES = "write samples: at the top of the file"
+_SELECT = "write select: at the top of the file"
+_NO_UPLOAD = "layerswap train uploads nothing; upload the expert afterwards: hf upload"
+_FIXED = "is fixed; leave it out"
 _FOREIGN = {
     "output_dir": "give --out",
-    **dict.fromkeys(("seed", "data_seed"), _SEED),
-    **dict.fromkeys(("num_train_epochs", "max_steps"), _SAMPLES),
-    **dict.fromkeys(("eval_strategy", "eval_on_start", "load_best_model_at_end"), _SELECT),
-    **dict.fromkeys(
-        (
-            "push_to_hub",
-            "hub_model_id",
-            "hub_strategy",
-            "hub_token",
-            "hub_private_repo",
-            "hub_always_push",
-            "hub_revision",
-        ),
-        "layerswap train uploads nothing; upload the expert afterwards: hf upload",
-    ),
+    "seed": _SEED,
+    "data_seed": _SEED,
+    "num_train_epochs": _SAMPLES,
+    "max_steps": _SAMPLES,
+    "eval_strategy": _SELECT,
+    "eval_on_start": _SELECT,
+    "load_best_model_at_end": _SELECT,
+    "push_to_hub": _NO_UPLOAD,
+    "hub_model_id": _NO_UPLOAD,
+    "hub_strategy": _NO_UPLOAD,
+    "hub_token": _NO_UPLOAD,
+    "hub_private_repo": _NO_UPLOAD,
+    "hub_always_push": _NO_UPLOAD,
+    "hub_revision": _NO_UPLOAD,
     "gradient_accumulation_steps": "follows from batch_size and per_device_train_batch_size",
-    **dict.fromkeys(
-        (
-            "auto_find_batch_size",
-            "train_sampling_strategy",
-            "remove_unused_columns",
-            "save_only_model",
-            "resume_from_checkpoint",
-            "do_train",
-            "do_eval",
-            "do_predict",
-        ),
-        "is fixed; leave it out",
-    ),
+    "auto_find_batch_size": _FIXED,
+    "train_sampling_strategy": _FIXED,
+    "remove_unused_columns": _FIXED,
+    "save_only_model": _FIXED,
+    "resume_from_checkpoint": _FIXED,
+    "do_train": _FIXED,
+    "do_eval": _FIXED,
+    "do_predict": _FIXED,
 }
 """Options that the Trainer has and a training file has not -> what to do instead."""
 
@@ -100,15 +96,17 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
     options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
     for name in _RENAMED:
-        new = name.replace("gradient", "activation")
-        if name in options and hasattr(TrainingArguments, new):
-            options[new] = options.pop(name)
+        new_name = name.replace("gradient", "activation")
+        if name in options and hasattr(TrainingArguments, new_name):
+            options[new_name] = options.pop(name)
     world = processes().num_processes
-    at_once = options.setdefault("per_device_train_batch_size", max(1, config.batch_size // world))
-    if at_once < 1 or config.batch_size % (at_once * world):
+    device_batch = options.setdefault(
+        "per_device_train_batch_size", max(1, config.batch_size // world)
+    )
+    if device_batch < 1 or config.batch_size % (device_batch * world):
         raise InputError(
             f"batch_size {config.batch_size} is not a multiple of "
-            f"trainer.per_device_train_batch_size {at_once} times {world} processes"
+            f"trainer.per_device_train_batch_size {device_batch} times {world} processes"
         )
     if options.get("save_strategy", "steps") not in ("steps", "epoch"):
         raise InputError("trainer.save_strategy: write steps, or epoch to save at the end only")
@@ -124,7 +122,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             **{**defaults, **options},
             output_dir=str(out / CHECKPOINTS),
             num_train_epochs=1,
-            gradient_accumulation_steps=config.batch_size // (at_once * world),
+            gradient_accumulation_steps=config.batch_size // (device_batch * world),
             seed=config.seed,
             train_sampling_strategy="sequential",
             remove_unused_columns=False,
@@ -185,9 +183,9 @@ def train(
     callbacks: list[TrainerCallback] = [watch]
     if isinstance(config.regime, AdapterFusion):
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
-    with warnings.catch_warnings(), ExitStack() as held:
-        # What transformers would warn of is ours to say.
-        held.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+    with warnings.catch_warnings(), ExitStack() as stack:
+        # Warnings of transformers would repeat messages of this module.
+        stack.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
         transformers_logging.set_verbosity_error()
         warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
         try:
@@ -257,15 +255,21 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         control.should_log |= control.should_save or step >= steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
-        for name, what in (("loss", "loss"), ("grad_norm", "norm of the gradients")):
+        for name, quantity in (("loss", "loss"), ("grad_norm", "norm of the gradients")):
             if not math.isfinite(logs.get(name, 0.0)):
                 raise LayerSwapError(
-                    f"the {what} is {logs[name]} at step {state.global_step}: training stopped. "
-                    f"{_last_whole(self._out)}. Lower the learning rate and choose another --out"
+                    f"the {quantity} is {logs[name]} at step {state.global_step}: training "
+                    f"stopped. {_last_whole(self._out)}. Lower the learning rate and choose "
+                    "another --out"
                 )
         if "loss" in logs and state.is_world_process_zero:
-            place = f"{self._out.name}: step {state.global_step} of {state.max_steps}"
-            logger.info("%s, loss %.3f", place, logs["loss"])
+            logger.info(
+                "%s: step %d of %d, loss %.3f",
+                self._out.name,
+                state.global_step,
+                state.max_steps,
+                logs["loss"],
+            )
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.should_save:

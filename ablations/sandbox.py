@@ -86,18 +86,18 @@ def run_program(
     token = secrets.token_bytes(32)
     with contextlib.ExitStack() as stack:
         output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
-        ours, theirs = map(stack.enter_context, socket.socketpair())
+        parent_end, child_end = map(stack.enter_context, socket.socketpair())
         rules.write(_filter() if held else b"")
         rules.seek(0)
-        ours.sendall(token)
+        parent_end.sendall(token)
         code = f"import json, os, resource, sys\n{inspect.getsource(_run_inside)}\n_run_inside()"
         python = [os.path.realpath(sys.executable), "-I", "-S", "-u", "-c", code]
         program = subprocess.Popen(
-            [*(_bwrap(rules.fileno(), user) if held else ()), *python, str(theirs.fileno())],
+            [*(_bwrap(rules.fileno(), user) if held else ()), *python, str(child_end.fileno())],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            pass_fds=(theirs.fileno(), rules.fileno()),
+            pass_fds=(child_end.fileno(), rules.fileno()),
             cwd=stack.enter_context(tempfile.TemporaryDirectory(prefix="layerswap-")),
             # Some Pythons find their own library by it. The program sees nothing of it.
             env={key: os.environ[key] for key in ("LD_LIBRARY_PATH",) if key in os.environ},
@@ -112,7 +112,7 @@ def run_program(
                 os.killpg(program.pid, signal.SIGKILL)
             program.wait()
         with contextlib.suppress(BlockingIOError):
-            signs = ours.recv(64, socket.MSG_DONTWAIT)
+            signs = parent_end.recv(64, socket.MSG_DONTWAIT)
         output.seek(0)
         return judge(exit_code, signs, token, output.read(output_bytes + 1), output_bytes, tests)
 

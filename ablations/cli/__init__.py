@@ -114,7 +114,7 @@ def _end_soon(ctx: click.Context) -> None:
         timer = threading.Timer(1.5, leave)
         timer.daemon = True
         timer.start()
-        # Where a library's callback swallows the interrupt, Python would print it.
+        # Python would print an interrupt that a library's callback swallows.
         sys.unraisablehook = lambda _: None
         signal.default_int_handler(number, frame)
 

@@ -34,25 +34,25 @@ def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict
     """
     changed = copy.deepcopy(document)
     for key, value in settings.items():
-        block, rest = changed, key
-        while rest:
+        block, remaining_key = changed, key
+        while remaining_key:
             # A name that is there may have dots itself, such as experts.task in vary.
             names = [
                 name
                 for name in (block if isinstance(block, dict) else ())
-                if f"{rest}.".startswith(f"{name}.")
+                if f"{remaining_key}.".startswith(f"{name}.")
             ]
-            name: Any = max(names, key=len, default=rest.partition(".")[0])
-            rest = rest[len(name) + 1 :]
+            name: Any = max(names, key=len, default=remaining_key.partition(".")[0])
+            remaining_key = remaining_key[len(name) + 1 :]
             if isinstance(block, list) and name.isdigit() and int(name) < len(block):
                 name = int(name)
             elif not isinstance(block, dict):
                 raise InputError(f"--set {key}: there is no {name!r} in {block!r}")
-            if not rest:
+            if not remaining_key:
                 block[name] = value
             elif isinstance(block, dict) and block.get(name) is None:
                 block[name] = {}
             block = block[name]
-            if rest and not isinstance(block, dict | list):
+            if remaining_key and not isinstance(block, dict | list):
                 raise InputError(f"--set {key}: {block!r} has no keys; set the block above it")
     return changed

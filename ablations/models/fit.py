@@ -59,8 +59,10 @@ def unfit_vocabularies(
             recipe = LayerSwapRecipe.read(merge)
             if not recipe.parameters.needs_deltas:  # changes are measured row by row
                 givers = {str(model) for model in recipe.embedding_givers}
-        used = [checkpoint for expert, checkpoint in pairs if expert.reference in givers]
-        problems |= dict.fromkeys(vocabulary_problems(used))
+        giver_checkpoints = [
+            checkpoint for expert, checkpoint in pairs if expert.reference in givers
+        ]
+        problems |= dict.fromkeys(vocabulary_problems(giver_checkpoints))
     return list(problems)
 
 

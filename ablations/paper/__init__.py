@@ -1,1 +1,1 @@
-"""What the paper printed, once."""
+"""The numbers that the paper printed, once."""

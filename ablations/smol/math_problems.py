@@ -53,7 +53,7 @@ class ProblemSentence(NamedTuple):
     form: str
     """A list of `languages.yml`, such as ``gain``."""
     number: int
-    """Which entry of the list."""
+    """Index of an entry of the list."""
     slots: Mapping[str, str | int]
     """Slot -> a name, a number, or the place of a word in its list."""
 

@@ -49,7 +49,7 @@ class DataSource(NamedTuple):
     """Name of a local file; a ``.tsv`` has a question, a tab and its number on every line."""
 
     access: str = ""
-    """How to get the data where that takes more than a download."""
+    """Instructions to get the data, where that takes more than a download."""
 
 
 MGSM = DataSource(

@@ -30,8 +30,8 @@ def task_name(task: str) -> str:
     if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
     languages = " to ".join(language_name(word) for word in words[first:end])
-    rest = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[end:]))
-    return ", ".join(filter(None, (head, languages, rest)))
+    suffix = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[end:]))
+    return ", ".join(filter(None, (head, languages, suffix)))
 
 
 def task_language(task: str) -> str:

@@ -44,9 +44,9 @@ def compare_models(
 
     Args:
         names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
-        tasks: what to compare; none compares every task, which all must then have.
-        metric: what to compare of the tasks, which must have it; empty takes the first of each.
-        warnings_of: what a reader must know of a run besides, such as `changed_tasks`.
+        tasks: those to compare; none compares every task, which all must then have.
+        metric: of the tasks, which must have it; empty takes the first of each.
+        warnings_of: further warnings of a run, such as `changed_tasks`.
 
     Raises:
         InputError: for fewer than two models, a model that is missing or named twice, tasks

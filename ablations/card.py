@@ -252,7 +252,9 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         )
     plan = read_plan(model)
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
-        raise _other_merge(run, cell, model, describe_plan(cell.plan), describe_plan(plan))
+        layers, scored_layers = describe_plan(plan), describe_plan(cell.plan)
+        if layers != scored_layers:
+            raise _other_merge(run, cell, model, scored_layers, layers)
     settings = _beyond_plan(document, plan, cell.plan)
     scored_settings = _beyond_plan(cell.merge, plan, cell.plan)
     parameters = _parameters(document, None)

@@ -133,8 +133,8 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
             longest = max(outcome.prompt_tokens for outcome in cut)
             yield (
                 f"{task}: {len(cut)} of {len(task_outcomes)} prompts (up to {longest} tokens) do "
-                f"not fit the context of {cut[0].context_tokens} tokens with the answer and were cut "
-                "from the left, so that their beginning is missing"
+                f"not fit the context of {cut[0].context_tokens} tokens with the answer and were "
+                "cut from the left, so that their beginning is missing"
             )
         if lowered:
             yield (

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING
 
 from ablations.tasks.catalog import PREFIX, TITLES, read_languages
 
-if TYPE_CHECKING:  # a plan as it is written down
-    pass
+_WORDS = {"twins": "minimal pairs"}
+"""Word of a task's id -> how it is written; an id is part of keys and stays."""
 
 
 def language_name(code: str) -> str:
@@ -21,15 +20,16 @@ def language_name(code: str) -> str:
 def task_name(task: str) -> str:
     """Return lm-eval's name of a task in words.
 
-    ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, and ``pocket_translate_en_sw`` is ``translate,
-    English to Swahili``. The name of any other task keeps its words, with languages by their names.
+    ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, ``pocket_translate_en_sw`` is ``translate, English
+    to Swahili``, and ``smol_math_twins_es`` is ``math minimal pairs, Spanish``. The name of any
+    other task keeps its words, with languages by their names.
     """
     known = read_languages()
     prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
     words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
     first = next((at for at, word in enumerate(words) if at and word in known), len(words))
     after = next((at for at in range(first, len(words)) if words[at] not in known), len(words))
-    head = " ".join(words[:first])
+    head = " ".join(_WORDS.get(word, word) for word in words[:first])
     if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
     languages = " to ".join(language_name(word) for word in words[first:after])

@@ -136,7 +136,7 @@ def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
 
 
 def _version_of(plan: Path) -> str:
-    """Return which layerswap wrote a plan file."""
+    """Return the version of layerswap that wrote a plan file."""
     try:
         return str(json.loads(plan.read_text(encoding="utf-8"))["layerswap_version"])
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -151,7 +151,7 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
 
 
 def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) -> Path:
-    """Return where records go by default: a folder named by model, engine and `settings`.
+    """Return the default folder of records, named by model, engine and `settings`.
 
     So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """

@@ -1,4 +1,4 @@
-"""Where and how much an expert changed: a DataFrame of tensors, and its profile and grid."""
+"""The place and size of an expert's change: a DataFrame of tensors, its profile and grid."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def text_table(
     Args:
         head: of every column; may have several lines.
         rows: each with an entry for every column.
-        labels: how many columns from the left are set as text, and repeated below.
+        labels: number of columns from the left that are set as text, and repeated below.
         sides: ``l`` or ``r`` for every column; by default labels are left and the rest right.
         width: characters that a line may have; a table has at least one column besides the labels.
     """

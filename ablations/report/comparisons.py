@@ -42,7 +42,7 @@ BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "can
 """Verdicts. ``no relevant difference``: both one-sided tests are inside the study's margin."""
 
 ONE_MODEL, NO_RESULT = "same weights", "no result"
-"""What stands in place of a verdict where nothing is to be tested, or could not be."""
+"""Texts in place of a verdict where nothing is to be tested, or could not be."""
 
 COLUMNS = (
     "first",

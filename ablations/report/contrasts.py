@@ -1,4 +1,4 @@
-"""What a study compares: its primary contrasts, and the others that its report has, too."""
+"""The contrasts of a study: its primary ones, and the others that its report has, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Contrast(NamedTuple):
     first_models: tuple[str, ...]
     second_models: tuple[str, ...]
     rival: str = ""
-    """What the study compares the first with, for a primary comparison; empty for others."""
+    """Rival of the first in the study, for a primary comparison; empty for others."""
 
     names: tuple[str, ...] = ()
     """Parameters in which the sides differ, where each side is an average over settings: settings
@@ -30,7 +30,7 @@ class Contrast(NamedTuple):
 
 
 def contrasts(study: Study, models: Sequence[StudyModel]) -> list[Contrast]:
-    """Return what is compared, primary contrasts first; each pair of models once."""
+    """Return the contrasts of a study, primary ones first; each pair of models once."""
     by_models: dict[tuple[tuple[str, ...], ...], Contrast] = {}
     for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
         by_models.setdefault((contrast.first_models, contrast.second_models), contrast)
@@ -38,7 +38,7 @@ def contrasts(study: Study, models: Sequence[StudyModel]) -> list[Contrast]:
 
 
 def rivals(study: Study) -> tuple[Rival, ...]:
-    """Return what the recipe is compared with, in the order of the study."""
+    """Return the rivals of the recipe, in the order of the study."""
     primary = study.report.primary
     if primary.against or primary.contrasts or study.recipe is None:
         return primary.against

@@ -23,7 +23,7 @@ _SHOWN_CELLS = 2
 
 
 def run_problems(run: Run, scores: pd.DataFrame) -> list[str]:
-    """Return what is wrong with the evaluation: failures, what is unfinished, broken tasks."""
+    """Return the problems of the evaluation: failures, missing results, broken tasks."""
     lines = []
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
@@ -112,7 +112,7 @@ def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def record_notes(run: Run) -> Iterator[str]:
-    """Yield what a reader of the scores must know: skipped, cut off, repeated, and the notes."""
+    """Yield the notes on the scores: tasks skipped, answers cut off, repeats, notes of records."""
     yield from _by_cells(
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )

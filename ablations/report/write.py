@@ -39,7 +39,7 @@ from ablations.runs.results import SCORES_FILE, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
-"""What a report can be written as. The two frames are always written as parquet."""
+"""Formats of a report. The two frames are always written as parquet."""
 
 _WIDTH = 100
 

@@ -36,7 +36,7 @@ class StudyModel(Frozen):
     """``recipe``, or the kind of baseline."""
 
     setting: dict[str, Value]
-    """What `vary` says, with the layer counts of the model at hand and without the seed."""
+    """Its values of `vary`, with the layer counts of the model at hand and without the seed."""
 
     pools: dict[str, tuple[str, ...]]
     """Role -> names of the experts that it is made of; only the roles that it has."""

@@ -76,7 +76,7 @@ def _stored(record: TaskRecord, stored: pd.DataFrame) -> pd.DataFrame:
 
 
 def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that tell what a cell is."""
+    """Return the columns that describe a cell."""
     return {
         "model": model.label,
         "kind": model.kind,

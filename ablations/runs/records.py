@@ -1,4 +1,4 @@
-"""What a run leaves on disk, written whole and read back.
+"""The files of a run, written whole and read back.
 
 RUN/run.json             the study as resolved, its cells in order and the keys of their records
 RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and timing, then a
@@ -125,7 +125,7 @@ class CellRecord(Cell):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the scores must know; see `Evaluation.notes`."""
+        """Notes for a reader of the scores; see `Evaluation.notes`."""
         return tuple(note for task in self.tasks for note in task.evaluation.notes)
 
     @property
@@ -135,7 +135,7 @@ class CellRecord(Cell):
 
 
 class Failure(Frozen):
-    """Why a task of a model failed the last time it was tried."""
+    """The reason for which a task of a model failed the last time it was tried."""
 
     key: str
     """Key of the record that the task would have had."""
@@ -237,7 +237,7 @@ class Run(Frozen):
 
 
 def load_run(path: Path, head: RunFile | None = None) -> Run:
-    """Return what the run folder `path` holds of the plan `head`; None is its current one.
+    """Return the content of the run folder `path` for the plan `head`; None is its current one.
 
     Raises:
         InputError: where there is no run, or one of another schema version.

@@ -18,7 +18,7 @@ from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.frozen import Frozen
 
 Backend = Literal["hf", "vllm"]
-"""Which engine ran the model: transformers, or vLLM."""
+"""Engine that ran the model: transformers, or vLLM."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -76,7 +76,7 @@ class Sample(Frozen):
     records."""
 
     answers: tuple[str | tuple[float, bool], ...]
-    """`responses` after the filter: what was compared with the target."""
+    """`responses` after the filter, as they were compared with the target."""
 
     values: dict[str, float | tuple[str, str]]
     """Per metric: the item's value; for BLEU and its kin the pair (reference, prediction)."""

@@ -1,7 +1,7 @@
-"""Whether an answer is in the language it should be in.
+"""The rule by which an answer is in the language it should be in.
 
 An answer to a math problem is not only prose: it holds numbers, formulas, code, names, and loan
-words. The rule, in this order:
+words. So, in this order:
 
 1. Code (fenced or in backticks), LaTeX commands, tags, addresses and all that is not a letter
    or vowel sign are left out. An answer with nothing left ("11", an empty one) is in no language.

@@ -42,7 +42,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one request went."""
+    """The outcome of one request: whether prompt and answer fitted."""
 
     is_cut: bool
     """Whether the prompt lost tokens on its left."""

@@ -47,7 +47,7 @@ def read_samples(
 
     Args:
         raw: the result.
-        outcomes: how the requests went, where the model object noted it.
+        outcomes: of the requests, where the model object noted them.
         repeat: number of the sample of each item.
     """
     samples = []
@@ -280,7 +280,7 @@ def bootstrap(
         statistic: sums to scores.
         seed: of the resampling.
         level: of the interval, in (0, 1).
-        resamples: how many, at least 2.
+        resamples: their number, at least 2.
     """
     items = len(counts)
     drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)

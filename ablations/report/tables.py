@@ -89,8 +89,10 @@ def score_frame(results: Results) -> pd.DataFrame:
     codes = language_codes(scores)
     tasks = {code: tasks_of(scores, code) for code in codes}
     rows = []
-    pairs = [(code, task) for code in codes for task in ordered_tasks(study, tasks[code], code)]
-    for code, task in pairs:
+    language_tasks = [
+        (code, task) for code in codes for task in ordered_tasks(study, tasks[code], code)
+    ]
+    for code, task in language_tasks:
         if task not in shown.index:
             continue
         score = shown.loc[task]

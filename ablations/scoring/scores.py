@@ -329,15 +329,16 @@ def _mean(
     }
     items = None if first.interval is None else _item_values(first, samples)
     if items is not None:
-        mean = estimate(items.mean(axis=1)[None], np.ones(1), ())
+        estimated = estimate(items.mean(axis=1)[None], np.ones(1), ())
         if changes["is_share"]:
-            low, high = score_interval(mean, level)
+            low, high = score_interval(estimated, level)
         else:
-            low, high = mean.mean - mean.half_width(level), mean.mean + mean.half_width(level)
+            half = estimated.half_width(level)
+            low, high = estimated.mean - half, estimated.mean + half
         interval = Interval(low=low, high=high, level=level, method="items and repeats")
         changes |= {
             "interval": None if math.isnan(low) else interval,
-            "stderr": math.sqrt(mean.variance) if items.size > 1 else None,
+            "stderr": math.sqrt(estimated.variance) if items.size > 1 else None,
             "n": len(items),
         }
     return first.model_copy(update=changes)

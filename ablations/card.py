@@ -1,7 +1,7 @@
 """The model card of a merge for the hub: mergekit's card, completed.
 
-mergekit's front matter and text stay; what is added stands between two marks and is written anew
-by the next call. Parsed and written by huggingface_hub's own card classes.
+mergekit's front matter and text stay; our section stands between two marks and is written anew by
+the next call. huggingface_hub's own card classes parse and write the card.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def complete_card(
         card = ModelCard.load(model / CARD)
     except Exception as error:
         raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
-    references = list(dict.fromkeys(p for m in named_models(document) for p in m.split("+")))
+    named = named_models(document)
+    references = list(dict.fromkeys(part for name in named for part in name.split("+")))
     local = [name for name in references if is_folder(name) or name.startswith((".", "/"))]
     if local:
         LOG.warning("the recipe names folders that others lack: %s", ", ".join(local))
@@ -106,11 +107,11 @@ def complete_card(
     sections = _recipe_section(model, document)
     if results is not None:
         run = load_run(results)
-        scored = cell_of(run, model, cell)
-        check_same_model(run, scored, model)
+        record = cell_of(run, model, cell)
+        check_same_model(run, record, model)
         data.model_name = model.resolve().name
-        data.eval_results = model_index(scored)
-        sections += ["## Evaluation", score_section(scored, run)]
+        data.eval_results = model_index(record)
+        sections += ["## Evaluation", score_section(record, run)]
     sections += ["## Licence", _licence_text(license, licences)]
     with write_errors(model):
         content = _with_section(str(card.text), "\n\n".join(sections))
@@ -121,19 +122,21 @@ def complete_card(
 def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
-    made = next((f" of layerswap {_version_of(path)}" for path in plans if path.is_file()), "")
+    plan = next((path for path in plans if path.is_file()), None)
+    layerswap = "" if plan is None else f" of layerswap {_version_of(plan)}"
     has_adapter = any("+" in model for model in named_models(document))
     options = " --lora-merge-cache ./adapters" if has_adapter else ""
     return [
         "## Reproduce",
         f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
-        f"`{document['merge_method']}`{made}. This card was written with {', '.join(versions)}.",
+        f"`{document['merge_method']}`{layerswap}. This card was written with "
+        f"{', '.join(versions)}.",
         f"```console\n$ mergekit-yaml {RECIPE} ./merged{options}\n```",
     ]
 
 
 def _version_of(plan: Path) -> str:
-    """Return which layerswap wrote a plan file."""
+    """Return the version of layerswap that wrote a plan file."""
     try:
         return str(json.loads(plan.read_text(encoding="utf-8"))["layerswap_version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -144,31 +147,33 @@ def _licence_of(reference: str, *, hub: bool) -> str | None:
     """Return the licence that a model's own card states; None where none can be read."""
     from huggingface_hub import ModelCard, model_info
 
-    stated: object = None
+    licence: object = None
     try:  # a card that the hub would refuse as well; no such model, no network, no access
         if (card := Path(reference) / CARD).is_file():
-            stated = ModelCard.load(card).data.license
+            licence = ModelCard.load(card).data.license
         elif hub and not is_folder(reference):
             name, _, revision = reference.partition("@")
             data = model_info(name, revision=revision or None).card_data
-            stated = data.license if data is not None else None
+            licence = data.license if data is not None else None
     except Exception:
         return None
-    return stated if isinstance(stated, str) and stated else None
+    return licence if isinstance(licence, str) and licence else None
 
 
 def _common(licences: Mapping[str, str | None]) -> str | None:
     """Return the one licence of all models; None where they differ or one is unknown."""
-    stated = set(licences.values())  # "other" has a name of its own, which may differ
-    return next(iter(stated)) if len(stated) == 1 and stated != {"other"} else None
+    names = set(licences.values())  # "other" has a name of its own, which may differ
+    return next(iter(names)) if len(names) == 1 and names != {"other"} else None
 
 
-def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
-    rows = "\n".join(f"- `{model}`: {stated or 'not stated'}" for model, stated in licences.items())
-    if given is not None:
-        claim = f"{given}, as stated by whoever wrote this card. The merged models state:"
-    elif (one := _common(licences)) is not None:
-        claim = f"All merged models are under {one}, and so is this one."
+def _licence_text(license: str | None, licences: Mapping[str, str | None]) -> str:
+    rows = "\n".join(
+        f"- `{model}`: {licence or 'not stated'}" for model, licence in licences.items()
+    )
+    if license is not None:
+        claim = f"{license}, as stated by whoever wrote this card. The merged models state:"
+    elif (common := _common(licences)) is not None:
+        claim = f"All merged models are under {common}, and so is this one."
     else:
         claim = (
             "No licence is stated for this model, because the merged models do not state one and "
@@ -179,9 +184,9 @@ def _licence_text(given: str | None, licences: Mapping[str, str | None]) -> str:
 
 def _with_section(text: str, section: str) -> str:
     """Return a card's text with our section at its end, in place of an earlier one."""
-    marked = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
-    rest = marked.sub("", text).strip("\n")
-    return f"\n{rest}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
+    ours = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    other_text = ours.sub("", text).strip("\n")
+    return f"\n{other_text}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
 
 
 def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
@@ -197,8 +202,12 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
         InputError: where there is no such cell, with those that there are.
     """
     for cell in run.cells:
-        read = {(run.path / name).resolve() for name in named_models(cell.merge)}
-        if label in (cell.label, run.names.get(cell.label)) if label else read == {model.resolve()}:
+        if label:
+            is_cell = label in (cell.label, run.names.get(cell.label))
+        else:
+            folders = {(run.path / name).resolve() for name in named_models(cell.merge)}
+            is_cell = folders == {model.resolve()}
+        if is_cell:
             return cell
     labels = [cell.label for cell in run.cells]
     listed = "; ".join(labels) or "none"
@@ -223,62 +232,90 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     """
     names = list(named_models(cell.merge))
     if len(names) == 1:
-        known = Fingerprints(run.path / FINGERPRINTS_FILE)
-        then = known.recorded(Path(os.path.normpath(run.path.absolute() / names[0])))
-        if then is not None and known.of(model.resolve()) != then:
+        fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
+        scored_folder = Path(os.path.normpath(run.path.absolute() / names[0]))
+        fingerprint = fingerprints.recorded(scored_folder)
+        if fingerprint is not None and fingerprints.of(model.resolve()) != fingerprint:
             raise InputError(
                 f"{run.path}: the scores of {cell.label!r} are of other weights, config or "
                 f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"
             )
         return
     _, document = read_text_and_yaml(model / RECIPE)
-    scored = {_place(part, run.path) for name in names for part in name.split("+")}
-    merged = {_place(part, None) for name in named_models(document) for part in name.split("+")}
-    # What is a folder on one side may be a hub id on the other.
-    if merged - scored and len({type(place) for place in merged ^ scored}) == 1:
+    scored_places = {_place(part, run.path) for name in names for part in name.split("+")}
+    places = {_place(part, None) for name in named_models(document) for part in name.split("+")}
+    # A model that is a folder on one side may be a hub id on the other.
+    if places - scored_places and len({type(place) for place in places ^ scored_places}) == 1:
         raise InputError(
             f"{run.path}: the cell {cell.label!r} is a merge of other models than {model}: "
-            f"{', '.join(sorted(map(str, scored)))}; name another --cell"
+            f"{', '.join(sorted(map(str, scored_places)))}; name another --cell"
         )
     plan = read_plan(model)
-    sides = [_beyond_plan(recipe, plan, cell.plan) for recipe in (document, cell.merge)]
-    given = [_parameters(document, None), _parameters(cell.merge, run.path)]
-    for side, own in zip(sides, given, strict=True):
-        side.update((str(place), own[place]) for place in given[0].keys() & given[1].keys())
-    differing = [key for key in {**sides[0], **sides[1]} if sides[0].get(key) != sides[1].get(key)]
-    shown: list[Any] = [{key: side.get(key) for key in differing} for side in sides]
     if plan is not None and cell.plan is not None and plan.sources != cell.plan.sources:
-        shown = [describe_plan(plan), describe_plan(cell.plan)]
-    if shown[0] != shown[1]:
-        raise InputError(
-            f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has "
-            f"{shown[1]}; the folder has {shown[0]}"
+        layers, scored_layers = describe_plan(plan), describe_plan(cell.plan)
+        if layers != scored_layers:
+            raise _other_merge(run, cell, model, scored_layers, layers)
+    settings = _beyond_plan(document, plan, cell.plan)
+    scored_settings = _beyond_plan(cell.merge, plan, cell.plan)
+    parameters = _parameters(document, None)
+    scored_parameters = _parameters(cell.merge, run.path)
+    for place in parameters:
+        if place in scored_parameters:
+            settings[str(place)] = parameters[place]
+            scored_settings[str(place)] = scored_parameters[place]
+    differing = [
+        name
+        for name in {**settings, **scored_settings}
+        if settings.get(name) != scored_settings.get(name)
+    ]
+    if differing:
+        raise _other_merge(
+            run,
+            cell,
+            model,
+            {name: scored_settings.get(name) for name in differing},
+            {name: settings.get(name) for name in differing},
         )
+
+
+def _other_merge(
+    run: Run, cell: CellRecord, model: Path, scored: object, merged: object
+) -> InputError:
+    return InputError(
+        f"{run.path}: the cell {cell.label!r} is another merge than {model}: it has {scored}; the "
+        f"folder has {merged}"
+    )
 
 
 def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[str, Any]:
-    """Return what a recipe says besides its models, and besides the layers if `plans` say them."""
+    """Return a recipe's settings without its models, and without its layers if `plans` say them."""
     if (recipe := read_own_recipe(document)) is not None:
         document = recipe.model_dump(exclude={} if None in plans else {"parameters": _IN_PLAN})
     models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
     experts = [expert for expert in models if expert.get("role", "") is not None]
-    experts.sort(key=lambda expert: str(expert.get("role")))
-    rest = {key: document.get(key) for key in ("merge_method", "slices")}
-    return {**(document.get("parameters") or {}), **rest, "models": experts}
+    return {
+        **(document.get("parameters") or {}),
+        "merge_method": document.get("merge_method"),
+        "slices": document.get("slices"),
+        "models": sorted(experts, key=lambda expert: str(expert.get("role"))),
+    }
 
 
 def _parameters(document: Mapping[str, Any], folder: Path | None) -> dict[Path | str, Any]:
-    """Return the last part of each model's reference -> what the recipe says of that model."""
+    """Return the last part of each model's reference -> its parameters in the recipe."""
     if (recipe := read_own_recipe(document)) is not None:
         document = recipe.model_dump()
     entries = document.get("models") or ()
     places = [_place(str(entry["model"]).rpartition("+")[2], folder) for entry in entries]
-    given = zip(places, (entry.get("parameters") or {} for entry in entries), strict=True)
-    return {place: own for place, own in given if places.count(place) == 1}
+    return {
+        place: entry.get("parameters") or {}
+        for place, entry in zip(places, entries, strict=True)
+        if places.count(place) == 1
+    }
 
 
 def _place(reference: str, folder: Path | None) -> Path | str:
-    """Return the folder of a model or adapter here; of what is none, a hub id, the name alone."""
+    """Return the folder of a model or adapter here; of a hub id the name without its commit."""
     path = resolve_from(reference, folder)
     return path.resolve() if is_folder(path) else reference.partition("@")[0]
 
@@ -334,6 +371,9 @@ def _metric(score: TaskScore) -> str:
 
 def _protocol(record: TaskRecord) -> str:
     evaluation, task = record.evaluation, record.task
-    shots = [f"{evaluation.num_fewshot[task]}-shot"] if task in evaluation.num_fewshot else []
-    version = evaluation.task_versions.get(task)
-    return ", ".join([*shots, *([f"version {version}"] if version else [])])
+    parts = []
+    if task in evaluation.num_fewshot:
+        parts.append(f"{evaluation.num_fewshot[task]}-shot")
+    if version := evaluation.task_versions.get(task):
+        parts.append(f"version {version}")
+    return ", ".join(parts)

@@ -38,12 +38,12 @@ from layerswap_method.recipe.validation import validated
 
 _NAME = "evaluate"
 _SHARED = ("tasks", "benchmarks", "include_path")
-"""Settings of whose values a folder holds several."""
+"""Settings of which one folder holds several values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class SuiteResult:
-    """What a model scored."""
+    """The scores of a model on the suite."""
 
     model: str
     """Name of the model as the user wrote it."""
@@ -71,10 +71,14 @@ class SuiteResult:
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
             for note in _notes(self.run, self.tasks)
         )
-        warnings = [textwrap.fill(f"Warning: {p}", 100) for p in evaluation_problems(self.run)]
-        engine = describe_backend(self.run.cells[0].backend)
-        where = f"Evaluated by lm-eval on {engine}.\nScores: {self.out / SCORES_FILE}"
-        return "\n\n".join([*warnings, table, notes, where])
+        warnings = [
+            textwrap.fill(f"Warning: {problem}", 100) for problem in evaluation_problems(self.run)
+        ]
+        source = (
+            f"Evaluated by lm-eval on {describe_backend(self.run.cells[0].backend)}.\n"
+            f"Scores: {self.out / SCORES_FILE}"
+        )
+        return "\n\n".join([*warnings, table, notes, source])
 
 
 def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = ()) -> SuiteResult:
@@ -96,7 +100,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
-    chosen = _choose(block, languages)
+    tasks = _choose(block, languages)
     expert = find_model(model)
     side_adapter = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
@@ -105,7 +109,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
     out = options.out or default_folder(model, backend, options.settings)
-    names = dict.fromkeys((*(task.name for task in chosen), *block.tasks))
+    names = dict.fromkeys((*(task.name for task in tasks), *block.tasks))
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
@@ -126,9 +130,9 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
     (cell,) = result.run.cells
     # The folder has the tasks of earlier calls, too.
-    own = tuple(task for task in cell.tasks if task.task in result.tasks)
-    run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": own}),)})
-    return SuiteResult(model, chosen, out, run)
+    records = tuple(record for record in cell.tasks if record.task in result.tasks)
+    run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": records}),)})
+    return SuiteResult(model, tasks, out, run)
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
@@ -136,26 +140,26 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
     suite = list_tasks()
     names = set(block.tasks)
     if languages or block.benchmarks or not block.tasks:
-        of_paper = (
+        candidates = (
             task
             for task in suite
             if (languages or task.language in PAPER_LANGUAGES)
             and (block.benchmarks or task.benchmark in PAPER_BENCHMARKS)
         )
-        names |= {task.name for task in choose(of_paper, languages, block.benchmarks)}
+        names |= {task.name for task in choose(candidates, languages, block.benchmarks)}
     return tuple(task for task in suite if task.name in names)
 
 
 def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) -> Path:
-    """Return where records go by default: a folder named by model, engine and `settings`.
+    """Return the default folder of records, named by model, engine and `settings`.
 
     So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
     """
     if ".." in Path(model).parts or not Path(model).name:
         model = str(Path(model).resolve())
     name = model.strip("/.").replace("/", "--")
-    named = {key: value for key, value in settings.items() if key not in _SHARED}
-    return Path("runs/evaluate") / name / "-".join([backend, *folder_words(named)])
+    in_name = {key: value for key, value in settings.items() if key not in _SHARED}
+    return Path("runs/evaluate") / name / "-".join([backend, *folder_words(in_name)])
 
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
@@ -167,15 +171,19 @@ def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, E
     Args:
         model: name of the column.
         tasks: the rows, in order.
-        evaluations: task name -> what it gave; a task without one was skipped.
+        evaluations: task name -> its evaluation; a task without one was skipped.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
-    others = {name: (_title(name, e), "") for name, e in evaluations.items() if name not in suite}
-    rows, last = [], ""
+    others = {
+        name: (_title(name, evaluation), "")
+        for name, evaluation in evaluations.items()
+        if name not in suite
+    }
+    rows, previous = [], ""
     for name, (title, label) in {**suite, **others}.items():
-        cells = _cells(evaluations[name]) if name in evaluations else ("skipped", *[""] * 4)
-        rows.append(("" if title == last else title, label, *cells))
-        last = title
+        cells = _cells(evaluations[name]) if name in evaluations else ("skipped", "", "", "", "")
+        rows.append(("" if title == previous else title, label, *cells))
+        previous = title
     return text_table([name or model for name in _HEAD], rows, labels=3)
 
 
@@ -185,11 +193,14 @@ def _title(name: str, evaluation: Evaluation) -> str:
 
 def _cells(evaluation: Evaluation) -> tuple[str, ...]:
     main, *others = [score for score in evaluation.scores if score.metric not in OBSERVED]
-    also = (f"{_name(score, main)} {percent(score.value)}" for score in others)
-    known = {score.metric: percent(score.value) for score in evaluation.scores}
-    shares = (known.get(metric, "") for metric in (LANGUAGE_FIDELITY, TRUNCATED))
-    text = with_interval(main.value, main.interval, main.is_share)
-    return (text, ", ".join(also), *shares, str(main.n))
+    percents = {score.metric: percent(score.value) for score in evaluation.scores}
+    return (
+        with_interval(main.value, main.interval, main.is_share),
+        ", ".join(f"{_name(score, main)} {percent(score.value)}" for score in others),
+        percents.get(LANGUAGE_FIDELITY, ""),
+        percents.get(TRUNCATED, ""),
+        str(main.n),
+    )
 
 
 def _name(score: TaskScore, main: TaskScore) -> str:

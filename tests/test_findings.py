@@ -41,13 +41,13 @@ def students_t(values):
 
 
 def real_model(folder, *seconds):
-    return [comparison(folder, TWINS, second, "layer swap") for second in seconds]
+    return [comparison(folder, MINIMAL_PAIRS, second, "layer swap") for second in seconds]
 
 
 def compared(first, second, metric="operation"):
     """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
-    output = output_of("compare", *models, "--tasks", TWINS, "--metric", metric)
+    output = output_of("compare", *models, "--tasks", MINIMAL_PAIRS, "--metric", metric)
     (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", output)
     return difference
 
@@ -71,7 +71,7 @@ def over_bases(other):
     return students_t([a - b for a, b in zip(swap, second, strict=True)])
 
 
-MATH, BLEU, TWINS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins_es"
+MATH, BLEU, MINIMAL_PAIRS = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twins_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
@@ -116,18 +116,20 @@ ROWS = {
         ),
     ],
     "Does the number of layers matter?": lambda: [
-        comparison("real_model_layers", TWINS, "layer swap b=0 u=0", f"layer swap {counts}")
+        comparison("real_model_layers", MINIMAL_PAIRS, "layer swap b=0 u=0", f"layer swap {counts}")
         for counts in ("b=3 u=1", "b=5 u=2", "b=8 u=4")
     ],
     "Does it matter which layers?": lambda: [
         *(
-            comparison("real_model_placement", TWINS, "layer swap outer", f"layer swap {other}")
+            comparison(
+                "real_model_placement", MINIMAL_PAIRS, "layer swap outer", f"layer swap {other}"
+            )
             for other in ("middle", "alternating", "random")
         ),
         compared("real_model_disjoint:layer swap", "real_model_middle:layer swap"),
     ],
     "Does averaging layers at the seams help?": lambda: [
-        *(zone("real_model_zones", TWINS, "layer swap b=5 u=2", width) for width in (2, 4)),
+        *(zone("real_model_zones", MINIMAL_PAIRS, "layer swap b=5 u=2", width) for width in (2, 4)),
         *(zone("transition_divergence", MATH, each, 1) for each in (FAR, SWAP, NEAR)),
     ],
     "Does a swap break when experts moved far?": lambda: [

@@ -1,1 +1,1 @@
-"""Where fine-tuning changed a model: profiles, grids, figures. Merges nothing."""
+"""The change of a model by fine-tuning: profiles, grids, figures. Merges nothing."""

@@ -26,7 +26,7 @@ from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 
 _KINDS = ("png", "svg")
-"""What a figure is written as."""
+"""Kinds of image files of a figure."""
 
 
 def delta(
@@ -95,7 +95,7 @@ def _table_name(label: str, count: int) -> str:
 
 
 def _figure_name(published: Sequence[Grid]) -> str:
-    """Return the name of the figure without its kind; `published` is what it shows alone."""
+    """Return the name of the figure without its kind; without `published`, that of the experts'."""
     return f"reference-{slug(published[0].title)}" if published else "delta"
 
 
@@ -112,21 +112,28 @@ def analyse(
     experts: Sequence[str], base: str, *, threshold: float | None = None
 ) -> list[DeltaProfile]:
     """Return the profile of each expert; writes nothing. Raises as `delta` does."""
-    named = zip(label_all(experts), experts, strict=True)
     parent = find_model(base, name=Path(base).name)
-    pairs = {label: open_pair(find_model(given, name=label), parent) for label, given in named}
+    pairs = {
+        label: open_pair(find_model(expert, name=label), parent)
+        for label, expert in zip(label_all(experts), experts, strict=True)
+    }
     return [profile_of(pair, label, threshold) for label, pair in pairs.items()]
 
 
 def label_all(experts: Sequence[str]) -> list[str]:
     """Return a short name for each reference: the last part of its path, longer where two agree."""
-    bare = [given.rstrip("/") for given in experts]
-    if twice := next((given for given in bare if bare.count(given) > 1), None):
-        raise InputError(f"{twice} is named twice")
-    parts = [given.partition("+")[2] or given for given in bare]
-    parts = [str(Path(p).resolve()) if p.split("/")[-1] in ("", ".", "..") else p for p in parts]
-    for depth in range(1, 1 + max(part.count("/") + 1 for part in parts)):
-        labels = ["/".join(part.split("/")[-depth:]) for part in parts]
+    references = [expert.rstrip("/") for expert in experts]
+    for reference in references:
+        if references.count(reference) > 1:
+            raise InputError(f"{reference} is named twice")
+    paths = []
+    for reference in references:
+        path = reference.partition("+")[2] or reference
+        if path.split("/")[-1] in ("", ".", ".."):
+            path = str(Path(path).resolve())
+        paths.append(path)
+    for depth in range(1, 1 + max(path.count("/") + 1 for path in paths)):
+        labels = ["/".join(path.split("/")[-depth:]) for path in paths]
         if len(set(labels)) == len(labels):
             return labels
     return list(experts)

@@ -52,8 +52,11 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
 
 def column_labels(parameters: Sequence[str]) -> list[str]:
     """Return q, k, v, o, ...; the whole name where the last part is not enough."""
-    ends = [name.rpartition(".")[2].removesuffix("_proj") for name in parameters]
-    return [e if ends.count(e) == 1 else name for e, name in zip(ends, parameters, strict=True)]
+    short_names = [name.rpartition(".")[2].removesuffix("_proj") for name in parameters]
+    return [
+        short if short_names.count(short) == 1 else name
+        for short, name in zip(short_names, parameters, strict=True)
+    ]
 
 
 def _wrapped(text: str, width_in: float, letter_pt: float) -> str:

@@ -1,4 +1,4 @@
-"""Where and how much an expert changed: a DataFrame of tensors, and what is made of it."""
+"""The place and size of an expert's change: a DataFrame of tensors, its profile and grid."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _EXPERT = re.compile(r"(\bexperts)\.\d+\.")
 
 @dataclass(frozen=True)
 class DeltaProfile:
-    """What fine-tuning did to a model."""
+    """The change of a model by fine-tuning."""
 
     label: str
     num_layers: int
@@ -152,7 +152,7 @@ def profile_of(pair: DeltaPair, label: str, threshold: float | None = None) -> D
             `SHARE_ABOVE` of the rows of the layers' matrices above it.
 
     Raises:
-        InputError: as `read_changes`.
+        InputError: as `read_tensor_changes`.
     """
     changes = read_tensor_changes(pair)
     means = changes["means"]
@@ -218,7 +218,7 @@ def _threshold(rows: Sequence[Any]) -> float:
 
 
 def _sum_tensor(pair: DeltaPair, name: str) -> dict[str, Any]:
-    """Return what `read_changes` says of one tensor.
+    """Return the row of `read_tensor_changes` of one tensor.
 
     Each block of rows is read once, in float32; sums over blocks are in float64.
     """

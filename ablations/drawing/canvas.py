@@ -50,7 +50,7 @@ def can_draw() -> bool:
 
 @contextmanager
 def drawing(key: str) -> Iterator[None]:
-    """Let what is drawn and saved inside have the style of all figures.
+    """Draw and save inside in the style of all figures.
 
     Args:
         key: names the figure; the ids in its SVG depend on it and on nothing else.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 
 def text_table(
@@ -21,7 +20,7 @@ def text_table(
     Args:
         head: of every column; may have several lines.
         rows: each with an entry for every column.
-        labels: how many columns from the left are set as text, and repeated below.
+        labels: number of columns from the left that are set as text, and repeated below.
         sides: ``l`` or ``r`` for every column; by default labels are left and the rest right.
         width: characters that a line may have; a table has at least one column besides the labels.
     """
@@ -30,11 +29,10 @@ def text_table(
     sides = sides or "l" * labels + "r" * (len(head) - labels)
 
     def lines(columns: Sequence[int]) -> list[str]:
-        shown: list[list[Any]] = [[row[name] for name in columns] for row in (head, *rows)]
-        align = [{"l": "left", "r": "right"}[sides[name]] for name in columns]
+        align = [{"l": "left", "r": "right"}[sides[column]] for column in columns]
         text = tabulate(
-            shown[1:],
-            shown[0],
+            [[row[column] for column in columns] for row in rows],
+            [head[column] for column in columns],
             tablefmt="simple",
             colalign=align,
             headersalign=align,

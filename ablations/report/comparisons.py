@@ -42,7 +42,7 @@ BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "can
 """Verdicts. ``no relevant difference``: both one-sided tests are inside the study's margin."""
 
 ONE_MODEL, NO_RESULT = "same weights", "no result"
-"""What stands in place of a verdict where nothing is to be tested, or could not be."""
+"""Texts in place of a verdict where nothing is to be tested, or could not be."""
 
 COLUMNS = (
     "first",
@@ -84,8 +84,8 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
         InputError: for a task or metric of the study's report that is not in the run.
     """
     study, models, data, scores = results
-    known = list(dict.fromkeys(scores["task"]))
-    check_names(study.report.primary.tasks, known, "report.primary.tasks:")
+    evaluated = list(dict.fromkeys(scores["task"]))
+    check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
     if study.report.metric is not None and (scores["state"] == "done").all():
         check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     shown = shown_scores(scores, study.report.metric)
@@ -94,9 +94,9 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
     primary = {code: primary_tasks(study, tasks_of(scores, code), code) for code in (*codes, "")}
     rows: list[dict[str, Any]] = []
     for contrast in contrasts(study, models) if planned is None else planned:
-        sides = {*contrast.first_models, *contrast.second_models}
-        languages = set(scores[scores["model"].isin(sides)]["language"]) - {""}
-        own = []
+        compared_models = {*contrast.first_models, *contrast.second_models}
+        languages = set(scores[scores["model"].isin(compared_models)]["language"]) - {""}
+        contrast_rows: list[dict[str, Any]] = []
         for code in [code for code in codes if code in languages] or [""]:
             for task in ordered_tasks(study, tasks_of(scores, code), code):
                 is_primary = bool(contrast.rival) and task in primary[code]
@@ -105,12 +105,13 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
                     numbers = _compare(contrast, matrices[task], code, study, models)
                 if numbers is None and not is_primary:
                     continue
-                own.append(
+                contrast_rows.append(
                     {
-                        **{name: shown[name].get(task, "") for name in SCORE[1:]},
                         "first": contrast.first,
                         "second": contrast.second,
                         "task": task,
+                        "metric": shown["metric"].get(task, ""),
+                        "filter": shown["filter"].get(task, ""),
                         "higher_is_better": bool(shown["higher_is_better"].get(task, True)),
                         "language": code,
                         "clusters": 0,
@@ -119,7 +120,8 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
                         **(numbers or {}),
                     }
                 )
-        rows += [*own, *_over_languages(own, primary, study)]
+        rows += contrast_rows
+        rows += _over_languages(contrast_rows, primary, study)
     rows += _over_bases(rows, study, models)
     frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
     return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
@@ -132,8 +134,8 @@ def language_codes(scores: pd.DataFrame) -> list[str]:
 
 def tasks_of(scores: pd.DataFrame, code: str) -> list[str]:
     """Return the tasks of the models of a language; all tasks for an empty code."""
-    own = scores[scores["language"] == code] if code else scores
-    return list(dict.fromkeys(own["task"]))
+    rows = scores[scores["language"] == code] if code else scores
+    return list(dict.fromkeys(rows["task"]))
 
 
 def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
@@ -181,33 +183,44 @@ def compare_sides(
         margin: largest difference that is not relevant, on the scale of the score.
         strata: model -> its stratum; only models of one stratum are matched.
     """
-    ours, theirs = (side.index.to_frame(index=False) for side in (first, second))
-    for side in (ours, theirs):
-        side["stratum"] = side["model"].map(strata) if strata else ""
-    shared = ["stratum", *(r for r in ROLES if {*ours[r]} & {*theirs[r]} - {""})]
-    pairs = ours.reset_index().merge(theirs.reset_index(), on=shared)
+    first_cells, second_cells = (side.index.to_frame(index=False) for side in (first, second))
+    for cells in (first_cells, second_cells):
+        cells["stratum"] = cells["model"].map(strata) if strata else ""
+    shared_roles = [role for role in ROLES if {*first_cells[role]} & {*second_cells[role]} - {""}]
+    pairs = first_cells.reset_index().merge(
+        second_cells.reset_index(), on=["stratum", *shared_roles], suffixes=("_first", "_second")
+    )
     if pairs.empty:
         return None
-    sizes = pairs.groupby("index_x")["index_y"].transform("size")
-    pairs["weight"] = 1 / sizes / pairs["index_x"].nunique()
-    one, other = (pairs.groupby(side)["weight"].sum() for side in ("index_x", "index_y"))
-    rows = pd.concat([first.iloc[one.index], second.iloc[other.index]]).dropna(axis="columns")
+    sizes = pairs.groupby("index_first")["index_second"].transform("size")
+    pairs["weight"] = 1 / sizes / pairs["index_first"].nunique()
+    first_weights = pairs.groupby("index_first")["weight"].sum()
+    second_weights = pairs.groupby("index_second")["weight"].sum()
+    rows = pd.concat([first.iloc[first_weights.index], second.iloc[second_weights.index]])
+    rows = rows.dropna(axis="columns")
     if rows.empty:
         return None
     values, items = rows.to_numpy(), rows.shape[1]
     counts = {"items": items, "cells": len(rows)}
-    if (pairs["weights_x"] == pairs["weights_y"]).all():
+    if (pairs["weights_first"] == pairs["weights_second"]).all():
         return {"difference": 0.0, "verdict": ONE_MODEL, **counts}
     is_binary = bool(np.isin(values, (0.0, 1.0)).all())
     if len(rows) == 2 and is_binary:
-        won, lost = (int((sign * (values[0] - values[1]) > 0).sum()) for sign in (1, -1))
-        low, high = paired_interval(won, lost, items, level)
-        tests = {"p": mcnemar_p(won, lost), "p_margin": paired_p_outside(won, lost, items, margin)}
-        return {"difference": (won - lost) / items, "low": low, "high": high, **tests, **counts}
+        first_only = int((values[0] > values[1]).sum())
+        second_only = int((values[0] < values[1]).sum())
+        low, high = paired_interval(first_only, second_only, items, level)
+        return {
+            "difference": (first_only - second_only) / items,
+            "low": low,
+            "high": high,
+            "p": mcnemar_p(first_only, second_only),
+            "p_margin": paired_p_outside(first_only, second_only, items, margin),
+            **counts,
+        }
     axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
-    least = 1 / (items + 2) ** 2 / len(one) if is_binary else 0.0
-    estimated = estimate(values, np.array([*one, *-other]), axes, least)
-    return {**_tested(estimated, level, margin), **counts}
+    least = 1 / (items + 2) ** 2 / len(first_weights) if is_binary else 0.0
+    weights = np.array([*first_weights, *-second_weights])
+    return {**_tested(estimate(values, weights, axes, least), level, margin), **counts}
 
 
 def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -239,21 +252,21 @@ def pairs_above(
     """
 
     def means(labels: Sequence[str], *experts: str) -> pd.Series:
+        """Return the mean scores of models by their experts, more being better."""
         scores = (1 if higher else -1) * rows_of(matrix, labels, code).mean(axis="columns")
         return scores.groupby(level=list(experts)).mean()
 
-    own = means([model.label], *EXPERT_KINDS)
-    alone = [
-        own.index.get_level_values(kind)
-        .map(means([model.label for model in models if model.kind == kind], kind))
-        .to_numpy(dtype="float64")
-        for kind in EXPERT_KINDS
-    ]
-    if len(own) < 2 or np.isnan(alone).any():
+    pair_scores = means([model.label], *EXPERT_KINDS)
+    expert_scores = []
+    for kind in EXPERT_KINDS:
+        experts = pair_scores.index.get_level_values(kind)
+        baselines = [model.label for model in models if model.kind == kind]
+        expert_scores.append(experts.map(means(baselines, kind)).to_numpy(dtype="float64"))
+    if len(pair_scores) < 2 or np.isnan(expert_scores).any():
         return None
-    above = int((own.to_numpy() > np.max(alone, axis=0)).sum())
-    low, high = sorted((abs(own.min()), abs(own.max())))
-    return {"pairs": len(own), "above": above, "min": low, "max": high}
+    above = int((pair_scores.to_numpy() > np.max(expert_scores, axis=0)).sum())
+    low, high = sorted((abs(pair_scores.min()), abs(pair_scores.max())))
+    return {"pairs": len(pair_scores), "above": above, "min": low, "max": high}
 
 
 def _compare(
@@ -261,12 +274,17 @@ def _compare(
 ) -> dict[str, Any] | None:
     strata = {}
     for model in models if contrast.names else ():
-        rest = {n: v for n, v in model.setting.items() if n not in contrast.names}
-        strata[model.label] = setting_key(rest)
-    first, second = (
-        rows_of(matrix, side, code) for side in (contrast.first_models, contrast.second_models)
+        shared = {
+            name: value for name, value in model.setting.items() if name not in contrast.names
+        }
+        strata[model.label] = setting_key(shared)
+    return compare_sides(
+        rows_of(matrix, contrast.first_models, code),
+        rows_of(matrix, contrast.second_models, code),
+        study.evaluate.level,
+        study.report.margin / 100,
+        strata,
     )
-    return compare_sides(first, second, study.evaluate.level, study.report.margin / 100, strata)
 
 
 def _over_languages(
@@ -277,8 +295,8 @@ def _over_languages(
     for row in rows:
         if row["task"] in primary[row["language"]] and "difference" in row:
             by_language.setdefault(row["language"], {**row, "cluster": row["language"]})
-    is_one = len({row["metric"] for row in by_language.values()}) == 1
-    if len(by_language) > 1 and is_one and any("p" in row for row in by_language.values()):
+    is_one_metric = len({row["metric"] for row in by_language.values()}) == 1
+    if len(by_language) > 1 and is_one_metric and any("p" in row for row in by_language.values()):
         task = f"mean of {len(by_language)} languages"
         yield _clustered([*by_language.values()], study, task=task, language="all")
 
@@ -298,35 +316,41 @@ def _over_bases(
         if len(bases) == 1 and "base" in pair[0].pools and first != second:
             group = groups.setdefault((first, second, row["task"], row["language"]), [])
             group.append({**row, "cluster": bases.pop()})
-    for (first, second, *_), own in groups.items():
-        number = len({row["cluster"] for row in own})
-        if number > 1 and any("p" in row for row in own):
-            changes = {"first": first, "second": f"{second}, mean of {number} bases"}
-            yield _clustered(own, study, **changes)
+    for (first, second, *_), group in groups.items():
+        number = len({row["cluster"] for row in group})
+        if number > 1 and any("p" in row for row in group):
+            yield _clustered(group, study, first=first, second=f"{second}, mean of {number} bases")
 
 
 def _without_experts(model: StudyModel, study: Study) -> str:
     if model.kind != "recipe":
         return kind_text(model.kind)
-    rest = {n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)}
-    return merge_text(study, rest)
+    shared = {name: value for name, value in model.setting.items() if not name.startswith(EXPERTS)}
+    return merge_text(study, shared)
 
 
-def _clustered(rows: Sequence[dict[str, Any]], study: Study, **changes: str) -> dict[str, Any]:
+def _clustered(rows: Sequence[dict[str, Any]], study: Study, **labels: str) -> dict[str, Any]:
+    """Return the mean of comparisons over their clusters, under other labels."""
     means = pd.DataFrame(rows).groupby("cluster")["difference"].mean().tolist()
     estimated = estimate_over_clusters(means)
-    numbers = _tested(estimated, study.evaluate.level, study.report.margin / 100)
-    sums = {name: sum(row[name] for row in rows) for name in ("items", "cells")}
-    same = {**rows[0], "family": "", "rival": "", "clusters": len(means)}
-    return {**same, **numbers, **sums, **changes}
+    return {
+        **rows[0],
+        "family": "",
+        "rival": "",
+        "clusters": len(means),
+        **_tested(estimated, study.evaluate.level, study.report.margin / 100),
+        "items": sum(row["items"] for row in rows),
+        "cells": sum(row["cells"] for row in rows),
+        **labels,
+    }
 
 
 def _tested(estimated: Estimate, level: float, margin: float) -> dict[str, float]:
     half = estimated.half_width(level)
-    ends = {"low": estimated.mean - half, "high": estimated.mean + half}
     return {
         "difference": estimated.mean,
-        **ends,
+        "low": estimated.mean - half,
+        "high": estimated.mean + half,
         "p": estimated.p_value(),
         "p_margin": estimated.p_outside(margin),
     }

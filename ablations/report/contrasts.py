@@ -1,4 +1,4 @@
-"""What a study compares: its primary contrasts, and the others that its report has, too."""
+"""The contrasts of a study: its primary ones, and the others that its report has, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Contrast(NamedTuple):
     first_models: tuple[str, ...]
     second_models: tuple[str, ...]
     rival: str = ""
-    """What the study compares the first with, for a primary comparison; empty for others."""
+    """Rival of the first in the study, for a primary comparison; empty for others."""
 
     names: tuple[str, ...] = ()
     """Parameters in which the sides differ, where each side is an average over settings: settings
@@ -30,7 +30,7 @@ class Contrast(NamedTuple):
 
 
 def contrasts(study: Study, models: Sequence[StudyModel]) -> list[Contrast]:
-    """Return what is compared, primary contrasts first; each pair of models once."""
+    """Return the contrasts of a study, primary ones first; each pair of models once."""
     by_models: dict[tuple[tuple[str, ...], ...], Contrast] = {}
     for contrast in (*_primary_contrasts(study, models), *_other_contrasts(study, models)):
         by_models.setdefault((contrast.first_models, contrast.second_models), contrast)
@@ -38,7 +38,7 @@ def contrasts(study: Study, models: Sequence[StudyModel]) -> list[Contrast]:
 
 
 def rivals(study: Study) -> tuple[Rival, ...]:
-    """Return what the recipe is compared with, in the order of the study."""
+    """Return the rivals of the recipe, in the order of the study."""
     primary = study.report.primary
     if primary.against or primary.contrasts or study.recipe is None:
         return primary.against
@@ -54,14 +54,14 @@ def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
     """Return the primary ones among the tasks of a language: those named, or its own first."""
     if study.report.primary.tasks:
         return [task for task in tasks if task in study.report.primary.tasks]
-    own = study.evaluate.languages.get(code, ())
+    listed = study.evaluate.languages.get(code, ())
     preferred = (
-        [task for task in tasks if task in own],
+        [task for task in tasks if task in listed],
         [task for task in tasks if code and task_language(task) == code],
         [task for task in tasks if task_language(task) != "en"],
         tasks,
     )
-    return next((list(part[:1]) for part in preferred if part), [])
+    return next((list(choice[:1]) for choice in preferred if choice), [])
 
 
 def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
@@ -72,22 +72,22 @@ def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
 
 def _primary_contrasts(study: Study, models: Sequence[StudyModel]) -> Iterator[Contrast]:
     primary, settings = study.report.primary, study.settings()
-    by_setting = {setting_key(given): model for model in models for given in model.given}
+    by_setting = {setting_key(setting): model for model in models for setting in model.given}
     for pair in primary.contrasts:
         first, second = (by_setting[setting_key(settings[number - 1])] for number in pair)
         yield _plain(first, second, rival="setting")
     if study.recipe is None:
         yield from (contrast._replace(rival="base") for contrast in _against_base(models))
-    chosen = [model for model in models if model.kind == "recipe"]
+    recipes = [model for model in models if model.kind == "recipe"]
     if primary.setting is not None:
-        chosen = [model for model in models if primary.setting in model.given]
+        recipes = [model for model in models if primary.setting in model.given]
     for rival in rivals(study):
         if rival == "first_setting":
             between = _between_settings(study, models, primary.parameters)
             yield from (contrast._replace(rival=rival) for contrast in between)
             continue
         for kind in EXPERT_KINDS if rival == "better_expert" else (rival,):
-            yield from _against_baselines(kind, chosen, models, rival)
+            yield from _against_baselines(kind, recipes, models, rival)
 
 
 def _other_contrasts(study: Study, models: Sequence[StudyModel]) -> Iterator[Contrast]:
@@ -105,13 +105,14 @@ def _against_base(models: Sequence[StudyModel]) -> Iterator[Contrast]:
 
 
 def _against_baselines(
-    kind: str, chosen: Sequence[StudyModel], models: Sequence[StudyModel], rival: str = ""
+    kind: str, recipes: Sequence[StudyModel], models: Sequence[StudyModel], rival: str = ""
 ) -> Iterator[Contrast]:
     """Yield each model against the baselines of a kind that are made of its own experts."""
-    for model in chosen:
-        for other in (other for other in models if other.kind == kind):
-            if all(model.pools.get(role) == names for role, names in other.pools.items()):
-                yield _plain(model, other, rival)
+    baselines = [model for model in models if model.kind == kind]
+    for model in recipes:
+        for baseline in baselines:
+            if all(model.pools.get(role) == names for role, names in baseline.pools.items()):
+                yield _plain(model, baseline, rival)
 
 
 def _between_settings(
@@ -123,25 +124,38 @@ def _between_settings(
     """
     recipes = [model for model in models if model.kind == "recipe"]
     names = dict.fromkeys(name for model in recipes for name in model.setting)
-    varied = [n for n in names if len({setting_key(m.setting.get(n)) for m in recipes}) > 1]
+    varied = [
+        name
+        for name in names
+        if len({setting_key(model.setting.get(name)) for model in recipes}) > 1
+    ]
     if isinstance(study.vary, dict) and len(varied) > 1:
-        for name in [n for n in varied if not parameters or n in parameters]:
-            groups: dict[str, list[StudyModel]] = {}
-            for model in recipes:
-                groups.setdefault(setting_key(model.setting.get(name)), []).append(model)
-            second, *others = (
-                (describe_setting({name: group[0].setting[name]}), tuple(m.label for m in group))
-                for group in groups.values()
-            )
-            for first in others:
-                yield Contrast(first[0], second[0], first[1], second[1], names=(name,))
+        for name in varied:
+            if not parameters or name in parameters:
+                yield from _between_values(name, recipes)
         return
-    first_of: dict[str, StudyModel] = {}
+    references: dict[str, StudyModel] = {}
     for model in recipes:
-        rest = {n: v for n, v in model.setting.items() if n not in parameters}
-        reference = first_of.setdefault(setting_key(rest) if parameters else "", model)
+        shared = {name: value for name, value in model.setting.items() if name not in parameters}
+        reference = references.setdefault(setting_key(shared) if parameters else "", model)
         if reference is not model:
             yield _plain(model, reference)
+
+
+def _between_values(name: str, recipes: Sequence[StudyModel]) -> Iterator[Contrast]:
+    """Yield every value of a parameter against the first, averaged over the other parameters."""
+    by_value: dict[str, list[StudyModel]] = {}
+    for model in recipes:
+        by_value.setdefault(setting_key(model.setting.get(name)), []).append(model)
+    reference, *others = by_value.values()
+    for group in others:
+        yield Contrast(
+            first=describe_setting({name: group[0].setting[name]}),
+            second=describe_setting({name: reference[0].setting[name]}),
+            first_models=tuple(model.label for model in group),
+            second_models=tuple(model.label for model in reference),
+            names=(name,),
+        )
 
 
 def _plain(first: StudyModel, second: StudyModel, rival: str = "") -> Contrast:

@@ -58,7 +58,11 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
 
     def draw(canvas: Any) -> None:
         grid = canvas.subplots(
-            len(panels), 1, squeeze=False, sharex=True, height_ratios=[h + 0.8 for h in heights]
+            len(panels),
+            1,
+            squeeze=False,
+            sharex=True,
+            height_ratios=[height + 0.8 for height in heights],
         )
         for axes, (_, part) in zip(grid[:, 0], panels, strict=True):
             rows = part.to_dict("records")
@@ -74,15 +78,15 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
             axes.set_title(task_text(rows[0], frame), loc="left", fontweight="bold")
         grid[-1, 0].set_xlabel("difference in points")
 
-    number, is_planned = study.evaluate.level, study.report.primary.is_planned
+    is_planned = study.report.primary.is_planned
     return _figure(
         "planned" if is_planned else "default",
         "The planned comparisons" if is_planned else "The comparisons by default",
-        f"First minus second with {number:.0%} intervals (not corrected). Grey: within "
-        f"±{study.report.margin:g} points. Green: better; orange: worse; blue: no relevant "
+        f"First minus second with {study.evaluate.level:.0%} intervals (not corrected). Grey: "
+        f"within ±{study.report.margin:g} points. Green: better; orange: worse; blue: no relevant "
         "difference; dark grey: cannot tell (p corrected).",
         draw,
-        (6.4, 0.6 + sum(0.34 * h + 0.42 for h in heights)),
+        (6.4, 0.6 + sum(0.34 * height + 0.42 for height in heights)),
     )
 
 
@@ -97,7 +101,8 @@ def _maps(
                 place = (setting["bottom_layers"], setting["top_layers"])
                 if places.setdefault(place, model.label) != model.label:
                     return  # another parameter varies, too: a place has several scores
-    bottoms, tops = (sorted({place[side] for place in places}) for side in (0, 1))
+    bottoms = sorted({bottom for bottom, _ in places})
+    tops = sorted({top for _, top in places})
     part = scores[scores["is_share"] & scores["model"].isin(places.values())]
     part = part[part["value"].notna()]
     panels = list(part.groupby(["task", "language"], sort=False))
@@ -151,8 +156,12 @@ def _maps(
 def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> Iterator[Figure]:
     """Draw scores over the facts of the experts that a study names, such as their divergence."""
     for at, fact in enumerate(study.report.facts):
-        known = ((m.label, study.fact(fact, m.given[0])) for m in models if m.kind == "recipe")
-        places = {label: value for label, value in known if value is not None}
+        places = {}
+        for model in models:
+            if model.kind == "recipe":
+                value = study.fact(fact, model.given[0])
+                if value is not None:
+                    places[model.label] = value
         part = scores[scores["model"].isin(places) & scores["low"].notna()]
         if part["model"].nunique() < 2:
             continue
@@ -164,10 +173,11 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> 
         def draw(canvas: Any, panels: Any = panels, name: str = name) -> None:
             grid = canvas.subplots(1, len(panels), squeeze=False)[0]
             for axis, (_, rows) in zip(grid, panels, strict=True):
-                for group, own in rows.groupby("group", sort=False):
-                    value, low, high = (100 * own[column] for column in ("value", "low", "high"))
-                    ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
-                    axis.errorbar(own["x"], value, ends, fmt="o", ms=4, label=group)
+                for group, points in rows.groupby("group", sort=False):
+                    value = 100 * points["value"]
+                    below = (value - 100 * points["low"]).clip(lower=0)
+                    above = (100 * points["high"] - value).clip(lower=0)
+                    axis.errorbar(points["x"], value, [below, above], fmt="o", ms=4, label=group)
                 if rows["group"].nunique() > 1:
                     axis.legend(fontsize=6)
                 axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
@@ -179,8 +189,10 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> 
 
 
 def _rest(model: StudyModel) -> str:
-    """Return what a model's setting says besides its experts."""
-    return describe_setting({n: v for n, v in model.setting.items() if not n.startswith(EXPERTS)})
+    """Return a model's setting in words, without its experts."""
+    return describe_setting(
+        {name: value for name, value in model.setting.items() if not name.startswith(EXPERTS)}
+    )
 
 
 def _figure(

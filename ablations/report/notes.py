@@ -23,23 +23,24 @@ _SHOWN_CELLS = 2
 
 
 def run_problems(run: Run, scores: pd.DataFrame) -> list[str]:
-    """Return what is wrong with the evaluation: failures, what is unfinished, broken tasks."""
+    """Return the problems of the evaluation: failures, missing results, broken tasks."""
     lines = []
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
         planned = scores[scores["task"] == task]["cell"].nunique()
         cells = part["cell"].nunique()
         where = f"in {cells} of {planned} cells (the first is {part['cell'].iloc[0]})"
-        where = f"in all {planned} cells" if cells == planned > 1 else where
+        if cells == planned > 1:
+            where = f"in all {planned} cells"
         lines.append(f"{task} failed {where}: {reason.rstrip('.')}. The same command tries again.")
     results = scores.drop_duplicates(["cell", "task", "language"])
-    left = results[results["state"] != "done"]
-    if len(left):
-        tasks = list(dict.fromkeys(left["task"]))
-        gone = [t for t in tasks if (results[results["task"] == t]["state"] != "done").all()]
-        whole = f", all of {' and '.join(map(task_name, gone))} among them" if gone else ""
+    missing = results[results["state"] != "done"]
+    if len(missing):
+        finished_tasks = {*results[results["state"] == "done"]["task"]}
+        tasks = [task for task in dict.fromkeys(missing["task"]) if task not in finished_tasks]
+        whole = f", all of {' and '.join(map(task_name, tasks))} among them" if tasks else ""
         lines.append(
-            f"Preliminary: {len(left)} of {len(results)} results (a task of a cell) are "
+            f"Preliminary: {len(missing)} of {len(results)} results (a task of a cell) are "
             f"missing{whole}."
         )
     return [*lines, *evaluation_problems(run)]
@@ -74,7 +75,7 @@ def notes(run: Run, frame: pd.DataFrame) -> list[str]:
 
 
 def facts(run: Run) -> dict[str, str]:
-    """Return what the numbers are from: cells, engine, versions."""
+    """Return where the numbers are from: cells, engine, versions."""
     cells = len(run.head.cells)
     evaluate = run.study.evaluate
     texts = {
@@ -111,28 +112,41 @@ def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
 
 
 def record_notes(run: Run) -> Iterator[str]:
-    """Yield what a reader of the scores must know: skipped, cut off, repeated, and the notes."""
+    """Yield the notes on the scores: tasks skipped, answers cut off, repeats, notes of records."""
     yield from _by_cells(
         run, lambda cell: [f"{task}: skipped: {reason}" for task, reason in cell.skipped.items()]
     )
     yield from _by_cells(run, lambda cell: list(cell.notes))
     scores = [(cell, score) for cell in run.cells for score in cell.scores]
     for task in dict.fromkeys(score.task for _, score in scores):
-        own = [(score, cell) for cell, score in scores if score.task == task]
-        cut = [(s.value, cell.label) for s, cell in own if s.metric == TRUNCATED]
-        share, label = max(cut, default=(0.0, ""))
+        truncated = [
+            (score.value, cell.label)
+            for cell, score in scores
+            if (score.task, score.metric) == (task, TRUNCATED)
+        ]
+        share, label = max(truncated, default=(0.0, ""))
         if share > TRUNCATION_NOTED:
             answers = f"{percent(share)} % of the answers"
             if len(run.cells) > 1:
                 answers = f"up to {answers} of a cell ({label})"
             yield truncation_note(task, answers, "the token limit")
-        first = next((s for s, _ in own if s.metric == run.study.report.metric), own[0][0])
-        shown = [s for s, _ in own if (s.metric, s.filter) == (first.metric, first.filter)]
+        task_scores = [score for _, score in scores if score.task == task]
+        first = next(
+            (score for score in task_scores if score.metric == run.study.report.metric),
+            task_scores[0],
+        )
         if first.repeats > 1:
-            most = number(max(s.deviation or 0.0 for s in shown), all(s.is_share for s in shown))
+            shown = [
+                score
+                for score in task_scores
+                if (score.metric, score.filter) == (first.metric, first.filter)
+            ]
+            deviation = max(score.deviation or 0.0 for score in shown)
+            is_share = all(score.is_share for score in shown)
             yield (
-                f"{task}: scores are the mean of {first.repeats} samples of every item; over "
-                f"them the score of a cell has a standard deviation of up to {most}."
+                f"{task}: scores are the mean of {first.repeats} samples of every item; over them "
+                f"the score of a cell has a standard deviation of up to "
+                f"{number(deviation, is_share)}."
             )
 
 
@@ -146,6 +160,7 @@ def _by_cells(run: Run, read: Callable[[CellRecord], list[str]]) -> Iterator[str
         if len(labels) == len(run.cells):
             yield note
             continue
-        more = len(labels) - _SHOWN_CELLS
-        named = "; ".join(labels[:_SHOWN_CELLS])
-        yield f"{note} (cells {named}{f' and {more} more' if more > 0 else ''})"
+        cells = "; ".join(labels[:_SHOWN_CELLS])
+        if len(labels) > _SHOWN_CELLS:
+            cells += f" and {len(labels) - _SHOWN_CELLS} more"
+        yield f"{note} (cells {cells})"

@@ -101,14 +101,15 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
 
 def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
     """Yield every primary comparison; those with both experts as one where both are beaten."""
-    same = ["first", "task", "language", "rival"]
-    for (first, *_, rival), part in primary.groupby(same, sort=False):
+    groups = primary.groupby(["first", "task", "language", "rival"], sort=False)
+    for (model, *_, rival), part in groups:
         rows = part.to_dict("records")
         if rival == "better_expert" and len(rows) == 2 and {*part["verdict"]} == {BETTER}:
-            one, other = rows
+            first, second = rows
             yield (
-                f"On {task_text(one, primary)}, {first} beats both experts. The difference is "
-                f"{_points(one)} to {one['second']}. To {other['second']} it is {_points(other)}."
+                f"On {task_text(first, primary)}, {model} beats both experts. The difference is "
+                f"{_points(first)} to {first['second']}. To {second['second']} it is "
+                f"{_points(second)}."
             )
         else:
             yield from (answer(row, primary, margin) for row in rows)
@@ -119,13 +120,20 @@ def _counts(primary: pd.DataFrame, by: str) -> Iterator[str]:
     for rival, part in primary.groupby("rival", sort=False):
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":
-            verdicts = verdicts.groupby([part[n] for n in ("first", "task", "language")]).min()
-            kinds = [k for k in EXPERT_KINDS if part["second"].str.startswith(kind_text(k)).any()]
+            verdicts = verdicts.groupby(
+                [part[column] for column in ("first", "task", "language")]
+            ).min()
+            kinds = [
+                kind
+                for kind in EXPERT_KINDS
+                if part["second"].str.startswith(kind_text(kind)).any()
+            ]
             rival = kinds[0] if len(kinds) == 1 else rival
-        text = kind_text(str(rival))
         numbers = verdicts.value_counts().sort_index(ascending=False)
-        counts = (f"{n} {list(_COUNTED.values())[at]}" for at, n in numbers.items())
-        name = _RIVALS.get(str(rival)) or (text if text.isupper() else f"the {text}")
+        words = list(_COUNTED.values())
+        counts = [f"{number} {words[rank]}" for rank, number in numbers.items()]
+        baseline = kind_text(str(rival))
+        name = _RIVALS.get(str(rival)) or (baseline if baseline.isupper() else f"the {baseline}")
         yield f"{by}, against {name}: {', '.join(counts)} (table below)."
 
 
@@ -138,10 +146,12 @@ def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:
         if row["language"] != "all" or (row["first"], row["second"]) in pairs
     ]
     for row in rows if len(rows) <= MOST_SENTENCES else ():
-        what = "languages" if row["language"] == "all" else "bases"
-        task = "" if row["language"] == "all" else f" on {task_text(row, frame)}"
+        if row["language"] == "all":
+            clusters = f"{row['clusters']} languages"
+        else:
+            clusters = f"{row['clusters']} bases on {task_text(row, frame)}"
         yield (
-            f"Over {row['clusters']} {what}{task}, {row['first']} minus "
+            f"Over {clusters}, {row['first']} minus "
             f"{row['second'].split(', mean')[0]} is {_points(row)}. Verdict, not corrected: "
             f"{row['verdict']}."
         )

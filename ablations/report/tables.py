@@ -89,36 +89,43 @@ def score_frame(results: Results) -> pd.DataFrame:
     codes = language_codes(scores)
     tasks = {code: tasks_of(scores, code) for code in codes}
     rows = []
-    for code, task in ((c, t) for c in codes for t in ordered_tasks(study, tasks[c], c)):
+    language_tasks = [
+        (code, task) for code in codes for task in ordered_tasks(study, tasks[code], code)
+    ]
+    for code, task in language_tasks:
         if task not in shown.index:
             continue
         score = shown.loc[task]
         matrix = matrix_of(data, score)
         for model in models:
-            own = scores[(scores["model"] == model.label) & (scores["task"] == task)]
-            own = own[own["language"].isin((code, ""))] if code else own
-            if own.empty:
+            planned = scores[(scores["model"] == model.label) & (scores["task"] == task)]
+            if code:
+                planned = planned[planned["language"].isin((code, ""))]
+            if planned.empty:
                 continue
-            done = own[(own["metric"] == score["metric"]) & (own["filter"] == score["filter"])]
+            done = planned[
+                (planned["metric"] == score["metric"]) & (planned["filter"] == score["filter"])
+            ]
             row = {
                 "model": model.label,
                 "kind": model.kind,
                 "language": code,
                 **score,
-                "planned": own["cell"].nunique(),
+                "planned": planned["cell"].nunique(),
                 "cells": done["cell"].nunique(),
-                **{end: getattr(done["value"], end)() for end in ("min", "max")},
-                "trainings": own[[*EXPERT_KINDS]].nunique().max(),
+                "min": done["value"].min(),
+                "max": done["value"].max(),
+                "trainings": planned[[*EXPERT_KINDS]].nunique().max(),
                 "value": done["value"].mean(),
                 "is_primary": task in primary_tasks(study, tasks[code], code),
             }
-            part = rows_of(matrix, [model.label], code)
-            estimate = estimate_of(part)
-            is_whole = {*done["weights"]} <= {*part.index.get_level_values("weights")}
+            cells = rows_of(matrix, [model.label], code)
+            estimate = estimate_of(cells)
+            is_whole = {*done["weights"]} <= {*cells.index.get_level_values("weights")}
             if estimate is not None and is_whole:  # never of some cells only
                 row["value"] = estimate.mean
                 row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
-            if len(part) == 1 and is_whole:  # a score of one record, which has its interval
+            if len(cells) == 1 and is_whole:  # a score of one record, which has its interval
                 row["low"], row["high"] = done.iloc[0]["low"], done.iloc[0]["high"]
             if model.kind == "recipe":
                 higher = bool(score["higher_is_better"])
@@ -137,8 +144,12 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
     """Return models × tasks, with intervals."""
     records = frame.to_dict("records")
     texts = ((row["model"], column_name(row, frame), _score_text(row)) for row in records)
-    over = "experts, seeds and items" if (frame["trainings"] > 1).any() else "seeds and items"
-    over = over if (frame["cells"] > 1).any() else "items"
+    if (frame["cells"] <= 1).all():
+        sampled = "items"
+    elif (frame["trainings"] > 1).any():
+        sampled = "experts, seeds and items"
+    else:
+        sampled = "seeds and items"
     floors = "; ".join(
         f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
         for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
@@ -147,7 +158,7 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
         _wide("model", texts),
         "scores",
         "Scores",
-        f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {over}.",
+        f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {sampled}.",
         f"▽: below what a rule that does not read would score ({floors})." if floors else "",
     )
 
@@ -180,10 +191,8 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
             "task": task_text(row, frame),
             "difference": "" if pd.isna(row["difference"]) else points(row["difference"]),
             UNCORRECTED: interval_text(row),
-            **{
-                name: "" if pd.isna(row[key]) else p_text(row[key])
-                for name, key in (("p", "p"), ("corrected p", "p_holm"))
-            },
+            "p": "" if pd.isna(row["p"]) else p_text(row["p"]),
+            "corrected p": "" if pd.isna(row["p_holm"]) else p_text(row["p_holm"]),
             "verdict": verdict_text(row),
             "family": row["family"] or "exploratory",
             "over": _counts_text(row),
@@ -208,28 +217,33 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     The mean over languages of the same contrasts is a column, too.
     """
     primary = frame[frame["family"] == "primary"]
-    names = ["first", "second"]
-    means = frame[frame["language"] == "all"].merge(primary[names].drop_duplicates(), on=names)
+    sides = ["first", "second"]
+    means = frame[frame["language"] == "all"].merge(primary[sides].drop_duplicates(), on=sides)
     texts = []
     for row in (*primary.to_dict("records"), *means.to_dict("records")):
         text = GAP
         if not pd.isna(row["p"]):
-            parts = points(row["difference"]), interval_text(row), MARKS[row["verdict"]]
-            text = " ".join(filter(None, parts))
+            text = f"{points(row['difference'])} {interval_text(row)}".rstrip()
+            text += f" {MARKS[row['verdict']]}"
         elif not pd.isna(row["difference"]):
             text = row["verdict"]
         texts.append((f"{row['first']} − {row['second']}", task_text(row, frame), text))
     marks = ", ".join(f"{mark} {verdict}" for verdict, mark in MARKS.items())
-    note = f"Differences in points with {level:.0%} intervals, which are not corrected; {marks}"
-    note += " (p corrected by Holm's method"
-    note += "; means over languages are exploratory)." if len(means) else ")."
-    return table(_wide("contrast", texts).fillna(""), "answers", "Answers", note)
+    exploratory = "; means over languages are exploratory" if len(means) else ""
+    return table(
+        _wide("contrast", texts).fillna(""),
+        "answers",
+        "Answers",
+        f"Differences in points with {level:.0%} intervals, which are not corrected; {marks} "
+        f"(p corrected by Holm's method{exploratory}).",
+    )
 
 
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Return every score of every cell, and the tasks without a score."""
     scores = scores.assign(is_share=scores.groupby([*SCORE])["is_share"].transform("all"))
-    frame = scores.drop_duplicates(["cell", "language", *[n for n in SCORE if n in scores]])
+    columns = ["cell", "language", *(name for name in SCORE if name in scores)]
+    frame = scores.drop_duplicates(columns)
     rows = [
         {
             "cell": row["cell"],
@@ -277,8 +291,8 @@ def task_text(row: Any, frame: pd.DataFrame) -> str:
 
 def _unique_name(task: str, frame: pd.DataFrame) -> str:
     name = task_name(task)
-    alike = [other for other in frame["task"].unique() if task_name(other) == name]
-    return name if len(alike) < 2 else task
+    namesakes = [task for task in frame["task"].unique() if task_name(task) == name]
+    return name if len(namesakes) < 2 else task
 
 
 def column_name(row: Any, frame: pd.DataFrame) -> str:
@@ -330,8 +344,7 @@ def _counts_text(row: Any) -> str:
     if pd.isna(row["items"]):
         return ""
     if row["clusters"]:
-        what = "languages" if row["language"] == "all" else "bases"
-        return f"{row['clusters']} {what}"
+        return f"{row['clusters']} {'languages' if row['language'] == 'all' else 'bases'}"
     return f"{row['items']:,.0f} items, {row['cells']:.0f} cells"
 
 
@@ -349,15 +362,18 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
                 values = by_model[column].reindex(models)
                 is_share = bool(part["is_share"].iloc[0])
                 rows.append([f"{head} {name}", *(_plain(value, is_share) for value in values)])
-    together = frame[frame["metric"] == frame["metric"].iloc[0]]
-    whole = together[together["value"].notna() & (together["cells"] == together["planned"])]
-    values, most = whole.groupby("model")["value"], together.groupby("model").size().max()
+    # A mean over tasks is of one metric, and of models that have all of its tasks.
+    metric = frame["metric"].iloc[0]
+    scores = frame[frame["metric"] == metric]
+    finished = scores[scores["value"].notna() & (scores["cells"] == scores["planned"])]
+    values, most = finished.groupby("model")["value"], scores.groupby("model").size().max()
     means = values.mean().where(values.size() == most).reindex(models)
-    tasks = together["task"].nunique()
+    tasks = scores["task"].nunique()
     if tasks > 1:
-        is_share = bool(together["is_share"].all())
-        shown = (_plain(value, is_share) for value in means)
-        rows.append([f"all {tasks} {frame['metric'].iloc[0]} tasks avg", *shown])
+        is_share = bool(scores["is_share"].all())
+        rows.append(
+            [f"all {tasks} {metric} tasks avg", *(_plain(mean, is_share) for mean in means)]
+        )
     return table(
         pd.DataFrame(rows, columns=["over pairs", *models]),
         key,
@@ -375,8 +391,13 @@ def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
         (column_name(row, frame), row["model"], _plain(row["value"], row["is_share"]))
         for row in shown.to_dict("records")
     )
-    note = "Mean over the experts of a model."
-    return table(_wide("task", texts), key, f"Layout of Table {number}", note, _UNITS)
+    return table(
+        _wide("task", texts),
+        key,
+        f"Layout of Table {number}",
+        "Mean over the experts of a model.",
+        _UNITS,
+    )
 
 
 def _plain(value: Any, is_share: bool) -> str:

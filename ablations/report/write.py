@@ -39,7 +39,7 @@ from ablations.runs.results import SCORES_FILE, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
-"""What a report can be written as. The two frames are always written as parquet."""
+"""Formats of a report. The two frames are always written as parquet."""
 
 _WIDTH = 100
 
@@ -70,7 +70,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     Args:
         run: with at least one finished cell.
         draw: whether to draw figures, which needs matplotlib.
-        warnings: what else a reader must know before the scores, such as `changed_tasks`.
+        warnings: further lines that a reader must know before the scores, such as `changed_tasks`.
 
     Raises:
         InputError: for a run without a finished cell, or a study that names a task that is not
@@ -98,17 +98,19 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     elif draw:
         remarks.append(f"Figures are left out: {HINT}.")
     return Report(
-        study.name,
-        study.question,
-        [*warnings, *run_problems(run, scores)],
-        sentences(frame, means, study.report.margin, is_planned=study.report.primary.is_planned),
-        drawn,
-        [table for table in tables if table is not None],
-        remarks,
-        facts(run),
-        results.observations,
-        frame,
-        scores,
+        name=study.name,
+        question=study.question,
+        problems=[*warnings, *run_problems(run, scores)],
+        sentences=sentences(
+            frame, means, study.report.margin, is_planned=study.report.primary.is_planned
+        ),
+        figures=drawn,
+        tables=[table for table in tables if table is not None],
+        notes=remarks,
+        facts=facts(run),
+        observations=results.observations,
+        comparisons=frame,
+        scores=scores,
     )
 
 
@@ -125,8 +127,10 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     """
     unknown = next((name for name in formats if name not in FORMATS), None)
     if unknown is not None or not formats:
-        named = "named" if unknown is None else f"{unknown!r}{nearest(unknown, FORMATS)}"
-        raise InputError(with_valid(f"no format {named}", FORMATS))
+        fault = "no format named"
+        if unknown is not None:
+            fault = f"no format {unknown!r}{nearest(unknown, FORMATS)}"
+        raise InputError(with_valid(fault, FORMATS))
     files: dict[str, bytes] = {}
     if "html" in formats:
         files["report.html"] = render_html(report).encode()
@@ -143,7 +147,8 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
         files[f"{name}.parquet"] = buffer.getvalue()
     if {"md", "latex"} & set(formats):
         for figure in report.figures:
-            files |= {f"figures/{figure.key}.{kind}": i for kind, i in figure.images.items()}
+            for kind, image in figure.images.items():
+                files[f"figures/{figure.key}.{kind}"] = image
     _replace(out, files)
     return tuple(out / name for name in files)
 

@@ -1,1 +1,1 @@
-"""What a run leaves in its folder: its plan, records, scores and observations."""
+"""The folder of a run: its plan, records, scores and observations."""

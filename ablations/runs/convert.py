@@ -58,8 +58,9 @@ def convert(folder: Path) -> None:
                 raise ValueError(f"its records have over {MOST_BYTES:,} bytes")
             write_text(folder / RECORDS_FILE, text.decode("utf-8").rstrip("\n") + "\n")
             table = pyarrow.parquet.read_table(observations)
-            others = {key: v for key, v in table.schema.metadata.items() if key != _PACKED}
-            pyarrow.parquet.write_table(table.replace_schema_metadata(others), observations)
+            metadata = dict(table.schema.metadata)
+            del metadata[_PACKED]
+            pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), observations)
     except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise InputError(f"{file}: cannot be converted: {first_line(error)}") from error
     write_run_file(folder, head)

@@ -19,8 +19,8 @@ MOST_CUT = 0.5
 def evaluation_problems(run: Run) -> tuple[str, ...]:
     """Return the problems of the evaluation itself, one text each: what, where, what to do.
 
-    Looked for are prompts that did not fit the model, filters that find no answer, empty answers,
-    and tasks on which every model scores 0.
+    The problems are prompts that did not fit the model, filters that find no answer, empty
+    answers, and tasks on which every model scores 0.
     """
     problems = list[str]()
     for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
@@ -39,7 +39,8 @@ def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:
     if shares:
         yield (
             f"{task}: up to {percent(max(share for share, _ in shares))} % of the prompts were too "
-            f"long for the model and lost their beginning{_where([c for _, c in shares], cells)}. "
+            f"long for the model and lost their beginning"
+            f"{_where([cell for _, cell in shares], cells)}. "
             "The scores are not those of the task. Raise max_model_len, or use a model with a "
             "longer context or a task with fewer examples."
         )
@@ -47,24 +48,27 @@ def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:
 
 def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterator[str]:
     """Yield what is wrong where scores are 0; nothing where only some are, for no plain reason."""
-    zeros = []
+    zeros, explained = [], []
     for cell in cells:
         record = next(record for record in cell.tasks if record.task == task)
         scores = [score for score in record.evaluation.scores if score.task == task]
         score = next((score for score in scores if score.metric == metric), scores[0])
         if score.higher_is_better and score.is_share and score.value == 0:
             zeros.append((cell, score, record))
-    plain = [(cell, s, record) for cell, s, record in zeros if s.filter in record.no_answers]
-    if (not plain and len(zeros) < len(cells)) or not zeros:
+            if score.filter in record.no_answers:
+                explained.append((cell, score, record))
+    are_all_zero = len(zeros) == len(cells)
+    if not zeros or not (explained or are_all_zero):
         return
-    named = plain if plain and len(zeros) < len(cells) else zeros
-    _, score, record = (plain or zeros)[0]
-    every = f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
+    affected = [cell for cell, *_ in (zeros if are_all_zero else explained)]
+    _, score, record = (explained or zeros)[0]
+    reason = record.no_answers.get(
+        score.filter, f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
+    )
     files = record.provenance.get("texts")
     texts = f"{' and '.join(files)} (from the run folder)" if files else "the folder of answers"
     yield (
-        f"{task}: {record.no_answers.get(score.filter, every)}"
-        f"{_where([cell for cell, *_ in named], cells)}. Nothing can be concluded from this score. "
+        f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
         f"Compare the prompts and responses in {texts} with the task file."
     )
 

@@ -36,7 +36,7 @@ class StudyModel(Frozen):
     """``recipe``, or the kind of baseline."""
 
     setting: dict[str, Value]
-    """What `vary` says, with the layer counts of the model at hand and without the seed."""
+    """Its values of `vary`, with the layer counts of the model at hand and without the seed."""
 
     pools: dict[str, tuple[str, ...]]
     """Role -> names of the experts that it is made of; only the roles that it has."""
@@ -66,29 +66,31 @@ def derive_models(
         earlier = by_label.get(model.label)
         if earlier is not None:
             taken = [places[label] for label in earlier.cells]
-            more = (label for label in model.cells if places[label] not in taken)
-            joined = {
-                "cells": (*earlier.cells, *more),
-                "given": (*earlier.given, *model.given),
-            }
-            model = model.model_copy(update=joined)
+            added = [label for label in model.cells if places[label] not in taken]
+            model = model.model_copy(
+                update={
+                    "cells": (*earlier.cells, *added),
+                    "given": (*earlier.given, *model.given),
+                }
+            )
         by_label[model.label] = model
-    models: dict[object, StudyModel] = {}
+    by_weights: dict[object, StudyModel] = {}
     for model in by_label.values():
         key: object = model.label
         if model.cells and model.kind == "recipe":
-            weights = (
-                (setting_key(by_cell[c].experts), by_cell[c].weights_key) for c in model.cells
+            cells_of_model = [by_cell[label] for label in model.cells]
+            key = frozenset(
+                (setting_key(cell.experts), cell.weights_key) for cell in cells_of_model
             )
-            key = frozenset(weights)
-        first = models.setdefault(key, model)
+        first = by_weights.setdefault(key, model)
         if first is not model:
-            joined = {
-                "given": (*first.given, *model.given),
-                "same": (*first.same, model.setting),
-            }
-            models[key] = first.model_copy(update=joined)
-    return tuple(models.values())
+            by_weights[key] = first.model_copy(
+                update={
+                    "given": (*first.given, *model.given),
+                    "same": (*first.same, model.setting),
+                }
+            )
+    return tuple(by_weights.values())
 
 
 def name_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str, str]:
@@ -97,15 +99,18 @@ def name_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str,
     Cells that a report leaves out have no name.
     """
     by_label = {cell.label: cell for cell in cells}
-    roles = [role for role, _ in {pair for cell in cells for pair in cell.experts.items()}]
-    has_bases = roles.count("base") > 1
-    is_one_pair = not has_bases and all(roles.count(role) < 2 for role in ("task", "language"))
+    experts_of_role: dict[str, set[str]] = {"base": set(), "task": set(), "language": set()}
+    for cell in cells:
+        for role, expert in cell.experts.items():
+            experts_of_role[role].add(expert)
+    has_bases = len(experts_of_role["base"]) > 1
+    is_one_pair = all(len(experts) < 2 for experts in experts_of_role.values())
     names: dict[str, str] = {}
     for model in models:
         for label in model.cells:
             cell, is_recipe = by_label[label], model.kind == "recipe"
-            named = (role for role in model.pools if role != "base" or has_bases)
-            experts = "+".join(cell.experts[role] for role in named)
+            roles = [role for role in model.pools if role != "base" or has_bases]
+            experts = "+".join(cell.experts[role] for role in roles)
             parts = [model.label if is_recipe else kind_text(cell.kind)]
             if experts and not is_one_pair:
                 parts.insert(0 if is_recipe else 1, experts)
@@ -119,18 +124,22 @@ def _recipes(study: Study, cells: Sequence[Cell], num_layers: int | None) -> Ite
     settings = study.settings() if study.recipe is not None else ()
     scaled = [_scaled(study, setting, num_layers) for setting in settings]
     # A label shows what varies but the seed, and b and u together.
-    names = {name for setting in scaled for name in setting} - {_SEED}
-    varied = {n for n in names if len({setting_key(s.get(n, "absent")) for s in scaled}) > 1}
-    varied |= _ENDS if varied & _ENDS else set()
-    for given, setting in zip(settings, scaled, strict=True):
+    varied = set[str]()
+    for name in {name for setting in scaled for name in setting} - {_SEED}:
+        if len({setting_key(setting.get(name, "absent")) for setting in scaled}) > 1:
+            varied.add(name)
+    if varied & _ENDS:
+        varied |= _ENDS
+    merges = [cell for cell in cells if cell.kind == "recipe"]
+    for written, setting in zip(settings, scaled, strict=True):
         shown = {name: value for name, value in setting.items() if name in varied}
         yield StudyModel(
             label=merge_text(study, shown),
             kind="recipe",
             setting={name: value for name, value in setting.items() if name != _SEED},
-            pools=_names(study.pools(given), ("task", "language", "base")),
-            cells=tuple(c.label for c in cells if c.kind == "recipe" and c.values == given),
-            given=(dict(given),),
+            pools=_names(study.pools(written), ("task", "language", "base")),
+            cells=tuple(cell.label for cell in merges if cell.values == written),
+            given=(dict(written),),
         )
 
 
@@ -140,11 +149,11 @@ def _baselines(study: Study, cells: Sequence[Cell]) -> Iterator[StudyModel]:
         roles = BASELINE_ROLES[kind]
         choices = [_names(study.pools(setting), roles) for setting in study.settings()]
         if study.recipe is None:  # the experts are what is compared, by the names of their runs
-            choices = [{**choices[0], **part} for part in _families(choices[0])]
+            choices = [{**choices[0], **family} for family in _families(choices[0])]
         unique = [pools for at, pools in enumerate(choices) if pools not in choices[:at]]
-        telling = [role for role in roles if len({pools.get(role) for pools in unique}) > 1]
+        varied = [role for role in roles if len({pools.get(role) for pools in unique}) > 1]
         for pools in unique:
-            names = "+".join(describe_value(pools[role]) for role in telling if role in pools)
+            names = "+".join(describe_value(pools[role]) for role in varied if role in pools)
             label = f"{kind_text(kind)} {names}".strip()
             if len(cells) == len(roles) == 1:  # `layerswap evaluate`
                 label = pools[roles[0]][0]
@@ -159,9 +168,10 @@ def _baselines(study: Study, cells: Sequence[Cell]) -> Iterator[StudyModel]:
 
 def _families(pools: Mapping[str, tuple[str, ...]]) -> list[dict[str, tuple[str, ...]]]:
     """Return the pools of the one role of an expert by their names without the number."""
-    roles, families = [role for role in pools if role != "base"], dict[str, tuple[str, ...]]()
+    roles = [role for role in pools if role != "base"]
     if len(roles) != 1:
         return [{}]
+    families: dict[str, tuple[str, ...]] = {}
     for name in pools[roles[0]]:
         numbered = NUMBERED.fullmatch(name)
         family = name if numbered is None else numbered[1]
@@ -175,7 +185,8 @@ def _names(pools: Pools, roles: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def _scaled(study: Study, setting: Setting, num_layers: int | None) -> dict[str, Value]:
     """Return a setting with the layer counts of the model at hand, and both of b and u."""
-    counts, named = merge_counts(study, setting, num_layers), set(setting)
-    if len(named & _ENDS) == 1 and setting.get("placement") != "delta_share":
-        named |= _ENDS
-    return {**setting, **{name: counts[name] for name in counts if name in named}}
+    counts = merge_counts(study, setting, num_layers)
+    names = set(setting)
+    if len(names & _ENDS) == 1 and setting.get("placement") != "delta_share":
+        names |= _ENDS
+    return {**setting, **{name: count for name, count in counts.items() if name in names}}

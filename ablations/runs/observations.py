@@ -14,7 +14,7 @@ from ablations.study.cells import Cell
 from layerswap_method.errors import InputError
 
 ROLES = ("task_expert", "language_expert", "seed")
-"""Columns that tell the cells of a model apart; empty for what a model does not come from."""
+"""Columns that tell the cells of a model apart; empty for a role that a model does not have."""
 
 CELL = ("model", *ROLES)
 
@@ -48,31 +48,35 @@ def read_observations(run: Run) -> pd.DataFrame:
     Raises:
         InputError: for a file of samples that is damaged or gone.
     """
-    items: dict[str, pd.DataFrame] = {}
+    items_by_key: dict[str, pd.DataFrame] = {}
     frames = []
     stored = pd.read_parquet(run.path / OBSERVATIONS_FILE) if run.is_copy else None
     for cell, head in _members(run):
         for record in cell.tasks:
-            if record.key not in items:
-                items[record.key] = _items(record) if stored is None else _stored(record, stored)
-            frames.append(items[record.key].assign(**head))
+            if record.key not in items_by_key:
+                items = _items(record) if stored is None else _stored(record, stored)
+                items_by_key[record.key] = items
+            frames.append(items_by_key[record.key].assign(**head))
     frames = [frame for frame in frames if len(frame)]
     if not frames:
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in OBSERVATIONS.items()})
+        return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
     data = pd.concat(frames, ignore_index=True)[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
-    # What is no share in one record (perplexity, counts) has items of none: never those of some.
-    keys = {(s.task, s.metric, s.filter) for c in run.cells for s in c.scores if not s.is_share}
-    return data[[key not in keys for key in zip(*(data[n] for n in SCORE), strict=True)]]
+    # A metric that is no share (perplexity, counts) in one record has no items in any: a mean over
+    # the items of some records would stand for all.
+    scores = [score for cell in run.cells for score in cell.scores]
+    unbounded = {(s.task, s.metric, s.filter) for s in scores if not s.is_share}
+    keys = zip(*(data[name] for name in SCORE), strict=True)
+    return data[[key not in unbounded for key in keys]]
 
 
-def _stored(record: TaskRecord, rows: pd.DataFrame) -> pd.DataFrame:
+def _stored(record: TaskRecord, stored: pd.DataFrame) -> pd.DataFrame:
     """Return the items of one record from observations that were written."""
-    own = rows[(rows["weights"] == record.weights_key) & (rows["task"] == record.task)]
-    return own[[*SCORE, "item", "content", "value"]].drop_duplicates()
+    rows = stored[(stored["weights"] == record.weights_key) & (stored["task"] == record.task)]
+    return rows[[*SCORE, "item", "content", "value"]].drop_duplicates()
 
 
 def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the columns that tell what a cell is."""
+    """Return the columns that describe a cell."""
     return {
         "model": model.label,
         "kind": model.kind,
@@ -96,8 +100,8 @@ def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
         rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
         for role in ROLES:
-            others = [name for name in (*ROLES, "language") if name != role]
-            groups = rows.groupby(others)["weights"]
+            other_columns = [name for name in (*ROLES, "language") if name != role]
+            groups = rows.groupby(other_columns)["weights"]
             if (groups.size() > 1).any() and (groups.nunique() == 1).all():
                 rows[role] = ""
         for at, row in rows.drop_duplicates([*ROLES, "language"]).iterrows():
@@ -119,22 +123,21 @@ def _items(record: TaskRecord) -> pd.DataFrame:
         for sample in record.samples()
         for metric, value in sample.values.items()
     ]
-    keys = [*SCORE, "item", "content"]
     data = pd.DataFrame(rows, columns=[*SCORE, "item", "repeat", "content", "value"])
     scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
     parts = [data.iloc[:0].astype({"value": "float64"})]
-    for key, part in data.groupby([*SCORE, "repeat"], sort=False):
-        score = scores.get(key[:3])
+    for (task, metric, filter_name, _), part in data.groupby([*SCORE, "repeat"], sort=False):
+        score = scores.get((task, metric, filter_name))
         pairs = [value for value in part["value"] if isinstance(value, tuple)]
         if pairs:
-            corpus = corpus_metric(key[1], None if score is None else score.signature)
+            corpus = corpus_metric(metric, None if score is None else score.signature)
             if corpus is None:
                 continue
             counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
             part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
         parts.append(part.astype({"value": "float64"}))
     whole = pd.concat([part for part in parts if len(part)] or parts)
-    values = whole.groupby(keys, sort=False)["value"]
+    values = whole.groupby([*SCORE, "item", "content"], sort=False)["value"]
     # An item counts where all repeats of it are there.
     return values.mean()[values.size() == data["repeat"].nunique()].reset_index()
 
@@ -146,12 +149,12 @@ def check_same_content(data: pd.DataFrame) -> None:
         InputError: naming the task and two models.
     """
     for task, part in data.groupby("task", sort=False):
-        by_item = part.groupby("item")["content"].nunique()
-        if (by_item <= 1).all():
+        contents = part.groupby("item")["content"].nunique()
+        if (contents <= 1).all():
             continue
-        item = by_item[by_item > 1].index[0]
-        first = part[part["item"] == item].drop_duplicates("content")["model"].tolist()
+        item = contents[contents > 1].index[0]
+        models = part[part["item"] == item].drop_duplicates("content")["model"].tolist()
         raise InputError(
-            f"{first[0]} and {first[1]} have different items or prompts of {task} (the first is "
+            f"{models[0]} and {models[1]} have different items or prompts of {task} (the first is "
             f"item {item}); evaluate both with the same --limit, data and task files"
         )

@@ -1,4 +1,4 @@
-"""What a run leaves on disk, written whole and read back.
+"""The files of a run, written whole and read back.
 
 RUN/run.json             the study as resolved, its cells in order and the keys of their records
 RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and timing, then a
@@ -125,7 +125,7 @@ class CellRecord(Cell):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the scores must know; see `Evaluation.notes`."""
+        """Notes for a reader of the scores; see `Evaluation.notes`."""
         return tuple(note for task in self.tasks for note in task.evaluation.notes)
 
     @property
@@ -135,7 +135,7 @@ class CellRecord(Cell):
 
 
 class Failure(Frozen):
-    """Why a task of a model failed the last time it was tried."""
+    """The reason for which a task of a model failed the last time it was tried."""
 
     key: str
     """Key of the record that the task would have had."""
@@ -183,9 +183,12 @@ class RunFile(Frozen):
 
     @classmethod
     def of_cells(
-        cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **facts: Any
+        cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **fields: Any
     ) -> RunFile:
-        """Return the plan of a study, whose models and names are derived here and nowhere else."""
+        """Return the plan of a study, whose models and names are derived here and nowhere else.
+
+        `fields` are the others of this class.
+        """
         models = derive_models(study, cells, num_layers)
         return cls(
             study=study,
@@ -193,7 +196,7 @@ class RunFile(Frozen):
             num_layers=num_layers,
             models=models,
             names=name_cells(cells, models),
-            **facts,
+            **fields,
         )
 
 
@@ -234,7 +237,7 @@ class Run(Frozen):
 
 
 def load_run(path: Path, head: RunFile | None = None) -> Run:
-    """Return what the run folder `path` holds of the plan `head`; None is its current one.
+    """Return the content of the run folder `path` for the plan `head`; None is its current one.
 
     Raises:
         InputError: where there is no run, or one of another schema version.
@@ -242,8 +245,9 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
     """
     head = head or read_run_file(path)
     if head is None:
-        fault = f"no {RUN_FILE} in it, so it is not a run folder"
-        fault = f"{path}: {fault}" if is_folder(path) else no_such_folder(path)
+        fault = no_such_folder(path)
+        if is_folder(path):
+            fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"
         raise InputError(f"{fault}; give the folder that layerswap run wrote")
     for name in ("records", "failures"):
         if (path / name).is_symlink():  # RUN itself may be one
@@ -252,18 +256,24 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
                 "the folder itself there, or make the whole run folder a link"
             )
     is_copy = holds_copy(path)
-    copied = _copied_records(path / RECORDS_FILE) if is_copy else {}
-    keys = dict.fromkeys(key for cell in head.cells for key in cell.records.values())
-    read = {key: copied.get(key) if is_copy else read_record(path, key) for key in keys}
+    records: dict[str, TaskRecord | None] = {}
+    if is_copy:
+        records.update(_copied_records(path / RECORDS_FILE))
+    else:
+        for key in (key for cell in head.cells for key in cell.records.values()):
+            if key not in records:
+                records[key] = read_record(path, key)
     cells, failures = [], []
     for cell in head.cells:
-        tasks = [task for key in cell.records.values() if (task := read[key]) is not None]
+        keys = cell.records.values()
+        tasks = [record for key in keys if (record := records.get(key)) is not None]
         if tasks:
             cells.append(CellRecord(**dict(cell), tasks=tuple(tasks)))
-        failed = (read_failure(path, k) for k in cell.records.values() if read[k] is None)
-        first = next((failure for failure in failed if failure is not None), None)
-        if first is not None:
-            failures.append(first.model_copy(update={"label": cell.label}))
+        missing = [key for key in keys if records.get(key) is None]
+        failures_of_cell = (read_failure(path, key) for key in missing)
+        failure = next((failure for failure in failures_of_cell if failure is not None), None)
+        if failure is not None:
+            failures.append(failure.model_copy(update={"label": cell.label}))
     return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures), is_copy=is_copy)
 
 
@@ -358,8 +368,10 @@ def write_record(path: Path, record: TaskRecord) -> None:
     reasons = zero_reasons(record.evaluation)
     record = record.model_copy(update={"items": len(samples), "no_answers": reasons})
     lines = [record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)]
-    texts = {"prompts", "responses"}
-    lines += [sample.model_dump_json(exclude=texts, exclude_defaults=True) for sample in samples]
+    lines += [
+        sample.model_dump_json(exclude={"prompts", "responses"}, exclude_defaults=True)
+        for sample in samples
+    ]
     write_text(record_file(path, record.key), "".join(f"{line}\n" for line in lines))
     _failure_file(path, record.key).unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""What a run has found: its two tables, with the study and the models that they are of."""
+"""The results of a run: its two tables, with the study and the models that they are of."""
 
 from __future__ import annotations
 

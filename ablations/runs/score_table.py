@@ -43,24 +43,25 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
 
     Args:
         scores: from `table_of_scores`.
-        metric: what to show of tasks that have it; the first metric of the others.
+        metric: shown of tasks that have it; of the others their first metric is.
     """
     done = scores[scores["state"] == "done"]
     done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
-    wanted = done[done["metric"] == metric] if metric is not None else done.iloc[:0]
+    if metric is not None:
+        done = pd.concat([done[done["metric"] == metric], done])
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
-    return pd.concat([wanted, done])[columns].drop_duplicates("task").set_index("task", drop=False)
+    return done[columns].drop_duplicates("task").set_index("task", drop=False)
 
 
-def check_names(names: Sequence[str], known: Sequence[str], what: str) -> None:
-    """Check that every name is known.
+def check_names(names: Sequence[str], valid_names: Sequence[str], setting: str) -> None:
+    """Check that every name that a setting gives is one of the run.
 
     Raises:
         InputError: with the nearest valid name.
     """
     for name in names:
-        if name not in known:
-            raise InputError(f"{what} {name!r} is not in the run{nearest(name, known)}")
+        if name not in valid_names:
+            raise InputError(f"{setting} {name!r} is not in the run{nearest(name, valid_names)}")
 
 
 def _scores(record: TaskRecord) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.frozen import Frozen
 
 Backend = Literal["hf", "vllm"]
-"""Which engine ran the model: transformers, or vLLM."""
+"""Engine that ran the model: transformers, or vLLM."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -54,7 +54,7 @@ class TaskScore(Frozen):
     a single one."""
 
     floor: Floor | None = None
-    """What a rule that does not read would score, as the task says of its first metric."""
+    """The score of a rule that does not read, as the task says of its first metric."""
 
 
 class Sample(Frozen):
@@ -76,7 +76,7 @@ class Sample(Frozen):
     records."""
 
     answers: tuple[str | tuple[float, bool], ...]
-    """`responses` after the filter: what was compared with the target."""
+    """`responses` after the filter, as they were compared with the target."""
 
     values: dict[str, float | tuple[str, str]]
     """Per metric: the item's value; for BLEU and its kin the pair (reference, prediction)."""
@@ -87,7 +87,7 @@ class Sample(Frozen):
 
     target_hash: str
     program: ProgramVerdict | None = None
-    """What came of the program in `answers`; None where none was run."""
+    """The verdict on the program in `answers`; None where none was run."""
 
     repeat: int = Field(default=0, ge=0, lt=2**63)
     """0-based number of the sample of this item."""
@@ -123,17 +123,18 @@ class EvaluationSettings(Protocol):
 
     @property
     def folders(self) -> tuple[Path, ...]:
-        """Return the folders that the tasks are looked for in; the first one wins."""
-        asks_shipped = any(task.startswith(PREFIX) for task in self.tasks)
-        others = [SHIPPED_TASKS] if asks_shipped and self.task_folder != SHIPPED_TASKS else []
-        return (self.task_folder, *others)
+        """The folders that the tasks are looked for in; the first one wins."""
+        names_shipped = any(task.startswith(PREFIX) for task in self.tasks)
+        if names_shipped and self.task_folder != SHIPPED_TASKS:
+            return (self.task_folder, SHIPPED_TASKS)
+        return (self.task_folder,)
 
 
 class EvaluationRequest(EvaluationSettings):
     """The tasks and settings of one evaluation."""
 
     isolation: Isolation | None = None
-    """What holds generated programs; None skips the tasks that run them."""
+    """The sandbox of generated programs; None skips the tasks that run them."""
 
 
 class Evaluation(Frozen):
@@ -162,12 +163,12 @@ class Evaluation(Frozen):
     """Task of the request that was skipped -> why."""
 
     notes: tuple[str, ...] = ()
-    """What a reader of the scores must know: prompts that did not fit, metrics that are absent."""
+    """Notes for a reader of the scores: prompts that did not fit, metrics that are absent."""
 
     def score(self, task: str, metric: str | None = None) -> TaskScore:
         """Return the first score of `task`, or of its `metric`, which must be there."""
-        own = (score for score in self.scores if score.task == task)
-        return next(score for score in own if metric in (None, score.metric))
+        scores = (score for score in self.scores if score.task == task)
+        return next(score for score in scores if metric in (None, score.metric))
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""

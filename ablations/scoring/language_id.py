@@ -1,10 +1,10 @@
-"""Whether an answer is in the language it should be in.
+"""The rule by which an answer is in the language it should be in.
 
 An answer to a math problem is not only prose: it holds numbers, formulas, code, names, and loan
-words. The rule, in this order:
+words. So, in this order:
 
 1. Code (fenced or in backticks), LaTeX commands, tags, addresses and all that is not a letter
-   or vowel sign are left out. What has nothing left ("11", an empty answer) is in no language.
+   or vowel sign are left out. An answer with nothing left ("11", an empty one) is in no language.
 2. More than half of the remaining letters must be of the script of the language. Where the script
    belongs to one language among those that models are trained on (Telugu, Bengali, Thai; Japanese
    by its kana), that decides. A few English words change nothing; an answer that is mostly English
@@ -78,12 +78,13 @@ def is_in_language(text: str, language: str, script: str) -> bool:
         raise ValueError(f"answers in {language!r} cannot be judged: {reason}")
     words = words_of(text)
     letters = [letter for letter in words if unicodedata.category(letter)[0] in "LM"]
-    own = [letter for letter in letters if _script_word(letter) in _SCRIPTS[script]]
-    if 2 * len(own) <= len(letters):
+    scripts = [_script_word(letter) for letter in letters]
+    scripts = [name for name in scripts if name in _SCRIPTS[script]]
+    if 2 * len(scripts) <= len(letters):
         return False
     if _DECIDING.get(script) == language:
         # Chinese has the ideographs, too, but no kana.
-        return script != "Jpan" or any(_script_word(sign) in _SCRIPTS["Jpan"][:3] for sign in own)
+        return script != "Jpan" or any(name in _SCRIPTS["Jpan"][:3] for name in scripts)
     return bool(_identifier().classify(words)[0] == language)
 
 

@@ -1,6 +1,7 @@
-"""What is observed besides a task's metrics: truncation, language, why a score is 0; and notes.
+"""Observations besides a task's metrics: truncation, language, why a score is 0; and notes.
 
-Derived from what lm-eval logged and how the requests went: did the prompt fit, did the answer end.
+They follow from lm-eval's log and the outcomes of the requests: did the prompt fit, did the answer
+end.
 Notes on tasks have the form ``TASK: text``.
 """
 
@@ -41,7 +42,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one request went."""
+    """The outcome of one request: whether prompt and answer fitted."""
 
     is_cut: bool
     """Whether the prompt lost tokens on its left."""
@@ -50,7 +51,7 @@ class Outcome:
     """Length of the whole prompt (with the continuation, where one was scored)."""
 
     context_tokens: int
-    """What the model takes, prompt and answer."""
+    """Length that the model takes, prompt and answer."""
 
     is_truncated: bool | None = None
     """Whether generation stopped at its limit; None where nothing was generated."""
@@ -79,10 +80,10 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation | None) -> list[str]:
-    """Return what a reader must know of the tasks.
+    """Return notes on the tasks.
 
-    Which answers cannot be judged by language and why, which tasks are in another language than
-    the one they are about, and how generated code was held, if any ran.
+    They say which answers cannot be judged by language and why, which tasks are in another language
+    than the one they are about, and how generated code was held, if any ran.
     """
     languages, prompts = [], []
     for task, config in configs.items():
@@ -119,17 +120,21 @@ def observed_values(
 def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
     """Yield notes on tasks whose prompts or answers did not fit the model's context."""
     by_task: dict[str, list[Outcome]] = {}
-    for (task, _), items in outcomes.items():
-        by_task.setdefault(task, []).extend(items)
-    for task, own in by_task.items():
-        cut = [outcome for outcome in own if outcome.is_cut]
-        lowered = [one for one in own if (one.limit_tokens or 0) < (one.wanted_tokens or 0)]
+    for (task, _), outcomes_of_item in outcomes.items():
+        by_task.setdefault(task, []).extend(outcomes_of_item)
+    for task, task_outcomes in by_task.items():
+        cut = [outcome for outcome in task_outcomes if outcome.is_cut]
+        lowered = [
+            outcome
+            for outcome in task_outcomes
+            if (outcome.limit_tokens or 0) < (outcome.wanted_tokens or 0)
+        ]
         if cut:
             longest = max(outcome.prompt_tokens for outcome in cut)
             yield (
-                f"{task}: {len(cut)} of {len(own)} prompts (up to {longest} tokens) do not fit "
-                f"the context of {cut[0].context_tokens} tokens with the answer and were cut "
-                "from the left, so that their beginning is missing"
+                f"{task}: {len(cut)} of {len(task_outcomes)} prompts (up to {longest} tokens) do "
+                f"not fit the context of {cut[0].context_tokens} tokens with the answer and were "
+                "cut from the left, so that their beginning is missing"
             )
         if lowered:
             yield (
@@ -161,16 +166,17 @@ def is_empty(sample: Sample) -> bool:
 
 def join_notes(notes: Iterable[str]) -> list[str]:
     """Return `notes` with those that say the same of several tasks as one, each once, in order."""
-    tasks: dict[str, dict[str, None]] = {}
+    tasks_by_text: dict[str, dict[str, None]] = {}
     for note in notes:
         task, colon, text = note.partition(": ")
-        # What begins with a sentence is no note on a task.
-        key, named = (text, task) if colon and " " not in task else (note, "")
-        tasks.setdefault(key, {})[named] = None
-    return [
-        f"{', '.join(name for name in named if name)}: {text}" if any(named) else text
-        for text, named in tasks.items()
-    ]
+        if not colon or " " in task:  # a sentence before the colon: no note on a task
+            task, text = "", note
+        tasks_by_text.setdefault(text, {})[task] = None
+    joined = []
+    for text, tasks in tasks_by_text.items():
+        names = ", ".join(task for task in tasks if task)
+        joined.append(f"{names}: {text}" if names else text)
+    return joined
 
 
 def truncation_note(task: str, answers: str, limit: str) -> str:
@@ -180,16 +186,14 @@ def truncation_note(task: str, answers: str, limit: str) -> str:
 
 def zero_reasons(evaluation: Evaluation) -> dict[str, str]:
     """Return filter -> why its score is 0, where the answers show a plain reason."""
-    zero = [
-        score.filter
-        for score in evaluation.scores
-        if score.value == 0 and score.is_share and score.higher_is_better
-    ]
-    reasons = {
-        name: _zero_reason([sample for sample in evaluation.samples if sample.filter == name], name)
-        for name in zero
-    }
-    return {name: reason for name, reason in reasons.items() if reason is not None}
+    reasons = {}
+    for score in evaluation.scores:
+        if score.value == 0 and score.is_share and score.higher_is_better:
+            samples = [sample for sample in evaluation.samples if sample.filter == score.filter]
+            reason = _zero_reason(samples, score.filter)
+            if reason is not None:
+                reasons[score.filter] = reason
+    return reasons
 
 
 def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
@@ -200,20 +204,21 @@ def _zero_reason(samples: Sequence[Sample], filter_name: str) -> str | None:
     empty = sum(map(is_empty, samples))
     if empty == len(samples):
         return f"all {empty} answers are empty"
-    if spaced := sum(map(_differs_by_space, samples)):
+    if differing := sum(map(_differs_by_space, samples)):
         return (
-            f"{spaced} of {len(samples)} answers differ from their targets only in white space and "
-            "count as wrong; add the filter remove_whitespace to the task"
+            f"{differing} of {len(samples)} answers differ from their targets only in white space "
+            "and count as wrong; add the filter remove_whitespace to the task"
         )
     if len(samples) > 1 and len({*answers}) == 1 and len({*responses}) > 1:
-        among = f", of which {empty} are empty" if empty else ""
+        empty_share = f", of which {empty} are empty" if empty else ""
         return (
             f"the filter {filter_name} finds no answer in any of the {len(samples)} responses"
-            f"{among} (it gives {shorten(repr(answers[0]), 60)} for all of them)"
+            f"{empty_share} (it gives {shorten(repr(answers[0]), 60)} for all of them)"
         )
     return None
 
 
 def _differs_by_space(sample: Sample) -> bool:
     answers = {str(answer) for answer in sample.answers}
-    return sample.target not in answers and {x.strip() for x in answers} == {sample.target.strip()}
+    stripped = {answer.strip() for answer in answers}
+    return sample.target not in answers and stripped == {sample.target.strip()}

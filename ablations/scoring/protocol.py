@@ -53,7 +53,7 @@ class GenKwargs(Described):
         return bool(self.temperature)
 
     def as_lm_eval(self) -> dict[str, Any]:
-        """Return what replaces keys of a task's ``generation_kwargs``; empty for nothing.
+        """Return the values that replace keys of a task's ``generation_kwargs``; empty for nothing.
 
         A sampled answer is drawn as it says here and not as the model's own generation settings
         say, which transformers would use for every key that is left out, and vLLM would not.
@@ -73,7 +73,7 @@ class GenKwargs(Described):
 
 
 class Protocol(Described):
-    """Prompts and generation for every model. What is left out is as in the task."""
+    """Prompts and generation for every model. Settings that are left out are as in the task."""
 
     apply_chat_template: StrictBool = False
     """Whether prompts are written with the chat template of the model's tokenizer: the default one,
@@ -123,8 +123,9 @@ class Protocol(Described):
     @property
     def is_multiturn(self) -> bool:
         """Whether examples are turns of the chat."""
-        given = self.fewshot_as_multiturn
-        return self.apply_chat_template if given is None else given
+        if self.fewshot_as_multiturn is None:
+            return self.apply_chat_template
+        return self.fewshot_as_multiturn
 
     def overrides(self) -> dict[str, Any]:
         """Return the settings that differ from the task's own: part of what identifies a score.
@@ -141,5 +142,8 @@ class Protocol(Described):
             settings["gen_kwargs"] = generation
         if self.repeats > 1:
             settings["repeats"] = self.repeats
-        stated = {name: getattr(self, name) for name in names}
-        return settings | {name: value for name, value in stated.items() if value is not None}
+        for name in names:
+            value = getattr(self, name)
+            if value is not None:
+                settings[name] = value
+        return settings

@@ -47,7 +47,7 @@ def read_samples(
 
     Args:
         raw: the result.
-        outcomes: how the requests went, where the model object noted it.
+        outcomes: of the requests, where the model object noted them.
         repeat: number of the sample of each item.
     """
     samples = []
@@ -56,8 +56,8 @@ def read_samples(
         if language is not None and why_not_judged(*language) is not None:
             language = None
         for logged in records:
-            own = (outcomes or {}).get((task, logged["doc_id"]), ())
-            samples.append(_read_sample(task, logged, repeat, language, own))
+            outcomes_of_item = (outcomes or {}).get((task, logged["doc_id"]), ())
+            samples.append(_read_sample(task, logged, repeat, language, outcomes_of_item))
     return tuple(samples)
 
 
@@ -75,44 +75,44 @@ def scores_of_samples(
     """
     scores = []
     for task in raw["samples"]:
-        own = [sample for sample in samples if sample.task == task]
+        task_samples = [sample for sample in samples if sample.task == task]
         keys = [key for key in raw["results"][task] if "," in key and "_stderr," not in key]
         order = [*raw["higher_is_better"][task]]  # as in the task's file
         keys.sort(key=lambda key: [*order, key.split(",")[0]].index(key.split(",")[0]))
         metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
-        signed = {}
+        signature_of_metric = {}
         if any(key.startswith(("bleu,", "chrf++,")) for key in keys):
-            signed = signatures(metadata) or {"bleu": signature("bleu")}
+            signature_of_metric = signatures(metadata) or {"bleu": signature("bleu")}
         for key in keys:
             metric, filter_name = key.split(",", 1)
             score = _score(
                 task,
                 metric,
-                [sample for sample in own if sample.filter == filter_name],
+                [sample for sample in task_samples if sample.filter == filter_name],
                 seed=seed,
                 level=level,
                 reported=float(raw["results"][task][key]),
                 filter=filter_name,
                 # lm-eval has None for a metric whose file does not say it.
                 higher_is_better=raw["higher_is_better"][task].get(metric) is not False,
-                signature=signed.get(metric),
+                signature=signature_of_metric.get(metric),
                 floor=floor_of(metadata) if metric == keys[0].split(",")[0] else None,
             )
             scores.append(score)
-        first = [sample for sample in own if sample.filter == own[0].filter]
-        scores += [
-            _score(
-                task,
-                metric,
-                first,
-                seed=0,
-                level=level,
-                filter=first[0].filter,
-                higher_is_better=higher_is_better,
-            )
-            for metric, higher_is_better in OBSERVED.items()
-            if any(metric in sample.values for sample in first)
-        ]
+        first_filter = task_samples[0].filter
+        observed = [sample for sample in task_samples if sample.filter == first_filter]
+        for metric, higher_is_better in OBSERVED.items():
+            if any(metric in sample.values for sample in observed):
+                score = _score(
+                    task,
+                    metric,
+                    observed,
+                    seed=0,
+                    level=level,
+                    filter=first_filter,
+                    higher_is_better=higher_is_better,
+                )
+                scores.append(score)
     return tuple(scores)
 
 
@@ -124,9 +124,14 @@ def _read_sample(
     outcomes: Sequence[Outcome],
 ) -> Sample:
     responses = tuple(_response(response[0]) for response in logged["resps"])
-    read = {name: _value(logged[name]) for name in logged["metrics"]}
-    values = {name: value for name, value in read.items() if value is not None}
-    programs = (one.verdict for one in logged["filtered_resps"] if isinstance(one, RunCode))
+    values: dict[str, float | tuple[str, str]] = {}
+    for metric in logged["metrics"]:
+        value = _value(logged[metric])
+        if value is not None:
+            values[metric] = value
+    verdicts = (
+        answer.verdict for answer in logged["filtered_resps"] if isinstance(answer, RunCode)
+    )
     return Sample(
         task=task,
         filter=logged["filter"],
@@ -139,7 +144,7 @@ def _read_sample(
         doc_hash=logged["doc_hash"],
         prompt_hash=logged["prompt_hash"],
         target_hash=logged["target_hash"],
-        program=next(programs, None),
+        program=next(verdicts, None),
         repeat=repeat,
     )
 
@@ -154,8 +159,8 @@ def _response(response: Any) -> str | tuple[float, bool]:
 def _value(value: Any) -> float | tuple[str, str] | None:
     """Return a number, or (reference, prediction) where the metric needs the whole corpus.
 
-    None for what is neither, such as a list of verdicts or no finite number: its score is lm-eval's
-    alone.
+    None for a value that is neither, such as a list of verdicts or no finite number: its score is
+    lm-eval's alone.
     """
     if isinstance(value, (list, tuple)):
         if len(value) != 2:
@@ -224,11 +229,11 @@ def _derive(
     signature: str | None,
 ) -> _Derived:
     pairs = [item for item in items if isinstance(item, tuple)]
-    known = corpus_metric(metric, signature)
-    if known is not None and pairs and len(pairs) == len(items):
-        counts = known.counts([pair[1] for pair in pairs], [pair[0] for pair in pairs])
-        value = float(known.score(counts.sum(axis=0).astype(np.float64)))
-        return value, *bootstrap(counts, known.score, seed=seed, level=level)
+    corpus = corpus_metric(metric, signature)
+    if corpus is not None and pairs and len(pairs) == len(items):
+        counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
+        value = float(corpus.score(counts.sum(axis=0).astype(np.float64)))
+        return value, *bootstrap(counts, corpus.score, seed=seed, level=level)
     if pairs or not items or metric in _UNBOUNDED_METRICS:
         return None, None, None
     from scipy.stats import sem
@@ -275,7 +280,7 @@ def bootstrap(
         statistic: sums to scores.
         seed: of the resampling.
         level: of the interval, in (0, 1).
-        resamples: how many, at least 2.
+        resamples: their number, at least 2.
     """
     items = len(counts)
     drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)
@@ -298,9 +303,13 @@ def mean_scores(
         level: of the intervals, in (0, 1).
     """
     repeats: dict[tuple[str, str, str], list[TaskScore]] = {}
-    for score in (score for scored in scores for score in scored):
-        repeats.setdefault((score.task, score.metric, score.filter), []).append(score)
-    return tuple(_mean(same, samples[: len(same)], level) for same in repeats.values())
+    for scores_of_repeat in scores:
+        for score in scores_of_repeat:
+            repeats.setdefault((score.task, score.metric, score.filter), []).append(score)
+    return tuple(
+        _mean(scores_of_metric, samples[: len(scores_of_metric)], level)
+        for scores_of_metric in repeats.values()
+    )
 
 
 def _mean(
@@ -320,32 +329,37 @@ def _mean(
     }
     items = None if first.interval is None else _item_values(first, samples)
     if items is not None:
-        over_both = estimate(items.mean(axis=1)[None], np.ones(1), ())
-        ends = (over_both.mean + side * over_both.half_width(level) for side in (-1, 1))
-        low, high = score_interval(over_both, level) if changes["is_share"] else ends
+        estimated = estimate(items.mean(axis=1)[None], np.ones(1), ())
+        if changes["is_share"]:
+            low, high = score_interval(estimated, level)
+        else:
+            half = estimated.half_width(level)
+            low, high = estimated.mean - half, estimated.mean + half
         interval = Interval(low=low, high=high, level=level, method="items and repeats")
         changes |= {
             "interval": None if math.isnan(low) else interval,
-            "stderr": math.sqrt(over_both.variance) if items.size > 1 else None,
+            "stderr": math.sqrt(estimated.variance) if items.size > 1 else None,
             "n": len(items),
         }
     return first.model_copy(update=changes)
 
 
 def _item_values(score: TaskScore, samples: Sequence[Sequence[Sample]]) -> Array | None:
-    """Return what every item adds to the score in each repeat, shape [items, repeats]."""
+    """Return the part of every item in the score of each repeat, shape [items, repeats]."""
     corpus = corpus_metric(score.metric, score.signature)
     columns: list[dict[int, float]] = []
-    for one in samples:
+    for samples_of_repeat in samples:
         values = {
             sample.doc_id: sample.values[score.metric]
-            for sample in one
+            for sample in samples_of_repeat
             if (sample.task, sample.filter) == (score.task, score.filter)
             and score.metric in sample.values
         }
         pairs = [value for value in values.values() if isinstance(value, tuple)]
         if not pairs:
-            columns.append({key: v for key, v in values.items() if isinstance(v, float)})
+            columns.append(
+                {item: value for item, value in values.items() if isinstance(value, float)}
+            )
             continue
         if corpus is None:
             return None

@@ -65,13 +65,14 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
     family = "chrf" if metric in _WORD_ORDER else metric
     if family not in _PLAIN:
         return None
-    given = dict(part.split(":", 1) for part in (signature or "").split("|") if ":" in part)
-    if any(given.get(key, value) != value for key, value in _PLAIN[family].items()):
+    settings = dict(part.split(":", 1) for part in (signature or "").split("|") if ":" in part)
+    if any(settings.get(key, value) != value for key, value in _PLAIN[family].items()):
         return None
     if family == "bleu":
-        return CorpusMetric(_scorer(metric, given.get("tok", "13a")))
-    words = int(given.get("nw", _WORD_ORDER[metric]))
-    return CorpusMetric(_scorer(metric, char_order=int(given.get("nc", 6)), word_order=words))
+        return CorpusMetric(_scorer(metric, settings.get("tok", "13a")))
+    char_order = int(settings.get("nc", 6))
+    word_order = int(settings.get("nw", _WORD_ORDER[metric]))
+    return CorpusMetric(_scorer(metric, char_order=char_order, word_order=word_order))
 
 
 def pseudo_values(counts: Array, score: Statistic) -> Array:

@@ -125,14 +125,15 @@ def estimate(
         (side,) = np.nonzero(sign * weights > 0)
         if not len(side):
             continue
-        weight, own = weights[side, None], values[side]
-        by_item = (weight * own).sum(axis=0) / weight.sum()
-        shares[side] = weight * (own - by_item.mean()) / items
+        weight, side_values = weights[side, None], values[side]
+        by_item = (weight * side_values).sum(axis=0) / weight.sum()
+        shares[side] = weight * (side_values - by_item.mean()) / items
         if len(side) > 1 and items > 1:
             size = len(side) * items
-            left = own - own.mean(axis=1, keepdims=True) - by_item + by_item.mean()
+            by_cell = side_values.mean(axis=1, keepdims=True)
+            residuals = side_values - by_cell - by_item + by_item.mean()
             scale = math.sqrt(size / ((len(side) - 1) * (items - 1)))
-            noise[side] = scale * weight * left / items
+            noise[side] = scale * weight * residuals / items
         for axis, names in enumerate(axes):
             units = dict.fromkeys(names[cell] for cell in side if names[cell])
             if len(units) > 1:

@@ -40,8 +40,8 @@ def test_a_bad_floor_is_one_error(floor, problems):
 def test_a_floor_is_optional():
     assert floor_of(None) is None
     assert floor_of({"version": 1.0}) is None
-    assert floor_of({"floor": {"name": "one answer to both twins", "score": 0}}) == Floor(
-        name="one answer to both twins", score=0.0
+    assert floor_of({"floor": {"name": "one answer to both problems", "score": 0}}) == Floor(
+        name="one answer to both problems", score=0.0
     )
 
 

@@ -466,6 +466,7 @@ def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("layerswap_mgsm_sw") == "MGSM, Swahili"
     assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
+    assert task_name("smol_math_twins_order_es") == "math minimal pairs order, Spanish"
     assert task_name("my_own_task") == "my own task"
     names = nine_pairs.names
     assert names["soup math_1+swh_1"] == "soup math_1+swh_1"

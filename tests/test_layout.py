@@ -1,4 +1,4 @@
-"""Imports run down and in no circle, every module stands in a folder, one name is one thing."""
+"""Imports run down the floors in no circle; a module stands in a folder, a name is one thing."""
 
 import ast
 from collections import defaultdict

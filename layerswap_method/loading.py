@@ -7,7 +7,6 @@ one block, the thread reads the next from the disk, and the engine loads what is
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ import torch
 from layerswap_method.checkpoint.stored import StoredTensor, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.tensors import Buffers, MixReader, TensorMix, memory_of
+from layerswap_method.threads import one_core_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -190,7 +190,7 @@ def _load(
     free: LifoQueue[Buffers] = LifoQueue()
     for lane in lanes:
         free.put(lane)
-    pool = _one_core_threads(threads)
+    pool = one_core_threads(threads, "load")
     started: deque[_Started] = deque()
     ahead = 0
     try:
@@ -217,26 +217,6 @@ def _take_lane(device: torch.device) -> Buffers:
     if device.type == "cpu":
         return Buffers()
     return _FREE[device].pop() if _FREE[device] else _Lane(device)
-
-
-def _one_core_threads(count: int) -> ThreadPoolExecutor:
-    """Return threads that run, each of which computes on one core.
-
-    A thread takes torch's setting over when it first asks for it. Set inside the threads, it would
-    become that of all later ones, too.
-    """
-    pool = ThreadPoolExecutor(count, thread_name_prefix="load")
-    every = threading.Barrier(count)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for asked in [
-            pool.submit(lambda: every.wait() + torch.get_num_threads()) for _ in range(count)
-        ]:
-            asked.result()
-    finally:
-        torch.set_num_threads(before)
-    return pool
 
 
 def _start(

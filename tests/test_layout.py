@@ -1,4 +1,4 @@
-"""Imports run down and in no circle, every module stands in a folder, one name is one thing."""
+"""Imports run down the floors in no circle; a module stands in a folder, a name is one thing."""
 
 import ast
 from collections import defaultdict
@@ -16,7 +16,7 @@ FLOORS = {
     " > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge verify harmonize adapter_swap"
     " > methods write loading > tensors deltas > checkpoint recipe output > hub > plan average"
-    " command_line > tensor_names errors frozen progress",
+    " command_line > tensor_names errors frozen progress threads",
 }
 ALLOWED = {("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload")}
 """What Python calls at start-up and the methods' registration call each other."""

@@ -35,7 +35,7 @@ _BLOCKS = {
     "ReportBlock": "`report`",
     "PrimaryBlock": "`report: primary`",
     "ExpertsFile": "An experts file",
-    "ExpertEntry": "One expert of an experts file",
+    "ExpertsFileEntry": "One expert of an experts file",
 }
 """Type -> heading of its table."""
 _WORDS = {"string": "text", "boolean": "true or false", "integer": "number", "number": "number"}

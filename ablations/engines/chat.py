@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.models.load import read_tokenizer
+from ablations.models.templates import CHAT, check_ends
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, first_line
 
@@ -84,10 +85,10 @@ def _check(protocol: Protocol, folder: Path) -> None:
     if protocol.apply_chat_template:
         template = chat_template(folder)
         options: dict[str, Any] = {"add_generation_prompt": True, **_thinking(protocol)}
-        chat = [{"role": "user", "content": "1 + 1 = ?"}]
+        check_ends(_tokenizer(folder), template, folder, **options)
         try:
             _tokenizer(folder).apply_chat_template(
-                chat, tokenize=False, chat_template=template, **options
+                CHAT, tokenize=False, chat_template=template, **options
             )
         except Exception as error:  # a template is a program, which may raise anything
             raise InputError(f"{folder}: its chat template fails: {first_line(error)}") from error

@@ -143,12 +143,19 @@ def memory_of_a_start(weights: int, free: int, total: int, options: EngineOption
     return f"{what} (gpu_memory_utilization {options.gpu_memory_utilization:g}): {how}"
 
 
+def is_eager(options: EngineOptions) -> bool:
+    """Return whether engines started here compile no model and record no CUDA graphs.
+
+    That is the default on CPU: compiling takes a minute and pays only for long runs.
+    """
+    return is_cpu_build() if options.enforce_eager is None else options.enforce_eager
+
+
 def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[str, Any]:
     """Return the arguments of lm-eval's vLLM class (and through it of ``vllm.LLM``).
 
     ``auto`` is the `stored_dtype`, which the checkpoint's config states: vLLM's own turns float32
-    into bfloat16, so that two backends would run two models. On CPU the engine runs eagerly by
-    default: compiling takes a minute and pays only for long runs.
+    into bfloat16, so that two backends would run two models.
     """
     arguments: dict[str, Any] = {
         "dtype": stored_dtype or "auto" if options.dtype == "auto" else options.dtype,
@@ -160,13 +167,11 @@ def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[s
         "data_parallel_size": 1,
         "trust_remote_code": False,
         "disable_log_stats": True,
+        "enforce_eager": is_eager(options),
     }
     if is_cpu_build():
-        eager = options.enforce_eager is not False
-        return arguments | {"enforce_eager": eager, "block_size": _CPU_BLOCK}
-    memory = options.gpu_memory_utilization
-    eager = bool(options.enforce_eager)
-    return arguments | {"enforce_eager": eager, "gpu_memory_utilization": memory}
+        return arguments | {"block_size": _CPU_BLOCK}
+    return arguments | {"gpu_memory_utilization": options.gpu_memory_utilization}
 
 
 def clean_up() -> None:

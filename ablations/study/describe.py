@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from ablations.engines.backends import describe_start
 from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.documents import unmerged
@@ -66,6 +67,7 @@ def describe_study_plan(
         "",
         f"cost: {counted(len(left), 'evaluation')} for {counted(len(cells), 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
+        f"  engine: {describe_start(plan.backend, plan.options)}",
         f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
         f"items per task: {study.evaluate.limit or 'all'}",
         f"  models to load: {len(todo)}",

@@ -20,6 +20,7 @@ from ablations.engines.backends import (
     backend_versions,
     check_devices,
     importing,
+    precision_note,
     resolve_backend,
 )
 from ablations.engines.chat import check_protocol
@@ -224,6 +225,7 @@ def plan_study(
         num_weights = sum(map(math.prod, checkpoints[0].shapes.values()))
     notes = (
         describe_scaling(study, num_layers),
+        precision_note(chosen, study.evaluate.options),
         *checks.plan_notes(study, experts, cells),
         *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
     )

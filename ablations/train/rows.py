@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ablations.models.templates import check_ends
 from ablations.models.tokens import following_tokens, prompt_tokens
 from ablations.train.config import DataEntry, TrainConfig
 from layerswap_method.errors import InputError, describe_error, first_line, nearest
@@ -270,7 +271,7 @@ def encode_rows(
 
     Raises:
         InputError: where no row is left; for ``template: chat`` where the tokenizer has no chat
-            template, or one that changes earlier turns.
+            template, or one that does not come to an end or changes earlier turns.
     """
     limit = config.max_length
     full_rows = [_tokenize(row, tokenizer, config) for row in rows]
@@ -302,6 +303,7 @@ def split_row(
             f"{model_name}: its tokenizer has no chat template; write template: plain, or use the "
             "tokenizer of a chat model"
         )
+    check_ends(tokenizer, tokenizer.get_chat_template(), model_name)
 
     def render(turns: Conversation, *, add_generation_prompt: bool) -> str:
         return str(

@@ -37,6 +37,8 @@ def sampled_change(
     `changes` are an adapter's, which the expert has besides. None where no matrix of one is as
     large as the other's, or where what is read is all zero or not finite, which is another fault.
     """
+    import numpy as np
+
     names = [
         name
         for name, tensor in base.items()
@@ -56,12 +58,14 @@ def sampled_change(
         sample.append((name, sides, rows))
     check_rows_there((side, rows) for _, sides, rows in sample for side in sides)
     for name, sides, rows in sample:
-        ours, theirs = (read_floats(side, rows).astype("float64") for side in sides)
-        if name in changes:
-            left, right = changes[name].factors()
-            ours += (left[rows] @ right).numpy()
-        change += float(((ours - theirs) ** 2).sum())
-        weight += float((theirs**2).sum())
+        # Whether all is finite is asked at the end.
+        with np.errstate(invalid="ignore", over="ignore"):
+            ours, theirs = (read_floats(side, rows).astype("float64") for side in sides)
+            if name in changes:
+                left, right = changes[name].factors()
+                ours += (left[rows] @ right).numpy()
+            change += float(((ours - theirs) ** 2).sum())
+            weight += float((theirs**2).sum())
     if weight > 0 and math.isfinite(change + weight):
         return math.sqrt(change / weight)
     return None

@@ -32,6 +32,7 @@ from layerswap_method.deltas.features import FeatureLayout, feature_layout, inpu
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import Decoder
+from layerswap_method.threads import one_core_threads
 
 if TYPE_CHECKING:
     import torch
@@ -197,13 +198,14 @@ def for_each_tensor(
     `compute` does not use it, as many as there are cores, at most 8: what one disk can feed.
     """
     waiting: deque[tuple[str, Future[T]]] = deque()
-    threads, how = min(8, os.cpu_count() or 1), dict[str, Any]()
     if uses_torch:
         import torch
 
         threads = torch.get_num_threads()
-        how = {"initializer": torch.set_num_threads, "initargs": (1,)}
-    pool = ThreadPoolExecutor(threads, **how)
+        pool = one_core_threads(threads)
+    else:
+        threads = min(8, os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(threads)
     try:
         for name in names:
             waiting.append((name, pool.submit(compute, name)))
@@ -215,8 +217,6 @@ def for_each_tensor(
             yield done, result.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-        if uses_torch:
-            torch.set_num_threads(threads)  # new threads take over what the last one to set it said
 
 
 def feature_mav(pair: DeltaPair, name: str) -> torch.Tensor:

@@ -12,7 +12,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import IO
@@ -21,6 +20,7 @@ from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, op
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub.partial import check_there
 from layerswap_method.progress import Advance
+from layerswap_method.threads import one_core_threads
 from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
 
 _PIECE, _IN_KERNEL = 1 << 20, 1 << 26
@@ -59,9 +59,8 @@ def write_files(
     for left in folder.glob(f"*{_PART}"):
         left.unlink()
     _check_space(folder, sum(file.nbytes for file in waiting))
-    with _one_core_a_thread(layout):
-        for file in waiting:
-            _write_file(file, threads, device, advance)
+    for file in waiting:
+        _write_file(file, threads, device, advance)
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
     if len(files) > 1:
@@ -93,8 +92,8 @@ def verify_files(
         for file in layout.files
         for place, tensor in file.tensors
     ]
-    with _one_core_a_thread(layout):
-        _run_jobs(jobs, threads, advance)
+    with _threads_for(layout.files, threads) as pool:
+        _run_jobs(jobs, pool, advance)
 
 
 def is_finished(file: PlannedFile) -> bool:
@@ -120,28 +119,16 @@ def write_json(file: Path, content: object) -> None:
     write_synced_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-@contextmanager
-def _one_core_a_thread(layout: Layout) -> Iterator[None]:
-    """Have torch compute on one core in each thread that begins in the block.
-
-    By default each of them has as many OpenMP threads as there are cores. On a block of values they
-    wait for each other longer than they compute: on 16 cores that was four times the processor
-    time of two, and twice the memory.
-    """
-    if all(tensor.content is None for file in layout.files for _, tensor in file.tensors):
-        yield  # copies do without torch
-        return
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # threads take it over when they first compute
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _threads_for(files: Sequence[PlannedFile], count: int) -> ThreadPoolExecutor:
+    """Return the threads that write or verify files; copies do without torch."""
+    if all(tensor.content is None for file in files for _, tensor in file.tensors):
+        return ThreadPoolExecutor(count)
+    return one_core_threads(count)
 
 
-def _run_jobs(jobs: Sequence[Callable[[Advance], None]], threads: int, advance: Advance) -> None:
+def _run_jobs(
+    jobs: Sequence[Callable[[Advance], None]], pool: ThreadPoolExecutor, advance: Advance
+) -> None:
     """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
     stopped = threading.Event()
 
@@ -150,16 +137,15 @@ def _run_jobs(jobs: Sequence[Callable[[Advance], None]], threads: int, advance: 
             raise InterruptedError
         advance(count)
 
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            futures = [pool.submit(job, counted) for job in jobs]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = [error for job in done if (error := job.exception()) is not None]
-            if failed:
-                raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
-        finally:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
+    try:
+        futures = [pool.submit(job, counted) for job in jobs]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = [error for job in done if (error := job.exception()) is not None]
+        if failed:
+            raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
 
 
 def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) -> None:
@@ -170,7 +156,8 @@ def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) 
         advance(len(file.head))
         placed = file.tensors
         jobs = [partial(_write, out.fileno(), place, tensor, device) for place, tensor in placed]
-        _run_jobs(jobs, threads, advance)
+        with _threads_for([file], threads) as pool:
+            _run_jobs(jobs, pool, advance)
         os.fsync(out.fileno())
     part.rename(file.path)
 

@@ -1,6 +1,7 @@
 """What a feature is, and how far it moved: against float64, by one loop, once in a process."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -156,3 +157,17 @@ def test_every_tensor_is_worked_on_in_order():
     assert torch.get_num_threads() == threads
     with pytest.raises(ValueError, match="'a'"):
         list(for_each_tensor(["a"], int))
+
+
+def test_threads_of_others_keep_their_cores_while_tensors_are_worked_on():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        results = for_each_tensor(list(map(str, range(9))), lambda name: torch.get_num_threads())
+        assert next(results) == ("0", 1)
+        with ThreadPoolExecutor(1) as others:
+            assert others.submit(torch.get_num_threads).result() == 3
+        assert [count for _, count in results] == [1] * 8
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

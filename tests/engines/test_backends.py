@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from ablations.engines import vllm_engine
-from ablations.engines.backends import check_devices, resolve_backend
+from ablations.engines.backends import check_devices, describe_start, engine_facts, resolve_backend
 from ablations.engines.live import Baseline, ProbeAnswers
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
@@ -146,6 +146,45 @@ def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):
     found = vllm_engine.engine_arguments(EngineOptions(**given), None)
     assert {name: found[name] for name in given} == given
     assert vllm_engine.engine_arguments(EngineOptions(), None)["enforce_eager"] is False
+
+
+@pytest.mark.parametrize(
+    ("version", "option", "is_eager", "start"),
+    [
+        (
+            "0.32.0",
+            None,
+            False,
+            "compiled with CUDA graphs (the default on a GPU; evaluate.options.",
+        ),
+        ("0.32.0", False, False, "compiled with CUDA graphs (evaluate.options.enforce_eager: fal"),
+        ("0.32.0", True, True, "eager (evaluate.options.enforce_eager: true)"),
+        ("0.32.0+cpu", None, True, "eager (the default on CPU; evaluate.options.enforce_eager: f"),
+        ("0.32.0+cpu", False, False, "compiled (evaluate.options.enforce_eager: false)"),
+    ],
+)
+def test_how_vllm_starts_is_said_as_it_is_done(version, option, is_eager, start, monkeypatch):
+    monkeypatch.setattr(vllm_engine, "installed_version", lambda: version)
+    options = EngineOptions(enforce_eager=option)
+    assert describe_start("vllm", options).startswith(f"vLLM {version}, {start}")
+    assert vllm_engine.engine_arguments(options, None)["enforce_eager"] is is_eager
+
+
+@pytest.mark.parametrize(
+    ("backend", "version", "setting", "facts"),
+    [
+        ("vllm", "0.32.0", "1", {"batch_invariant": True}),
+        ("vllm", "0.32.0", "0", {"batch_invariant": False}),
+        ("vllm", "0.32.0+cpu", "1", {"batch_invariant": False}),  # it has no such thing
+        ("hf", "0.32.0", "1", {}),
+    ],
+)
+def test_a_record_has_whether_answers_depend_on_their_batch(
+    backend, version, setting, facts, monkeypatch
+):
+    monkeypatch.setattr(vllm_engine, "installed_version", lambda: version)
+    monkeypatch.setenv("VLLM_BATCH_INVARIANT", setting)
+    assert engine_facts(backend) == facts
 
 
 @pytest.mark.parametrize(

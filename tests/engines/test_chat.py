@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 
 from ablations.engines.chat import chat_template, check_protocol, has_template
 from ablations.engines.options import EngineOptions
+from ablations.models import templates
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.study.identity import protocol_key
@@ -67,6 +69,32 @@ def test_the_default_template_is_found(talker, model):
 def test_what_a_tokenizer_lacks_is_said(talker, model, protocol, match):
     with pytest.raises(InputError, match=match):
         check_protocol(Protocol(**protocol), [talker, model])
+
+
+LOOP = "{% for i in range(99999) %}"
+ENDLESS = {
+    "loops": LOOP * 3 + "{% endfor %}" * 3,
+    "one long operation": "{{ 9 ** (9 ** 9) }}",
+    "memory": "{{ 'a' * 10 ** 11 }}",
+}
+
+
+@pytest.mark.parametrize("template", ENDLESS.values(), ids=[*ENDLESS])
+def test_a_template_that_does_not_end_is_said(template, model, tmp_path, monkeypatch):
+    monkeypatch.setattr(templates, "_CPU_S", 1)
+    folder = shutil.copytree(model, tmp_path / "looping")
+    (folder / "chat_template.jinja").write_text(CHAT + template)
+    with pytest.raises(InputError) as caught:
+        check_protocol(Protocol(apply_chat_template=True), [folder])
+    said = f"{folder}: its chat template does not come to an end on one short message (within 1 s"
+    assert caught.value.message.startswith(said)
+
+
+def test_a_template_that_fails_is_said_with_its_reason(model, tmp_path):
+    folder = shutil.copytree(model, tmp_path / "failing")
+    (folder / "chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
+    with pytest.raises(InputError, match=r"failing: its chat template fails: no system message"):
+        check_protocol(Protocol(apply_chat_template=True), [folder])
 
 
 def test_what_changes_a_score_changes_its_key():

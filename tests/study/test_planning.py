@@ -7,6 +7,7 @@ import torch
 import yaml
 
 import layerswap_method
+from ablations.engines import vllm_engine
 from ablations.study import identity
 from ablations.study.describe import describe_study_plan
 from tests.standins.fine_tunes import edited, save_adapter
@@ -152,6 +153,26 @@ def test_the_cost_counts_what_is_left(plan):
         assert f"cost: {evaluations} evaluations for 6 cells" in text
         assert f"models to load: {evaluations}" in text
         assert f"checkpoints written to disk: {checkpoints} (" in text
+
+
+def test_what_vllm_does_on_a_gpu_is_said(plan, monkeypatch):
+    """How its engine starts, and that it computes attention of float32 in less."""
+
+    def text_of(backend, version, dtype):
+        monkeypatch.setattr(vllm_engine, "installed_version", lambda: version)
+        evaluate = {"tasks": ["words"], "options": {"dtype": dtype}}
+        found = plan(how={"backend": backend}, evaluate=evaluate)
+        return describe_study_plan(found, found.cells, materialize=False)
+
+    on_a_gpu = text_of("vllm", "0.32.0", "float32")
+    assert on_a_gpu.count("note: the models are float32, and on a GPU vLLM computes") == 1
+    assert "\n  engine: vLLM 0.32.0, compiled with CUDA graphs (the default" in on_a_gpu
+    on_cpu = text_of("vllm", "0.32.0+cpu", "float32")
+    assert "\n  engine: vLLM 0.32.0+cpu, eager (the default on CPU" in on_cpu
+    by_transformers = text_of("hf", "0.32.0", "float32")
+    assert "\n  engine: HF transformers " in by_transformers
+    for text in (on_cpu, by_transformers, text_of("vllm", "0.32.0", "bfloat16")):
+        assert "TF32" not in text
 
 
 def test_a_study_runs_all_of_its_models_in_one_dtype(plan, own):

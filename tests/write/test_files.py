@@ -152,12 +152,11 @@ def test_a_disk_that_is_too_small_is_told_before(tmp_path):
 COPIES = """
 import sys, json
 from pathlib import Path
-from layerswap_method.recipe.document import Merge
-from layerswap_method.tensors import MIXES
+from layerswap_method.tensors import MIXES, Merge
 from layerswap_method.write.files import verify_files, write_files
-from layerswap_method.write.layout import lay_out
+from layerswap_method.write.layout import lay_out_files
 merge = Merge(MIXES.validate_json(Path(sys.argv[1]).read_text()), Path(), None)
-layout = lay_out(merge, Path(sys.argv[2]))
+layout = lay_out_files(merge, Path(sys.argv[2]))
 write_files(layout)
 verify_files(layout)
 peak = [l for l in open("/proc/self/status") if l.startswith("VmHWM")][0].split()[1]

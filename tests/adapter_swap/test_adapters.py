@@ -272,7 +272,7 @@ def test_what_is_refused(base, prefixes, experts, tmp_path):
         ({"weighting": "magnitude"}, (task, language), None, "weighting: magnitude"),
         (count, (task, f"{base}+{short}"), None, "short has 4 layers, and the base has 6"),
         (count, (task, base), None, nothing),
-        # F9: experts without an adapter have no prefix, so the first was blamed for the second's
+        # experts without an adapter have no prefix, so the first was blamed for the second's
         (count, (base, f"{base}+{short}"), None, nothing),
         (count, (f"{base}+{changed['dim']}", language), None, "token_dim '8'"),
         (count, (f"{base}+{changed['tokens']}", language), None, "prompt_embeddings is [3, 96]"),

@@ -29,14 +29,14 @@ and place >= self.num_layers => and False
 layerswap_method/average.py @ plan
 total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coefficients))
 in (dtype, result) else torch.float32 => in (dtype, result) else dtype
-if other != role) / common => if other == role) / common
+(entry.weight / total) * entry.scale => entry.weight * entry.scale @ methods/test_merges.py
 return total.to(result) => return total.to(dtype).to(result)
 layerswap_method/tensors.py @ write/test_files.py
-_deltas[position][start:stop] => _deltas[position][: stop - start]
+_deltas[position][at : at + count] => _deltas[position][:count]
 layerswap_method/checkpoint/lora.py @ checkpoint/test_lora.py
 math.sqrt(rank) if config.get("use_rslora") else rank => rank
 scaling=alpha / ( => scaling=1 / (
-"use_dora", "lora_bias" => "lora_bias"
+    "use_dora", => "use_no_dora",
 or not math.isfinite(alpha): => or False:
 if is_same or path.name.lower() in names: => if True: @ mergekit_plugin/test_errors.py
 layerswap_method/checkpoint/compatible.py @ checkpoint
@@ -59,11 +59,11 @@ if name in changes: => if False:
 change >= FAR => change >= 9
 layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
 if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
-if place.is_file() and not any( => if False and not any(
 Path(file).name != file => False
 if single.is_file() and _SINGLE not in shards: => if False:
 layerswap_method/checkpoint/config.py @ checkpoint/test_stored.py
 not 0 <= value < most: => value < 0:
+if place.is_file() and not any( => if False and not any( @ merge/test_merge.py
 layerswap_method/checkpoint/stored.py @ checkpoint/test_stored.py
 state.st_mtime_ns, state.st_ctime_ns, state.st_ino => state.st_mtime_ns, 0, 0
 layerswap_method/write/layout.py @ write/test_files.py
@@ -91,7 +91,7 @@ layerswap_method/command_line.py @ cli/test_errors.py
 layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
 layerswap_method/methods/layer_swap_merge.py @ mergekit_plugin/test_executor.py
-donor = giver if base.checkpoint in others else base => donor = base
+return base if is_alike else givers[0] => return base
 layerswap_method/methods/delta_revert.py @ methods/test_measured.py
 float((last + smaller.max()) / 2) => float(last)
 layerswap_method/methods/layer_swap.py @ recipe

@@ -83,10 +83,10 @@ def test_a_loaded_model_has_other_prefixes():
 NAMES = [
     ("model.layers.3.self_attn.q_norm.weight", 3, "attention", True),
     ("model.layers.5.something.weight", 5, "other", False),
-    # F4: the module is called norm_attn_norm, and its attention was taken for a norm
+    # the module is called norm_attn_norm, and its attention was taken for a norm
     ("transformer.blocks.7.norm_attn_norm.attn.Wqkv.weight", 7, "attention", False),
     ("transformer.blocks.7.norm_attn_norm.norm_1.weight", 7, "norm", True),
-    # F7: layers that predict further tokens were layer 0 of the decoder
+    # layers that predict further tokens were layer 0 of the decoder
     ("model.mtp.layers.0.input_layernorm.weight", None, None, True),
     ("model.vision_tower.encoder.layers.3.self_attn.q_proj.weight", None, None, False),
     ("vpm.encoder.layers.0.mlp.fc1.weight", None, None, False),

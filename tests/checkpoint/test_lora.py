@@ -117,7 +117,7 @@ REFUSED = [
     ({"r": 5}, "rank 5"),
     ({"r": None}, CONFIG),
     ({"r": 0}, "r is 0"),
-    # H4d: two tensors of NaN; json reads both words as numbers
+    # two tensors of NaN; json reads both words as numbers
     ({"lora_alpha": float("nan")}, "lora_alpha is nan"),
     ({"lora_alpha": float("inf")}, "lora_alpha is inf"),
     # What is no pattern, and a pattern that would hang

@@ -146,7 +146,7 @@ def test_any_header_and_any_damage_is_read_alike_or_refused(tmp_path, entries, e
 
 
 def test_a_file_with_other_content_of_the_same_size_and_time_is_noticed(tmp_path):
-    """H4c: experts of one architecture have one size, and archives restore times."""
+    """Experts of one architecture have one size, and archives restore times."""
     file, other = tmp_path / "file", tmp_path / "other"
     file.write_bytes(GOOD)
     at, times = read_header(file)["b"], file.stat()
@@ -243,7 +243,7 @@ ABSURD = [("num_hidden_layers", number) for number in (10**9, -1, 5, 7)] + [("vo
 
 @pytest.mark.parametrize(("name", "number"), ABSURD)
 def test_absurd_sizes_are_refused_at_once(name, number, experts, tmp_path):
-    """H5: a model of 14 kB that claimed 10^9 layers took the memory of the machine."""
+    """A model of 14 kB that claimed 10^9 layers took the memory of the machine."""
     folder = shutil.copytree(experts("llama").base, tmp_path / "odd")
     with pytest.raises(InputError, match=f"^odd: .*({name}|layers)"):
         read_checkpoint("odd", edited(folder, **{name: number}))
@@ -292,7 +292,7 @@ BAD_INDEX = [
 
 @pytest.mark.parametrize(("damage", "parts"), BAD_INDEX, ids=range(len(BAD_INDEX)))
 def test_an_index_that_is_wrong(damage, parts, sharded):
-    """H4b (a single file beside it), H8 (paths) and H12 (depth and length) among them."""
+    """A single file beside it, paths that lead out, depth and length among them."""
     damage(sharded)
     with pytest.raises(InputError) as caught:
         read_checkpoint("odd", sharded)

@@ -160,66 +160,126 @@ class _Killed(Exception):
     """In the place of a kill, after some answers."""
 
 
+class Asked:
+    """Tasks asked of a model whose answers are stored, and how many of the answers are new."""
+
+    def __init__(self, model, backend, tasks, path):
+        self.model, self.backend, self.path = model, backend, path
+        names = ("words_generate", "words_choose")
+        self.request = EvaluationRequest(tasks=names, include_path=tasks)
+        self.options = OPTIONS.model_copy(update={"batch_size": 4})
+        self.new, self.lm, self.killed_after = [], None, None
+
+    def start(self):
+        return closing(start_model(self.model, self.backend, self.options))
+
+    def count(self, patch):
+        keep = AnswerFile.keep
+
+        def counting(answers, key, answer):
+            if answers.take(key) is None:
+                self.new.append(key)
+            keep(answers, key, answer)
+            if len(self.new) == self.killed_after:
+                raise _Killed
+
+        patch.setattr(AnswerFile, "keep", counting)
+
+    def send(self, **change):
+        """Return the evaluation of a changed request and how many answers of it are new."""
+        self.new.clear()
+        changed, answers = self.request.model_copy(update=change), AnswerFile(self.path)
+        found = run_tasks(self.lm, changed, self.model, self.backend, answers)
+        return found, len(self.new)
+
+    def recall(self, **change):
+        changed, answers = self.request.model_copy(update=change), AnswerFile(self.path)
+        return recall(changed, self.model, self.backend, answers)
+
+    def lines(self):
+        return self.path.read_text().count("\n")
+
+
+def content(evaluation):
+    return evaluation.scores, evaluation.samples, evaluation.notes
+
+
+def responses(evaluation):
+    return sum(len(sample.responses) for sample in evaluation.samples)
+
+
+DRAWN = {"gen_kwargs": GenKwargs(temperature=1.0), "repeats": 2}
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def begun(request, model, tasks, tmp_path_factory):
+    """Return the tasks as asked of one engine that was ended after three answers, and of the next.
+
+    `whole` is what a model says that stores nothing, `limited` and `rest` are what the second
+    engine sent: first four items a task, then all.
+    """
+    path = tmp_path_factory.mktemp("answers") / "weights" / "task.jsonl"
+    asked = Asked(model, request.param, tasks, path)
+    with pytest.MonkeyPatch.context() as patch:
+        with asked.start() as lm:
+            asked.lm, asked.killed_after = lm, 3
+            asked.whole = run_tasks(lm, asked.request, model, request.param)
+            asked.count(patch)
+            with pytest.raises(_Killed):
+                asked.send()
+            assert lm.answers is None
+        asked.left, asked.killed_after = asked.lines(), None
+        with asked.start() as asked.lm:  # as after a kill: another engine
+            asked.limited = asked.send(limit=4)
+            asked.before = asked.lines()
+            asked.rest = asked.send()
+            yield asked
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_nothing_is_sent_twice(backend, model, tasks, tmp_path, monkeypatch):
-    """A killed task goes on, a larger limit sends the rest, another level or protocol is seen."""
-    request = EvaluationRequest(tasks=("words_generate", "words_choose"), include_path=tasks)
-    options = OPTIONS.model_copy(update={"batch_size": 4})
-    path = tmp_path / "weights" / "task.jsonl"
-    keep, most, new = AnswerFile.keep, [3], []
+def test_a_task_that_was_killed_goes_on_from_its_answers(begun):
+    limited, count = begun.limited
+    assert begun.left >= 3
+    assert limited.answers_before + count == responses(limited)
 
-    def counting(answers, key, answer):
-        if answers.take(key) is None:
-            new.append(key)
-        keep(answers, key, answer)
-        if len(new) == most[0]:
-            raise _Killed
 
-    def content(evaluation):
-        return evaluation.scores, evaluation.samples, evaluation.notes
+@pytest.mark.slow
+def test_a_larger_limit_sends_the_rest_only(begun):
+    rest, count = begun.rest
+    assert count > 0
+    assert rest.answers_before == begun.before
+    assert begun.before + count == responses(begun.whole)
+    assert content(rest) == content(begun.whole)
 
-    def sent(**change):
-        """Return the evaluation and how many answers of it are new."""
-        new.clear()
-        changed, answers = request.model_copy(update=change), AnswerFile(path)
-        found = run_tasks(lm, changed, model, backend, answers)
-        return found, len(new)
 
-    def recalled(**change):
-        changed, answers = request.model_copy(update=change), AnswerFile(path)
-        return recall(changed, model, backend, answers)
+@pytest.mark.slow
+def test_scores_are_recalled_from_answers_without_an_engine(begun):
+    recalled = begun.recall()
+    assert content(recalled) == content(begun.whole)
+    assert recalled.answers_before == responses(begun.whole)
+    assert begun.recall(system_instruction="Be brief.") is None
 
-    with closing(start_model(model, backend, options)) as lm:
-        whole = run_tasks(lm, request, model, backend)
-        monkeypatch.setattr(AnswerFile, "keep", counting)
-        with pytest.raises(_Killed):
-            sent()
-        assert lm.answers is None
-    most[0] = -1
-    with closing(start_model(model, backend, options)) as lm:  # as after a kill: another engine
-        assert path.read_text().count("\n") >= 3
-        first, count = sent(limit=4)
-        assert first.answers_before + count == sum(len(s.responses) for s in first.samples)
-        before = path.read_text().count("\n")
-        rest, count = sent()
-        assert count > 0
-        assert rest.answers_before == before
-        assert before + count == sum(len(s.responses) for s in whole.samples)
-        assert content(rest) == content(whole) == content(recalled())
-        assert recalled().answers_before == before + count
-        assert recalled(system_instruction="Be brief.") is None
-        again, count = sent(level=0.5)
-        assert count == 0
-        assert again.samples == whole.samples
-        assert again.scores != whole.scores
-        drawn = {"gen_kwargs": GenKwargs(temperature=1.0), "repeats": 2}
-        once, count = sent(**drawn)
-        assert count == 2 * len(whole.samples_of("words_generate"))
-        assert content(sent(**drawn)[0]) == content(once)
-        assert sent(**drawn, seed=1)[1] == count
-        assert recalled(**drawn, seed=2) is None
-        assert sent(gen_kwargs=GenKwargs(max_gen_toks=2))[1] > 0
+
+@pytest.mark.slow
+def test_another_level_of_intervals_sends_nothing(begun):
+    again, count = begun.send(level=0.5)
+    assert count == 0
+    assert again.samples == begun.whole.samples
+    assert again.scores != begun.whole.scores
+
+
+@pytest.mark.slow
+def test_drawn_answers_are_new_for_each_repeat_and_seed_and_stored_too(begun):
+    once, count = begun.send(**DRAWN)
+    assert count == 2 * len(begun.whole.samples_of("words_generate"))
+    assert content(begun.send(**DRAWN)[0]) == content(once)
+    assert begun.send(**DRAWN, seed=1)[1] == count
+    assert begun.recall(**DRAWN, seed=2) is None
+
+
+@pytest.mark.slow
+def test_other_settings_of_generation_are_sent(begun):
+    assert begun.send(gen_kwargs=GenKwargs(max_gen_toks=2))[1] > 0
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_a_disk_that_is_full(resume, trio, tmp_path):
 
 @pytest.mark.parametrize("full", ["copyfile", "write_json"])
 def test_a_disk_that_is_full_after_the_weights(full, trio, tmp_path, monkeypatch):
-    """F3: a traceback, where one message says which folder cannot be written."""
+    """A traceback, where one message says which folder cannot be written."""
 
     def fail(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -60,7 +60,7 @@ def test_a_disk_that_is_full_after_the_weights(full, trio, tmp_path, monkeypatch
 
 
 def test_a_folder_that_cannot_be_synced(trio, tmp_path, monkeypatch):
-    """F2: FUSE, SMB and others sync files and no folders; a finished merge was thrown away."""
+    """FUSE, SMB and others sync files and no folders; a finished merge was thrown away."""
     real, refused = os.fsync, []
 
     def refuse(descriptor):
@@ -86,7 +86,7 @@ def rewrite(file):
 
 @pytest.mark.parametrize("when", ["before it is read", "after it was read"])
 def test_an_input_that_changes_meanwhile(when, own_trio, tmp_path):
-    """H4c: with size and time as they were, other content was taken."""
+    """With size and time as they were, other content was taken."""
     weights, left = own_trio.language / "model.safetensors", []
 
     def bar(what, size):

@@ -109,7 +109,7 @@ def test_shards_config_and_other_files_of_the_donor(own_trio, tmp_path):
 
 
 def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypatch):
-    """F1: config.json named a file that the merge did not have; it is copied, and never run."""
+    """The config.json named a file that the merge did not have; it is copied, and never run."""
     from transformers import AutoConfig
 
     code = (
@@ -132,7 +132,7 @@ def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypa
 
 
 def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path, monkeypatch):
-    """H8: a link of the donor arrived as the content of the file that it names."""
+    """A link of the donor arrived as the content of the file that it names."""
     document = recipe(roles(own_trio), SWAP, own_trio.base)
     (own_trio.base / "tokenizer_config.json").write_bytes(b'{"x": "\xe9"}')
     write(document, tmp_path / "odd")
@@ -150,7 +150,7 @@ UP, HALF = "model.layers.2.mlp.up_proj.weight", {"dtype": "float16"}
 
 
 def test_values_that_are_not_finite(trio, tmp_path, caplog):
-    """H4d: NaN of an expert, and numbers beyond float16, went into the merge without a word."""
+    """NaN of an expert, and numbers beyond float16, went into the merge without a word."""
     for number, (value, top) in enumerate(((torch.nan, {}), (1e6, HALF), (1.0, HALF))):
         caplog.clear()
         odd = with_value(trio.task, tmp_path / f"odd{number}", UP, value)
@@ -161,7 +161,7 @@ def test_values_that_are_not_finite(trio, tmp_path, caplog):
 
 
 def test_multi_token_prediction_layers_are_outside_the_decoder(own_trio):
-    """F7: mtp.layers.0 was taken for decoder layer 0; and layers behind the last one (GLM)."""
+    """A tensor mtp.layers.0 was taken for decoder layer 0; and layers behind the last one (GLM)."""
     names = ("mtp.layers.0.mlp.up_proj.weight", "model.layers.6.mlp.up_proj.weight")
     for folder in vars(own_trio).values():
         held = stored(edited(folder, num_nextn_predict_layers=1))

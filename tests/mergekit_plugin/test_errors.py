@@ -142,7 +142,7 @@ def test_faults(make, parts, trio, refused, tmp_path):
 
 
 def test_rows_of_other_tokens_are_not_averaged(own_trio, refused):
-    """H4a: rows of unrelated words were averaged without a word."""
+    """Rows of unrelated words were averaged without a word."""
     tokens = words(VOCAB)
     save_word_tokenizer(own_trio.language, [*tokens[:10], tokens[11], tokens[10], *tokens[12:]])
     said = refused(swap(own_trio))
@@ -226,7 +226,7 @@ def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
 
 @pytest.mark.parametrize("stated", ["other/Base-7B", "someone/BASE"])
 def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
-    """H4e. The last part of the name is compared, in any case: folders are copied."""
+    """The last part of the name is compared, in any case: folders are copied."""
     adapter = write_adapter(tmp_path / "adapter", "model.layers.1.self_attn.k_proj", 16, 8)
     edited(adapter, "adapter_config.json", base_model_name_or_path=stated)
     said = warned(swap(trio, task=f"{trio.base}+{adapter}"), by_check=False)

@@ -215,7 +215,7 @@ def test_what_cannot_be_merged(trio, experts, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.complex64, torch.float8_e4m3fn], ids=str)
 def test_weights_that_are_no_plain_numbers(dtype, trio, tmp_path):
-    """H4f: an int8 norm was averaged as numbers, complex values lost their imaginary part."""
+    """An int8 norm was averaged as numbers, complex values lost their imaginary part."""
     odd = tmp_path / "odd"
     rewritten(trio.task, odd, lambda _, tensor: tensor.to(dtype) if tensor.ndim == 1 else tensor)
     with pytest.raises(InputError, match=rf"{odd} stores weights as .*unquantised"):

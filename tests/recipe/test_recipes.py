@@ -242,7 +242,7 @@ NOT_PLAIN = [
     ("a: 2024-99-99", "month"),
     ("a: " + "[" * 3000, "nested too deeply"),
     ("\0", "unacceptable character"),
-    (grown("[x, x]", "[{}]"), "alias *a"),  # H12: 600 bytes that stand for 10^13 values
+    (grown("[x, x]", "[{}]"), "alias *a"),  # 600 bytes that stand for 10^13 values
     ("models: &m [*m]", "alias *m"),
     ("a: &a {b: 1}\n*a : 1", "alias *a"),
 ]

@@ -8,15 +8,21 @@ from typing import Any
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
+from ablations.tasks.catalog import list_tasks
 from tools.task_languages import load_languages
 
 DATA = Path(__file__).parents[1] / "tasks" / "data"
 PUBLISHED_MGSM = DATA / "mgsm_published"
 LANGUAGES = ("sw", "te", "bn", "ja", "en")
+"""Those of the paper, whose prompts are on file and of whose MGSM some rows are as published."""
+
 TABLE = load_languages()
 GENERATED = ("mgsm", "flores")
 CHOSEN = ("belebele", "mmlu")
 OURS = (*GENERATED, *CHOSEN)
+SPLITS = {"mgsm": ("train", "test"), "flores": ("devtest",), "belebele": ("test",)}
+SPLITS |= {"mmlu": ("dev", "test")}
+"""Benchmark -> the splits that every language with this benchmark has hand-written data of."""
 
 Say = Callable[[str, Mapping[str, Any]], str]
 """Task name and item → the text of the answer, or the letter of the choice."""
@@ -78,8 +84,24 @@ def perturbed(task, item):
     return chr(ord("A") + (ord(gold(task, item)) - ord("A") + 1) % 4)
 
 
+def missing_data(code):
+    """Return the files of hand-written data that a language of the table lacks."""
+    files = [
+        DATA / benchmark / f"{code}_{split}.jsonl"
+        for benchmark in dict.fromkeys(t.benchmark for t in list_tasks() if t.language == code)
+        for split in SPLITS.get(benchmark, ())
+    ]
+    return [str(path.relative_to(DATA.parents[2])) for path in files if not path.is_file()]
+
+
+WITH_DATA = tuple(code for code in TABLE if not missing_data(code))
+"""The languages that can be asked; `tests.tasks.test_languages` says what others lack."""
+
+MGSM_LANGUAGES = tuple(code for code in WITH_DATA if TABLE[code].mgsm)
+
+
 def task_names(*benchmarks):
-    """Return the tasks of the benchmarks, in every language."""
+    """Return the tasks of the benchmarks, in every language of the paper."""
     suffixes = {
         "flores": tuple(
             pair for code in LANGUAGES if code != "en" for pair in (f"en-{code}", f"{code}-en")

@@ -9,7 +9,14 @@ from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.tasks.catalog import SHIPPED_TASKS, TITLES, choose, list_tasks
+from ablations.tasks.catalog import (
+    PAPER_BENCHMARKS,
+    PAPER_LANGUAGES,
+    SHIPPED_TASKS,
+    TITLES,
+    choose,
+    list_tasks,
+)
 from ablations.tasks.contents import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
@@ -20,21 +27,29 @@ from tools.task_files import find_differences, task_files
 from tools.task_languages import load_languages
 
 TASKS = list_tasks()
-CODES = ["en", "ja", "bn", "sw", "te"]
 GENERATED = SHIPPED_TASKS / "generated"
 
-ITALIAN = """
-it: {name: Italian, flores: ita_Latn, bleu: 13a, belebele: ita_Latn, mmlu: it, mgsm: {config: it,
-  question: "Domanda: ", answer: "Risposta passo dopo passo:", phrase: "La risposta è"}}
+NEW = """
+qaa: {name: Invented, flores: qaa_Latn, bleu: 13a, belebele: qaa_Latn, mmlu: qaa, mgsm: {
+  config: qaa, question: "Domanda: ", answer: "Passo dopo passo:", phrase: "La risposta è"}}
 """
+"""A language of a code that no language has, so that nobody's entry is this one."""
 
 
-def test_every_benchmark_has_the_papers_languages_in_the_papers_order():
+def test_every_benchmark_has_the_papers_languages_in_the_papers_order_and_then_others():
     assert list(dict.fromkeys(task.benchmark for task in TASKS)) == list(TITLES)
+    assert PAPER_LANGUAGES == ("en", "ja", "bn", "sw", "te")
+    table = load_languages()
+    order = [*dict.fromkeys([*PAPER_LANGUAGES, *table])]
+    fields = dict.fromkeys(TITLES) | {"flores": "bleu", "mgsm_rev2": "mgsm"}
     for benchmark in TITLES:
-        languages = dict.fromkeys(task.language for task in TASKS if task.benchmark == benchmark)
-        others = ["de", "es", "fr", "ru", "th", "zh"] if benchmark.startswith("mgsm") else []
-        assert list(languages) == CODES[benchmark == "flores" :] + others
+        languages = [*dict.fromkeys(t.language for t in TASKS if t.benchmark == benchmark)]
+        wanted = [code for code in order if getattr(table[code], fields[benchmark] or benchmark)]
+        if benchmark == "flores":  # of translations between English and another language
+            wanted.remove("en")
+        assert languages == wanted
+        if benchmark in PAPER_BENCHMARKS:
+            assert {*PAPER_LANGUAGES} - {*languages} <= {"en"}
 
 
 def test_the_list_says_what_lm_eval_reads():
@@ -82,16 +97,17 @@ def test_the_files_are_in_step_with_the_table(tmp_path, monkeypatch):
 
 def test_a_language_is_one_entry(tmp_path):
     table = tmp_path / "languages.yml"
-    table.write_text((SHIPPED_TASKS / "languages.yml").read_text(encoding="utf-8") + ITALIAN)
+    table.write_text((SHIPPED_TASKS / "languages.yml").read_text(encoding="utf-8") + NEW)
     files = task_files(load_languages(table))
     new = set(files) - {path.name for path in GENERATED.glob("*.yaml")}
-    names = ("mgsm_it", "mgsm_rev2_it", "belebele_it", "mmlu_it", "flores_en-it", "flores_it-en")
-    assert new == {f"layerswap_{name}.yaml" for name in (*names, "it")}
-    mgsm = yaml.safe_load(files["layerswap_mgsm_it.yaml"])
-    assert mgsm["doc_to_text"] == "Domanda: {{question}}\nRisposta passo dopo passo:"
+    names = ("mgsm_qaa", "mgsm_rev2_qaa", "belebele_qaa", "mmlu_qaa", "qaa")
+    pairs = ("flores_en-qaa", "flores_qaa-en")
+    assert new == {f"layerswap_{name}.yaml" for name in (*names, *pairs)}
+    mgsm = yaml.safe_load(files["layerswap_mgsm_qaa.yaml"])
+    assert mgsm["doc_to_text"] == "Domanda: {{question}}\nPasso dopo passo:"
     assert mgsm["generation_kwargs"]["until"][0] == "Domanda:"
     assert "La\\ risposta\\ è" in mgsm["filter_list"][0]["filter"][0]["regex_pattern"]
-    pair = files["layerswap_flores_en-it.yaml"]
+    pair = files["layerswap_flores_en-qaa.yaml"]
     assert "aggregation: !function 'ablations.tasks.translation.bleu_13a'" in pair
 
 

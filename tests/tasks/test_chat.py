@@ -16,6 +16,7 @@ from tests.standins.scripted import (
     CHOSEN,
     DATA,
     LANGUAGES,
+    MGSM_LANGUAGES,
     OURS,
     TABLE,
     ask,
@@ -30,7 +31,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-MGSM = tuple(f"layerswap_mgsm_{code}" for code, entry in TABLE.items() if entry.mgsm)
+MGSM = tuple(f"layerswap_mgsm_{code}" for code in MGSM_LANGUAGES)
 ON_FILE = task_names(*OURS, "mbpp")
 
 

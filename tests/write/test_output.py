@@ -150,7 +150,7 @@ def test_a_mount_point_is_refused_before_anything_is_computed(tmp_path, monkeypa
 
 
 def test_a_fault_at_every_rename_leaves_the_old_or_the_new_whole(tmp_path, monkeypatch):
-    """H1. And the new one, which took hours, is never thrown away."""
+    """The new one, which took hours, is never thrown away."""
     real, faults = Path.replace, 0
     for step in range(1, 40):
         out, calls = fill(tmp_path / str(step) / "out", OLD), []
@@ -244,7 +244,7 @@ def test_folders_that_may_not_be_written(locked, tmp_path):
 
 
 def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeypatch):
-    """H9: `layerswap merge recipe.yml .` replaced README.md and config.json."""
+    """`layerswap merge recipe.yml .` replaced README.md and config.json."""
     mine = {"README.md": "mine", "config.json": "mine"}
     monkeypatch.chdir(own := fill(tmp_path / "project", mine))
     with pytest.raises(InputError, match=r"no merge has written.*README\.md"):

@@ -36,6 +36,7 @@ from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_word
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.methods.read import read_written
 
 logger = logging.getLogger(__name__)
 
@@ -316,7 +317,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         cells=[
             cell.model_copy(
                 update={
-                    "merge": with_references(cell.merge, places),
+                    "recipe": read_written(with_references(cell.recipe.document, places)),
                     "request": None,
                     "records": {**cell.records, **before.get(cell.weights_key, {}), **cell.records},
                 }

@@ -8,15 +8,11 @@ from pathlib import Path
 from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
-from ablations.study.documents import unmerged
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
-
-_TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
-"""Keys of a recipe that make a tokenizer of its own for the merge."""
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -154,9 +150,9 @@ def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> li
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
     folders = dict[Path, None]()
     for cell in cells:
-        reference = unmerged(cell.merge)
-        if reference is None and not any(cell.merge.get(key) for key in _TOKENIZERS):
-            reference = cell.merge.get("base_model")
+        reference = cell.recipe.unmerged
+        if reference is None and not cell.recipe.makes_tokenizer:
+            reference = cell.recipe.base_model
         if (folder := by_reference.get(str(reference))) is not None:
             folders[folder] = None
     return list(folders)

@@ -236,15 +236,6 @@ def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
     return [_filled(inner, experts) for inner in value] if isinstance(value, list) else value
 
 
-def unmerged(merge: Mapping[str, Any]) -> str | None:
-    """Return the reference of the model that the recipe leaves as it is; None for a merge."""
-    models = list(merge.get("models") or ())
-    if merge["merge_method"] != "passthrough" or len(models) != 1:
-        return None
-    is_plain = set(merge) <= {"merge_method", "models"} and set(models[0]) == {"model"}
-    return str(models[0]["model"]) if is_plain else None
-
-
 def with_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return a recipe, or a part of one, with texts that are keys of `references` replaced."""
     return map_texts(value, lambda text: references.get(text, text))

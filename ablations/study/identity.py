@@ -42,7 +42,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import OWN, recipe_by_files
+from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
 from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20
@@ -183,7 +183,7 @@ def identified(
     for cell in cells:
         assert cell.request is not None
         tasks = read_tasks(cell.request.folders, cell.request.data_dir)
-        identity = _weights_identity(cell.merge, models, contents, versions)
+        identity = _weights_identity(cell.recipe, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         keys = {
             task: record_key(weights, protocol, task, tasks, versions)
@@ -207,7 +207,7 @@ def record_key(
 
 
 def _weights_identity(
-    merge: Mapping[str, Any],
+    written: WrittenRecipe,
     experts: Mapping[str, Expert],
     contents: Contents,
     versions: Mapping[str, str],
@@ -217,19 +217,20 @@ def _weights_identity(
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
     """
-    code, method = layerswap_method.METHOD_VERSION, merge["merge_method"]
-    if method == DELTA_REVERT and merge.get("dtype") is not None:
+    code = layerswap_method.METHOD_VERSION
+    if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
         # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
-        idle, given = (("keep_fraction", 1), ("threshold", 0)), merge["parameters"]
-        left = {name: value for name, value in given.items() if (name, value) not in idle}
-        merge = {**merge, "parameters": left or {"bottom_layers": 0}}
+        idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
+        left = {name: value for name, value in stated.items() if (name, value) not in idle}
+        parameters = left or {"bottom_layers": 0}
+        written = read_written({**written.document, "parameters": parameters})
     by_recipe = {
-        "document": with_references(merge, contents.references),
+        "document": with_references(written.document, contents.references),
         "mergekit": versions["mergekit"],
-        "code": code if method in OWN else None,
+        "code": code if written.method in OUR_METHODS else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
-    recipe = recipe_by_files(merge)
+    recipe = written.by_files
     if recipe is None or recipe.needs_deltas:
         return by_recipe
     try:

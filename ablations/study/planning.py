@@ -177,8 +177,8 @@ def plan_study(
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     problems += checks.lacking_tokenizers(cells, experts)
     if checkpoints:
-        merges = [cell.merge for cell in cells]
-        unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
+        recipes = [cell.recipe for cell in cells]
+        unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
         check_protocol(study.evaluate, checks.template_folders(cells, experts))

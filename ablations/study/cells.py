@@ -157,11 +157,11 @@ def _baselines(study: Study) -> Iterator[_Point]:
             names for setting in study.settings() for names in _pairs(study.pools(setting), roles)
         ]
         experts = [names for at, names in enumerate(every) if names not in every[:at]]
-        telling = [role for role in roles if role != "base"]
-        if not telling or len({names.get("base") for names in experts}) > 1:
-            telling.append("base")
+        naming = [role for role in roles if role != "base"]
+        if not naming or len({names.get("base") for names in experts}) > 1:
+            naming.append("base")
         for names in experts:
-            suffix = "+".join(names[role] for role in telling if role in names)
+            suffix = "+".join(names[role] for role in naming if role in names)
             label = f"{kind} {suffix}" if len(experts) > 1 else kind
             yield _Point(label, kind, values={}, experts=names)
 
@@ -180,9 +180,9 @@ def _recipes(study: Study) -> Iterator[_Point]:
 
 def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
     """Return role -> name of the expert, for every choice of one expert per role."""
-    own = [role for role in roles if pools.names(role)]
-    choices = itertools.product(*map(pools.names, own))
-    return [dict(zip(own, names, strict=True)) for names in choices]
+    filled = [role for role in roles if pools.names(role)]
+    choices = itertools.product(*map(pools.names, filled))
+    return [dict(zip(filled, names, strict=True)) for names in choices]
 
 
 def _text(value: Value) -> str:
@@ -236,19 +236,19 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
         InputError: for a condition that no cell fits, or conditions that none fits together.
     """
     facts = [[f"{name}={value}" for name, value in cell.facts().items()] for cell in cells]
-    known = {text.lower(): text for fact in facts for text in fact}
+    texts = {text.lower(): text for fact in facts for text in fact}
     wanted: dict[str, set[str]] = {}
     for condition in only:
         name, _, value = (part.strip() for part in condition.lower().partition("="))
-        if (text := f"{name}={value}") not in known:
-            shown = list(known.values())
+        if (text := f"{name}={value}") not in texts:
+            shown = list(texts.values())
             hint = nearest(text, shown) or f"; they have {', '.join(shown[:12])}"
             raise InputError(f"--only {condition}: no cell has this NAME=VALUE{hint}")
         wanted.setdefault(name, set()).add(text)
     chosen = [
         cell
         for cell, fact in zip(cells, facts, strict=True)
-        if all(texts & set(map(str.lower, fact)) for texts in wanted.values())
+        if all(values & set(map(str.lower, fact)) for values in wanted.values())
     ]
     if cells and not chosen:
         raise InputError(

@@ -93,14 +93,16 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
 def _work(
     plan: StudyPlan, times: Mapping[str, int], sizes: Mapping[str, TaskSize | str]
 ) -> Iterator[str]:
-    known = [(times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)]
-    if known:
-        items = sum(count * size.items for count, size in known)
-        prompts = sum(count * size.prompt_tokens for count, size in known)
-        answers = sum(count * size.answer_tokens for count, size in known)
-        what = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
+    counted_sizes = [
+        (times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)
+    ]
+    if counted_sizes:
+        items = sum(count * size.items for count, size in counted_sizes)
+        prompts = sum(count * size.prompt_tokens for count, size in counted_sizes)
+        answers = sum(count * size.answer_tokens for count, size in counted_sizes)
+        unit = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
         yield (
-            f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
+            f"  {unit}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
             "in answers"
         )
     for why in dict.fromkeys(size for size in sizes.values() if isinstance(size, str)):

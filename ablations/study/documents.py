@@ -116,10 +116,10 @@ def with_scaled_counts(
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
     # What is not a number is left to the recipe's own check.
-    given = layer_counts(document)
-    counts = {name: count for name, count in given.items() if type(count) is int}
+    written = layer_counts(document)
+    counts = {name: count for name, count in written.items() if type(count) is int}
     scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}
-    if isinstance(layers := given.get("revert_layers"), str):
+    if isinstance(layers := written.get("revert_layers"), str):
         scaled["revert_layers"] = scale_layers(layers, reference, num_layers)
     return {**document, "parameters": {**parameters, **scaled}} if scaled else document
 

@@ -69,8 +69,8 @@ class Fingerprints:
         self._known: dict[str, list[str]] = {}
         if cache is not None:
             with contextlib.suppress(OSError, ValueError, RecursionError):  # it is found out again
-                known = _CACHED.validate_json(read_regular(cache))
-                self._known = {folder: [*pair] for folder, pair in known.items()}
+                pairs = _CACHED.validate_json(read_regular(cache))
+                self._known = {folder: [*pair] for folder, pair in pairs.items()}
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
@@ -144,8 +144,8 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
         for folder, content in hashes.items():
             for file in sorted(folder.glob("*.safetensors")):
                 contents.files.setdefault(file.resolve(), content)
-        given = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
-        texts = {file.name: file.read_bytes().hex() for file in sorted(given) if file.is_file()}
+        donated = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
+        texts = {file.name: file.read_bytes().hex() for file in sorted(donated) if file.is_file()}
         contents.donated[expert.folder] = fingerprint_of(**texts)
     return contents
 

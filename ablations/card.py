@@ -33,11 +33,10 @@ from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import COUNTS
 from layerswap_method.methods.layer_swap_merge import read_plan
-from layerswap_method.methods.read import read_own_recipe
+from layerswap_method.methods.read import WrittenRecipe, read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.plan import LayerPlan, describe_plan
-from layerswap_method.recipe.references import is_folder, named_models, resolve_from
-from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+from layerswap_method.recipe.references import is_folder, resolve_from
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult
@@ -83,15 +82,14 @@ def complete_card(
                 f"{model}: holds no {name}; give the folder that mergekit-yaml or layerswap merge "
                 "wrote (without --no-write-model-card)"
             )
-    text, document = read_text_and_yaml(model / RECIPE)
-    if not isinstance(document, dict) or "merge_method" not in document:
-        raise InputError(f"{model / RECIPE}: is not a recipe; it has no merge_method:")
+    text, document = read_recipe_file(model / RECIPE)
+    recipe = read_written(document)
     try:
         card = ModelCard.load(model / CARD)
     except Exception as error:
         raise InputError(f"{model / CARD}: is not a card that the hub can read: {error}") from error
-    named = named_models(document)
-    references = list(dict.fromkeys(part for name in named for part in name.split("+")))
+    parts = (part for reference in recipe.references for part in reference.split("+"))
+    references = list(dict.fromkeys(parts))
     local = [name for name in references if is_folder(name) or name.startswith((".", "/"))]
     if local:
         LOG.warning("the recipe names folders that others lack: %s", ", ".join(local))
@@ -104,11 +102,11 @@ def complete_card(
     data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
-    sections = _recipe_section(model, document)
+    sections = _recipe_section(model, recipe)
     if results is not None:
         run = load_run(results)
         record = cell_of(run, model, cell)
-        check_same_model(run, record, model)
+        check_same_model(run, record, model, recipe)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)
         sections += ["## Evaluation", score_section(record, run)]
@@ -119,17 +117,17 @@ def complete_card(
     return model / CARD
 
 
-def _recipe_section(model: Path, document: Mapping[str, Any]) -> list[str]:
+def _recipe_section(model: Path, recipe: WrittenRecipe) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
     plan = next((path for path in plans if path.is_file()), None)
     layerswap = "" if plan is None else f" of layerswap {_version_of(plan)}"
-    has_adapter = any("+" in model for model in named_models(document))
+    has_adapter = any("+" in reference for reference in recipe.references)
     options = " --lora-merge-cache ./adapters" if has_adapter else ""
     return [
         "## Reproduce",
         f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
-        f"`{document['merge_method']}`{layerswap}. This card was written with "
+        f"`{recipe.method}`{layerswap}. This card was written with "
         f"{', '.join(versions)}.",
         f"```console\n$ mergekit-yaml {RECIPE} ./merged{options}\n```",
     ]
@@ -205,7 +203,7 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
         if label:
             is_cell = label in (cell.label, run.names.get(cell.label))
         else:
-            folders = {(run.path / name).resolve() for name in named_models(cell.merge)}
+            folders = {(run.path / name).resolve() for name in cell.recipe.references}
             is_cell = folders == {model.resolve()}
         if is_cell:
             return cell
@@ -221,8 +219,10 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
     )
 
 
-def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
+def check_same_model(run: Run, cell: CellRecord, model: Path, recipe: WrittenRecipe) -> None:
     """Check that the scores of a cell are of the model in a folder, as far as the run tells.
+
+    `recipe` is that of the folder.
 
     A checkpoint that was evaluated as it is must have the same content still; of a merge in a study
     the layers, the experts' weights and other settings must be the same.
@@ -230,7 +230,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
     Raises:
         InputError: where they are not.
     """
-    names = list(named_models(cell.merge))
+    names = cell.recipe.references
     if len(names) == 1:
         fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
         scored_folder = Path(os.path.normpath(run.path.absolute() / names[0]))
@@ -241,9 +241,8 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
                 f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"
             )
         return
-    _, document = read_text_and_yaml(model / RECIPE)
     scored_places = {_place(part, run.path) for name in names for part in name.split("+")}
-    places = {_place(part, None) for name in named_models(document) for part in name.split("+")}
+    places = {_place(part, None) for name in recipe.references for part in name.split("+")}
     # A model that is a folder on one side may be a hub id on the other.
     if places - scored_places and len({type(place) for place in places ^ scored_places}) == 1:
         raise InputError(
@@ -255,10 +254,10 @@ def check_same_model(run: Run, cell: CellRecord, model: Path) -> None:
         layers, scored_layers = describe_plan(plan), describe_plan(cell.plan)
         if layers != scored_layers:
             raise _other_merge(run, cell, model, scored_layers, layers)
-    settings = _beyond_plan(document, plan, cell.plan)
-    scored_settings = _beyond_plan(cell.merge, plan, cell.plan)
-    parameters = _parameters(document, None)
-    scored_parameters = _parameters(cell.merge, run.path)
+    settings = _beyond_plan(recipe, plan, cell.plan)
+    scored_settings = _beyond_plan(cell.recipe, plan, cell.plan)
+    parameters = _parameters(recipe, None)
+    scored_parameters = _parameters(cell.recipe, run.path)
     for place in parameters:
         if place in scored_parameters:
             settings[str(place)] = parameters[place]
@@ -287,10 +286,11 @@ def _other_merge(
     )
 
 
-def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[str, Any]:
+def _beyond_plan(recipe: WrittenRecipe, *plans: LayerPlan | None) -> dict[str, Any]:
     """Return a recipe's settings without its models, and without its layers if `plans` say them."""
-    if (recipe := read_own_recipe(document)) is not None:
-        document = recipe.model_dump(exclude={} if None in plans else {"parameters": _IN_PLAN})
+    document, is_planned = recipe.document, None not in plans
+    if recipe.typed is not None:
+        document = recipe.typed.model_dump(exclude={"parameters": _IN_PLAN} if is_planned else {})
     models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
     experts = [expert for expert in models if expert.get("role", "") is not None]
     return {
@@ -301,10 +301,9 @@ def _beyond_plan(document: Mapping[str, Any], *plans: LayerPlan | None) -> dict[
     }
 
 
-def _parameters(document: Mapping[str, Any], folder: Path | None) -> dict[Path | str, Any]:
+def _parameters(recipe: WrittenRecipe, folder: Path | None) -> dict[Path | str, Any]:
     """Return the last part of each model's reference -> its parameters in the recipe."""
-    if (recipe := read_own_recipe(document)) is not None:
-        document = recipe.model_dump()
+    document = recipe.document if recipe.typed is None else recipe.typed.model_dump()
     entries = document.get("models") or ()
     places = [_place(str(entry["model"]).rpartition("+")[2], folder) for entry in entries]
     return {

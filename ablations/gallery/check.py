@@ -27,7 +27,7 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub.models import HubModels, describe_needs, download_choice
 from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -39,7 +39,7 @@ from layerswap_method.methods.layer_swap_merge import (
     large_swap_warning,
 )
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import read_own_recipe, read_recipe, read_recipe_file
+from layerswap_method.methods.read import OUR_METHODS, read_recipe_file, read_written
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
@@ -174,13 +174,12 @@ def _errors(error: InputError) -> Iterator[Finding]:
 
 def _read(document: Mapping[str, Any]) -> Recipe | None:
     """Return a recipe of this project's methods, None for others; mergekit's types judge those."""
-    recipe = read_own_recipe(document)
-    if recipe is None:
+    is_ours = document["merge_method"] in OUR_METHODS
+    if not is_ours:
         check_form(document)
         InputError.raise_any("recipe", value_problems(document))
-        with contextlib.suppress(NeedsMergekit):
-            read_recipe(document)
-    return recipe
+    recipe = read_written(document).typed
+    return recipe if is_ours else None
 
 
 def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from layerswap_method.errors import InputError, input_errors
 from layerswap_method.methods import delta_revert, layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import OWN, read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import OUR_METHODS, read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.plan import MODULES, LayerPlan, Source, draw_plan
 from layerswap_method.recipe.references import named_models
@@ -34,7 +34,7 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
         return _lines_of_merge(path)
     path = path if path.is_file() else find_recipe(name)
     document = read_recipe_file(path).document
-    recipe = read_own_recipe(document)
+    recipe = read_written(document).typed
     if isinstance(recipe, LayerSwapRecipe):
         if recipe.parameters.placement == "delta_share":
             raise InputError(
@@ -58,7 +58,7 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
         return [expert, layers, *draw_plan(plan).splitlines()]
     raise InputError(
         f"{path}: {document['merge_method']} makes every tensor of all models, so there is no plan "
-        f"to draw; layerswap plan draws {' and '.join(OWN)}"
+        f"to draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
     )
 
 

@@ -6,7 +6,7 @@ checked on all of them at once and before the first cell. No weights are read.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from ablations.models.find import Expert
@@ -15,9 +15,8 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_problems
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError
-from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.recipe.references import named_models
+from layerswap_method.methods.read import WrittenRecipe
 
 
 def compatibility_report(
@@ -41,24 +40,23 @@ def compatibility_report(
 
 
 def unfit_vocabularies(
-    merges: Iterable[Mapping[str, Any]],
+    recipes: Iterable[WrittenRecipe],
     experts: Collection[Expert],
     checkpoints: Sequence[Checkpoint],
 ) -> list[str]:
     """Return why merges are impossible: they take vocabulary rows of models with different numbers.
 
-    The recipes `merges` name `experts`, whose headers are `checkpoints`.
+    `recipes` name `experts`, whose headers are `checkpoints`.
     """
     pairs = list(zip(experts, checkpoints, strict=True))
     problems: dict[str, None] = {}
-    for merge in merges:
-        if merge.keys() & {"tokenizer", "tokenizer_source"}:
+    for recipe in recipes:
+        if recipe.aligns_tokens:
             continue
-        givers = set(named_models(merge))
-        if merge["merge_method"] == LAYER_SWAP:
-            recipe = LayerSwapRecipe.read(merge)
-            if not recipe.parameters.needs_deltas:  # changes are measured row by row
-                givers = {str(model) for model in recipe.embedding_givers}
+        givers, swap = set(recipe.references), recipe.typed
+        # Where changes are measured, all models must have equal rows.
+        if isinstance(swap, LayerSwapRecipe) and not swap.needs_deltas:
+            givers = {str(model) for model in swap.embedding_givers}
         giver_checkpoints = [
             checkpoint for expert, checkpoint in pairs if expert.reference in givers
         ]

@@ -28,16 +28,17 @@ from ablations.models.find import Expert
 from ablations.models.fit import context_of
 from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
-from ablations.study.documents import unmerged, with_references
+from ablations.study.documents import with_references
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
-from layerswap_method.recipe.references import named_models
 
 if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
+    from ablations.study.cells import Cell
     from ablations.study.planning import StudyPlan
     from layerswap_method.recipe.document import Recipe
+    from layerswap_method.tensors import Merge
 
 logger = logging.getLogger(__name__)
 
@@ -57,20 +58,37 @@ class StudyEngine:
         """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
+        self._names = {reference: expert.name for reference, expert in self.experts.items()}
+        self._donors: dict[str, Path | None] = {}
+        """Weights key -> folder of the model's tokenizer; see `_donor`."""
+        self._merge: tuple[str, Merge] | None = None
+        """Weights key and merge of the model that was planned last."""
         self._key: str | None = None
         """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
         self._ask: _Ask
-        self._how: Mapping[str, Any]
+        self._weights: Mapping[str, Any]
+        """How the weights of that model came into the engine, as provenance."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}
         """Record key -> answers that the live engine gave since it was last known to be right."""
         self._suspect = dict[str, str]()
 
-    def single(self, merge: Mapping[str, Any]) -> Expert | None:
-        """Return the expert that a recipe is about as it is; None for a merge."""
-        reference = unmerged(merge)
+    def single(self, cell: Cell) -> Expert | None:
+        """Return the expert that a cell evaluates as it is; None for a merge."""
+        reference = cell.recipe.unmerged
         return None if reference is None else self.experts[reference]
+
+    @functools.cached_property
+    def answer_settings(self) -> Mapping[str, Any]:
+        """What is part of the key of all answers of the study; see `answer_file`."""
+        plan = self.plan
+        return {
+            "backend": plan.backend,
+            "options": plan.options.of_backend(plan.backend).identity(),
+            "context": plan.options.max_model_len or context_of(str(plan.base.folder)),
+            "versions": backend_versions(plan.backend),
+        }
 
     def check(self) -> Mapping[str, str]:
         """Check the live engine; return record key -> why it is not to be trusted."""
@@ -99,18 +117,18 @@ class StudyEngine:
             self._check_unchanged(work)
             answers = answer_file(self, work)
             if (evaluation := self._recall(work, answers)) is not None:
-                how = {"weights": "not loaded: every answer was stored"}
-                return evaluation, self._provenance(work, answers, evaluation, how)
+                weights = {"weights": "not loaded: every answer was stored"}
+                return evaluation, self._provenance(work, answers, evaluation, weights)
             if self._key != work.cell.weights_key:
                 self._close_model()
-                self._ask, self._how = self._open(work)
+                self._ask, self._weights = self._open(work)
                 self._key = work.cell.weights_key
         except DiskFull:
             raise
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
-        if str(self._how["weights"]).endswith("streamed"):
+        if str(self._weights["weights"]).endswith("streamed"):
             self._streamed[work.key] = answers
         try:
             evaluation = self._ask(work.request, answers=answers)
@@ -118,34 +136,57 @@ class StudyEngine:
             self._close_model()
             raise
         self._check_unchanged(work)
-        return evaluation, self._provenance(work, answers, evaluation, self._how)
+        return evaluation, self._provenance(work, answers, evaluation, self._weights)
 
     def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
         from ablations.engines.recall import recall
-        from layerswap_method.methods.merges import merge_models
-        from layerswap_method.methods.read import recipe_by_files
 
-        single, recipe = self.single(work.cell.merge), recipe_by_files(work.cell.merge)
-        if not answers.path.is_file() or recipe is None or recipe.needs_deltas:
-            return None  # what a merge measures stands in its records
-        folder = merge_models(recipe, self.experts).donor if single is None else single.folder
+        if not answers.path.is_file() or (folder := self._donor(work.cell)) is None:
+            return None
         return recall(work.request, folder, self.plan.backend, answers)
 
+    def _donor(self, cell: Cell) -> Path | None:
+        """Return the folder that gives a model its tokenizer, derived once for each model.
+
+        None where only the merge itself tells what its records must say: mergekit makes it, or it
+        measures changes.
+        """
+        if cell.weights_key not in self._donors:
+            single, recipe, donor = self.single(cell), cell.recipe.by_files, None
+            if single is not None:
+                donor = single.folder
+            elif recipe is not None and not recipe.needs_deltas:
+                with contextlib.suppress(InputError):  # mergekit makes it, for the sake of adapters
+                    donor = self._planned(cell, recipe).donor
+            self._donors[cell.weights_key] = donor
+        return self._donors[cell.weights_key]
+
+    def _planned(self, cell: Cell, recipe: Recipe) -> Merge:
+        """Return the merge of a cell; the last one is kept, as tasks of one model follow it.
+
+        Raises:
+            InputError: for some kinds of adapters.
+        """
+        from layerswap_method.methods.merges import merge_models
+
+        if self._merge is None or self._merge[0] != cell.weights_key:
+            self._merge = cell.weights_key, merge_models(recipe, self.experts)
+        return self._merge[1]
+
     def _provenance(
-        self, work: Work, answers: AnswerFile, evaluation: Evaluation, how: Mapping[str, Any]
+        self, work: Work, answers: AnswerFile, evaluation: Evaluation, weights: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return how an evaluation came about, without places of this machine."""
         prompts = store_prompts(self.answers, work.task, evaluation.samples)
-        names = {reference: expert.name for reference, expert in self.experts.items()}
         texts = [os.path.relpath(path, self.out) for path in (answers.path, prompts)]
-        return {**with_references(how, names), "texts": texts}
+        return {**with_references(weights, self._names), "texts": texts}
 
     def _check_unchanged(self, work: Work) -> None:
         """Check that the experts of a cell are as they were when the study was planned."""
         from ablations.study.identity import folder_state
 
-        for reference in named_models(work.cell.merge):
+        for reference in work.cell.recipe.references:
             expert = self.experts[reference]
             for folder in expert.folders:
                 if self.plan.states[str(folder)] != folder_state(folder):
@@ -172,64 +213,60 @@ class StudyEngine:
 
     def _open(self, work: Work) -> tuple[_Ask, dict[str, Any]]:
         from ablations.engines.live import SwapFailed
-        from layerswap_method.methods.read import recipe_by_files
 
-        merge = work.cell.merge
-        single = self.single(merge)
+        cell = work.cell
+        single = self.single(cell)
         if single is not None and single.adapter is not None and not is_lora(single.adapter):
             self._close_live()
             ask = self._cold(single.folder, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
-        for expert in map(self.experts.__getitem__, named_models(merge)):
+        for expert in map(self.experts.__getitem__, cell.recipe.references):
             if expert.adapter is not None:
                 _check_adapter(expert.folder, expert.adapter)
-        recipe, folder, why = recipe_by_files(merge), None, dict[str, Any]()
-        if recipe is None or self._materialize:
+        folder, fallback = None, dict[str, Any]()
+        if cell.recipe.by_files is None or self._materialize:
             folder = self._stack.enter_context(checkpoint_of(self, work))
         if not self._materialize:
             try:
-                ask, how = self._swapped(recipe, folder)
-                return ask, {**how, **engine_facts(self.plan.backend)}
+                ask, weights = self._swapped(cell, folder)
+                return ask, {**weights, **engine_facts(self.plan.backend)}
             except SwapFailed as error:  # two models need not fit into memory
-                why = {"fallback": error.message}
-                logger.warning(
-                    "  %s: cannot use the live engine: %s", work.cell.label, error.message
-                )
+                fallback = {"fallback": error.message}
+                logger.warning("  %s: cannot use the live engine: %s", cell.label, error.message)
                 self._close_live()
         if folder is None:
             folder = self._stack.enter_context(checkpoint_of(self, work))
         ask = self._cold(folder)
-        how = {"weights": "checkpoint", **why, **read_measured(folder)}
-        return ask, {**how, **engine_facts(self.plan.backend)}
+        weights = {"weights": "checkpoint", **fallback, **read_measured(folder)}
+        return ask, {**weights, **engine_facts(self.plan.backend)}
 
-    def _swapped(self, recipe: Recipe | None, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
-        """Put a model into the live engine: of a recipe, or what mergekit has merged in `folder`.
+    def _swapped(self, cell: Cell, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
+        """Put a cell's model into the live engine; what mergekit has merged of it is in `folder`.
 
         Raises:
             SwapFailed: when its weights cannot be put there.
         """
         from ablations.engines.live import LiveEvaluator, SwapFailed
-        from layerswap_method.methods.merges import merge_models
         from layerswap_method.methods.passthrough import merge_of_one
         from layerswap_method.recipe.references import Model
 
         plan = self.plan
-        if recipe is not None:
+        if (recipe := cell.recipe.by_files) is not None:
             show_step(Step("planning the merge"))
             try:
-                stream = merge_models(recipe, self.experts)
+                stream = self._planned(cell, recipe)
             except InputError as error:  # some kinds of adapters
                 raise SwapFailed(error.message) from error
-            how = {"weights": "streamed", **measured_of(stream.record)}
+            weights = {"weights": "streamed", **measured_of(stream.record)}
         else:
             assert folder is not None
             stream = merge_of_one(Model(str(folder), folder))
-            how = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
+            weights = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
         if self._live is None:
             show_step(Step(f"loading the libraries of {plan.backend}"))
             self._live = LiveEvaluator(plan.base.folder, plan.backend, plan.options)
         self._live.swap(stream)
-        return functools.partial(self._live.evaluate, stream), how
+        return functools.partial(self._live.evaluate, stream), weights
 
     def _cold(self, folder: Path, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
@@ -263,14 +300,7 @@ def _check_adapter(folder: Path, adapter: Path) -> None:
 
 def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-    plan = engine.plan
-    key = fingerprint_of(
-        backend=plan.backend,
-        options=plan.options.of_backend(plan.backend).identity(),
-        protocol=work.request.overrides(),
-        context=plan.options.max_model_len or context_of(str(plan.base.folder)),
-        versions=backend_versions(plan.backend),
-    )
+    key = fingerprint_of(protocol=work.request.overrides(), **engine.answer_settings)
     name = work.task.replace("/", "_")
     return AnswerFile(engine.answers / work.cell.weights_key / f"{name}.jsonl", key)
 
@@ -294,7 +324,7 @@ def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
 @contextmanager
 def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
     """Yield the folder of the work's checkpoint; what was merged vanishes after."""
-    single = engine.single(work.cell.merge)
+    single = engine.single(work.cell)
     if single is not None and single.adapter is None:
         yield single.folder
         return
@@ -302,7 +332,7 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
     place = engine.out / ".work" / work.cell.weights_key
     shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
     try:
-        write_text(place / "recipe.yml", yaml.safe_dump(work.cell.merge, sort_keys=False))
+        write_text(place / "recipe.yml", yaml.safe_dump(work.cell.recipe.document, sort_keys=False))
         run_mergekit(place / "recipe.yml", place / "model", log=place.with_suffix(".log"))
         yield place / "model"
     finally:

@@ -85,11 +85,11 @@ class Board:
         outcomes = {key: self._job.outcome(key) for key in sorted(self._left & written)}
         ended = {key: outcome for key, outcome in outcomes.items() if outcome is not None}
         for key, outcome in ended.items():
-            what = f"  {self._works[key].cell.label}: {self._works[key].task}"
+            title = f"  {self._works[key].cell.label}: {self._works[key].task}"
             if isinstance(outcome, TaskRecord):
-                logger.info("%s evaluated in %.1f s", what, outcome.timing_s["total"])
+                logger.info("%s evaluated in %.1f s", title, outcome.timing_s["total"])
             else:
-                logger.warning("%s failed: %s", what, outcome.error)
+                logger.warning("%s failed: %s", title, outcome.error)
         if not ended:
             return
         self._left -= ended.keys()

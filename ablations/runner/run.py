@@ -36,6 +36,7 @@ from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_word
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.methods.read import read_written
 
 logger = logging.getLogger(__name__)
 
@@ -162,8 +163,8 @@ def _sizes(
         for task, request in missing.items()
         if not read_tasks and request.task_folder != SHIPPED_TASKS
     }
-    own = [request for task, request in missing.items() if task not in foreign]
-    return {**foreign, **measure_tasks(own, plan.base.folder, plan.options.max_model_len)}
+    readable = [request for task, request in missing.items() if task not in foreign]
+    return {**foreign, **measure_tasks(readable, plan.base.folder, plan.options.max_model_len)}
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:
@@ -191,12 +192,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         logger.info("  note: %s", note)
     cells = selected(plan.cells, options.only)
     head = write_plan(out, plan, add=options.model is not None)
-    what = f"{plan.study.name}: {counted(len(cells), 'cell')}"
+    title = f"{plan.study.name}: {counted(len(cells), 'cell')}"
     names = head.names
     if options.model is not None:
-        names = dict.fromkeys(names, what := options.model)
+        names = dict.fromkeys(names, title := options.model)
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
-    logger.info("%s on %s, in %s", what, plan.backend, out)
+    logger.info("%s on %s, in %s", title, plan.backend, out)
     show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = _answers(options, out)
     try:
@@ -221,10 +222,10 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     file = read_study(find_file(study, "study"), options.settings)
     if options.out is not None:
         return file, options.out.absolute()
-    own, other = file.study.experts_file, None
+    stated, other = file.study.experts_file, None
     if isinstance(options.experts, (str, Path)):
         other = find_file(str(options.experts), "experts").resolve()
-    if own is not None and other == (file.path.parent / own).resolve():
+    if stated is not None and other == (file.path.parent / stated).resolve():
         other = None
     return file, default_out(file.study.name, other, options.settings).absolute()
 
@@ -250,8 +251,8 @@ def default_out(
     name: str, experts: Path | None = None, settings: Mapping[str, Any] | None = None
 ) -> Path:
     """Return the default run folder of the study `name`; see `RunOptions.out`."""
-    own = [] if experts is None else [experts.stem]
-    return Path("runs") / "-".join([name, *own, *folder_words(settings or {})])
+    names = [name] if experts is None else [name, experts.stem]
+    return Path("runs") / "-".join([*names, *folder_words(settings or {})])
 
 
 def default_answers(out: Path) -> Path:
@@ -304,10 +305,10 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
 
     With `add`, models keep the tasks that were evaluated under the same protocol before.
     """
-    known = records.read_run_file(out)
+    earlier = records.read_run_file(out)
     before: dict[str, dict[str, str]] = {}
-    if add and known is not None and known.protocol == plan.protocol:
-        before = {cell.weights_key: cell.records for cell in known.cells}
+    if add and earlier is not None and earlier.protocol == plan.protocol:
+        before = {cell.weights_key: cell.records for cell in earlier.cells}
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile.of_cells(
@@ -316,7 +317,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         cells=[
             cell.model_copy(
                 update={
-                    "merge": with_references(cell.merge, places),
+                    "recipe": read_written(with_references(cell.recipe.document, places)),
                     "request": None,
                     "records": {**cell.records, **before.get(cell.weights_key, {}), **cell.records},
                 }
@@ -326,10 +327,10 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,
-        created=now() if known is None else known.created,
+        created=now() if earlier is None else earlier.created,
         versions=dict(plan.versions),
     )
-    if known != head:
+    if earlier != head:
         try:
             records.write_run_file(out, head)
         except OSError as error:

@@ -1,6 +1,6 @@
 """The cells of a study: recipe × setting × pair of experts, and baselines.
 
-Every cell is a complete mergekit recipe with folders in it, and a request.
+Every cell is a complete recipe with folders in it, parsed when the cell is made, and a request.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from ablations.models.find import Expert
 from ablations.scoring.evaluation import EvaluationRequest
@@ -26,8 +26,9 @@ from layerswap_method.frozen import Frozen
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import read_own_recipe
+from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
 from layerswap_method.plan import LayerPlan
+from layerswap_method.recipe.document import Recipe
 
 _Plan = Annotated[
     LayerPlan,
@@ -38,8 +39,28 @@ _Plan = Annotated[
 ]
 
 
+def _read(value: Any) -> WrittenRecipe:
+    if isinstance(value, WrittenRecipe):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("merge_method"), str):
+        raise ValueError("is not a recipe; it has no merge_method")
+    try:
+        return read_written(value)
+    except InputError as error:  # whoever reads the cell says where
+        raise ValueError(error.message) from error
+
+
+_Recipe = Annotated[
+    WrittenRecipe,
+    PlainValidator(_read),
+    PlainSerializer(lambda recipe: recipe.document),
+]
+
+
 class Cell(Frozen):
     """One point of a study: a model, merged or not, and the tasks it is evaluated on."""
+
+    model_config = ConfigDict(validate_by_name=True, serialize_by_alias=True)
 
     label: str
     """Name in words, unique in the study."""
@@ -56,9 +77,9 @@ class Cell(Frozen):
     language: str | None = None
     """Code of the language expert's language, where the study names one."""
 
-    merge: dict[str, Any] = Field(default_factory=dict)
-    """The mergekit recipe of the weights, ``passthrough`` for an unmerged model. Folders are
-    absolute, and as seen from the run folder in `run.json`."""
+    recipe: _Recipe = Field(alias="merge")
+    """The recipe of the weights, ``passthrough`` for an unmerged model. Folders are absolute, and
+    as seen from the run folder in `run.json`, which has the written form as ``merge``."""
 
     plan: _Plan | None = None
     """Source of every layer, embedding side first; None where no layer is swapped, or where it is
@@ -93,6 +114,16 @@ class Cell(Frozen):
         }
 
 
+class _Point(NamedTuple):
+    """A cell before its recipe is made."""
+
+    label: str
+    kind: Kind
+    values: dict[str, Value]
+    experts: dict[str, str]
+    """Role -> name; see `Cell`."""
+
+
 def expand(
     study: Study, experts: Mapping[str, Expert], num_layers: int | None
 ) -> tuple[list[Cell], list[str]]:
@@ -103,40 +134,40 @@ def expand(
     """
     cells, problems = list[Cell](), dict[str, list[str]]()
     points = [*_baselines(study), *_recipes(study)]
-    for label, count in Counter(cell.label for cell in points).items():
+    for label, count in Counter(point.label for point in points).items():
         if count > 1:
             problems.setdefault("is planned twice; name it once", []).append(label)
-    for cell in points:
-        roles = {role: experts[name] for role, name in cell.experts.items()}
+    for point in points:
+        roles = {role: experts[name] for role, name in point.experts.items()}
         try:
-            cells.append(_with_merge(cell, study, {**experts, **roles}, num_layers))
+            cells.append(_cell(point, study, {**experts, **roles}, num_layers))
         except (InputError, ValueError) as error:
-            problems.setdefault(str(error), []).append(cell.label)
+            problems.setdefault(str(error), []).append(point.label)
     return cells, [
         f"{problem} (cell {label}{f' and {len(more)} more' if more else ''})"
         for problem, (label, *more) in problems.items()
     ]
 
 
-def _baselines(study: Study) -> Iterator[Cell]:
-    """Yield the cells of every baseline: of the experts of all settings, each once."""
+def _baselines(study: Study) -> Iterator[_Point]:
+    """Yield the points of every baseline: of the experts of all settings, each once."""
     for kind in study.baseline:
         roles = BASELINE_ROLES[kind]
         every = [
             names for setting in study.settings() for names in _pairs(study.pools(setting), roles)
         ]
         experts = [names for at, names in enumerate(every) if names not in every[:at]]
-        telling = [role for role in roles if role != "base"]
-        if not telling or len({names.get("base") for names in experts}) > 1:
-            telling.append("base")
+        naming = [role for role in roles if role != "base"]
+        if not naming or len({names.get("base") for names in experts}) > 1:
+            naming.append("base")
         for names in experts:
-            suffix = "+".join(names[role] for role in telling if role in names)
+            suffix = "+".join(names[role] for role in naming if role in names)
             label = f"{kind} {suffix}" if len(experts) > 1 else kind
-            yield Cell(label=label, kind=kind, values={}, experts=names)
+            yield _Point(label, kind, values={}, experts=names)
 
 
-def _recipes(study: Study) -> Iterator[Cell]:
-    """Yield the cells of the recipe: every setting with every pair of its experts."""
+def _recipes(study: Study) -> Iterator[_Point]:
+    """Yield the points of the recipe: every setting with every pair of its experts."""
     for setting in study.settings() if study.recipe is not None else ():
         pairs = _pairs(study.pools(setting), ("task", "language", "base"))
         for names in pairs:
@@ -144,46 +175,54 @@ def _recipes(study: Study) -> Iterator[Cell]:
             if len(pairs) > 1:
                 parts.insert(0, "+".join(name for role, name in names.items() if role != "base"))
             label = " ".join(parts) or "recipe"
-            yield Cell(label=label, kind="recipe", values=setting, experts=names)
+            yield _Point(label, "recipe", values=setting, experts=names)
 
 
 def _pairs(pools: Pools, roles: Sequence[str]) -> list[dict[str, str]]:
     """Return role -> name of the expert, for every choice of one expert per role."""
-    own = [role for role in roles if pools.names(role)]
-    choices = itertools.product(*map(pools.names, own))
-    return [dict(zip(own, names, strict=True)) for names in choices]
+    filled = [role for role in roles if pools.names(role)]
+    choices = itertools.product(*map(pools.names, filled))
+    return [dict(zip(filled, names, strict=True)) for names in choices]
 
 
 def _text(value: Value) -> str:
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _with_merge(
-    cell: Cell, study: Study, experts: Mapping[str, Expert], num_layers: int | None
+def _cell(
+    point: _Point, study: Study, experts: Mapping[str, Expert], num_layers: int | None
 ) -> Cell:
-    """Return a cell with its language, recipe and layer plan; `experts` also has its roles."""
-    codes, name = study.experts.languages(), cell.experts.get("language")
+    """Return the cell of a point, with its recipe and plan; `experts` also has its roles."""
+    codes, name = study.experts.languages(), point.experts.get("language")
     if codes and name is not None and name not in codes:
         raise InputError(
             f"vary: experts.language names {name!r}{nearest(name, codes)}, whose language is not "
             "known; add it to experts.language below its language code"
         )
-    if cell.kind == "recipe":
-        document = with_values(study.recipe or {}, cell.values)
+    if point.kind == "recipe":
+        document = with_values(study.recipe or {}, point.values)
         document = with_scaled_counts(document, study.reference_layers, num_layers)
     else:
-        document = baseline_document(cell.kind, study.recipe)
-    merge, plan = with_experts(document, experts), None
-    recipe = read_own_recipe(merge)
-    if isinstance(recipe, DeltaRevertRecipe) and num_layers is not None:
+        document = baseline_document(point.kind, study.recipe)
+    document = with_experts(document, experts)
+    if point.kind == "recipe" and document.get("merge_method") not in OUR_METHODS:
+        check_form(document)
+    recipe = read_written(document)
+    return Cell(
+        **point._asdict(),
+        language=codes.get(name) if name is not None else None,
+        recipe=recipe,
+        plan=None if num_layers is None else _plan_of(recipe.typed, num_layers),
+    )
+
+
+def _plan_of(recipe: Recipe | None, num_layers: int) -> LayerPlan | None:
+    """Return the layer plan of a recipe that has one; raises for layers that the model lacks."""
+    if isinstance(recipe, DeltaRevertRecipe):
         recipe.parameters.layers(num_layers)
-    elif isinstance(recipe, LayerSwapRecipe) and num_layers is not None:
-        if recipe.parameters.placement != "delta_share":
-            plan = recipe.parameters.plan(num_layers)
-    elif recipe is None and cell.kind == "recipe":
-        check_form(merge)
-    language = codes.get(name) if name is not None else None
-    return cell.model_copy(update={"language": language, "merge": merge, "plan": plan})
+    if isinstance(recipe, LayerSwapRecipe) and recipe.parameters.placement != "delta_share":
+        return recipe.parameters.plan(num_layers)
+    return None
 
 
 def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
@@ -197,19 +236,19 @@ def selected(cells: Sequence[Cell], only: Sequence[str]) -> list[Cell]:
         InputError: for a condition that no cell fits, or conditions that none fits together.
     """
     facts = [[f"{name}={value}" for name, value in cell.facts().items()] for cell in cells]
-    known = {text.lower(): text for fact in facts for text in fact}
+    texts = {text.lower(): text for fact in facts for text in fact}
     wanted: dict[str, set[str]] = {}
     for condition in only:
         name, _, value = (part.strip() for part in condition.lower().partition("="))
-        if (text := f"{name}={value}") not in known:
-            shown = list(known.values())
+        if (text := f"{name}={value}") not in texts:
+            shown = list(texts.values())
             hint = nearest(text, shown) or f"; they have {', '.join(shown[:12])}"
             raise InputError(f"--only {condition}: no cell has this NAME=VALUE{hint}")
         wanted.setdefault(name, set()).add(text)
     chosen = [
         cell
         for cell, fact in zip(cells, facts, strict=True)
-        if all(texts & set(map(str.lower, fact)) for texts in wanted.values())
+        if all(values & set(map(str.lower, fact)) for values in wanted.values())
     ]
     if cells and not chosen:
         raise InputError(

@@ -8,15 +8,11 @@ from pathlib import Path
 from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
-from ablations.study.documents import unmerged
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
-
-_TOKENIZERS = ("tokenizer", "tokenizer_source", "chat_template")
-"""Keys of a recipe that make a tokenizer of its own for the merge."""
 
 
 def with_benchmarks(study: Study) -> Study:
@@ -69,20 +65,20 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
             f"{{{next(iter(evaluate.languages))}: [NAME, ...]}} in place of a list"
         )
     elif evaluate.languages:
-        known = list(dict.fromkeys(codes.values()))
-        for code in [code for code in evaluate.languages if code not in known]:
-            near = nearest(code, known)
+        languages = list(dict.fromkeys(codes.values()))
+        for code in [code for code in evaluate.languages if code not in languages]:
+            near = nearest(code, languages)
             yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
-        for code in [code for code in known if code not in evaluate.languages]:
+        for code in [code for code in languages if code not in evaluate.languages]:
             if not evaluate.tasks:
                 yield f"experts.language has {code!r}, for which evaluate names no task"
     yield from _fact_problems(study)
     yield from _primary_problems(study)
     place = next((place for place in places if place is not None), None)
     if not is_folder(evaluate.task_folder):
-        given = str(evaluate.include_path)
-        hint = build_hint(given)
-        yield f"evaluate.include_path: {no_such_folder(given, folder=place)}{hint}"
+        tasks = str(evaluate.include_path)
+        hint = build_hint(tasks)
+        yield f"evaluate.include_path: {no_such_folder(tasks, folder=place)}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
         yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), folder=place)}"
 
@@ -103,9 +99,9 @@ def _fact_problems(study: Study) -> Iterator[str]:
             )
             continue
         names = [name for pools in every for name in pools.names(holder.removeprefix(EXPERTS))]
-        known = {name: facts.get(name, {}) for name in names}
-        if lacking := [name for name, own in known.items() if key not in own]:
-            hint = nearest(key, {name for own in known.values() for name in own})
+        stated = {name: facts.get(name, {}) for name in names}
+        if lacking := [name for name in stated if key not in stated[name]]:
+            hint = nearest(key, {fact for name in stated for fact in stated[name]})
             yield (
                 f"report.facts: {fact}: {', '.join(lacking)} without it{hint}. Write it in the "
                 f"experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
@@ -154,9 +150,9 @@ def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> li
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
     folders = dict[Path, None]()
     for cell in cells:
-        reference = unmerged(cell.merge)
-        if reference is None and not any(cell.merge.get(key) for key in _TOKENIZERS):
-            reference = cell.merge.get("base_model")
+        reference = cell.recipe.unmerged
+        if reference is None and not cell.recipe.makes_tokenizer:
+            reference = cell.recipe.base_model
         if (folder := by_reference.get(str(reference))) is not None:
             folders[folder] = None
     return list(folders)

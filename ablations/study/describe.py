@@ -8,12 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from ablations.engines.backends import describe_start
 from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
-from ablations.study.documents import unmerged
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.hub.models import describe_needs
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-from layerswap_method.methods.read import recipe_by_files
 from layerswap_method.plan import draw_line
 
 
@@ -84,10 +82,9 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     adapted = {expert.reference for expert in plan.experts.values() if expert.adapter is not None}
     sizes = []
     for cell in todo:
-        is_streamed = not materialize and recipe_by_files(cell.merge) is not None
-        if not is_streamed and unmerged(cell.merge) in (None, *adapted):
-            dtype = str(cell.merge.get("out_dtype") or cell.merge.get("dtype") or "auto")
-            dtype = plan.options.dtype if dtype == "auto" else dtype.removeprefix("torch.")
+        is_streamed = not materialize and cell.recipe.by_files is not None
+        if not is_streamed and cell.recipe.unmerged in (None, *adapted):
+            dtype = (cell.recipe.written_dtype or plan.options.dtype).removeprefix("torch.")
             sizes.append(plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize))
     total = decimal(sum(sizes))
     return f"  checkpoints written to disk: {len(sizes)} ({total} in all, one at a time)"
@@ -96,14 +93,16 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
 def _work(
     plan: StudyPlan, times: Mapping[str, int], sizes: Mapping[str, TaskSize | str]
 ) -> Iterator[str]:
-    known = [(times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)]
-    if known:
-        items = sum(count * size.items for count, size in known)
-        prompts = sum(count * size.prompt_tokens for count, size in known)
-        answers = sum(count * size.answer_tokens for count, size in known)
-        what = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
+    counted_sizes = [
+        (times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)
+    ]
+    if counted_sizes:
+        items = sum(count * size.items for count, size in counted_sizes)
+        prompts = sum(count * size.prompt_tokens for count, size in counted_sizes)
+        answers = sum(count * size.answer_tokens for count, size in counted_sizes)
+        unit = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
         yield (
-            f"  {what}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
+            f"  {unit}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
             "in answers"
         )
     for why in dict.fromkeys(size for size in sizes.values() if isinstance(size, str)):
@@ -113,6 +112,6 @@ def _work(
 def _layers(cell: Cell) -> str:
     if cell.plan is not None:
         return draw_line(cell.plan)
-    if cell.merge["merge_method"] == LAYER_SWAP:
+    if cell.recipe.method == LAYER_SWAP:
         return "(by the experts' changes, measured at the merge)"
-    return "(unmerged)" if cell.kind == "base" else f"({cell.merge['merge_method']})"
+    return "(unmerged)" if cell.kind == "base" else f"({cell.recipe.method})"

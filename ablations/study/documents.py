@@ -116,10 +116,10 @@ def with_scaled_counts(
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
     # What is not a number is left to the recipe's own check.
-    given = layer_counts(document)
-    counts = {name: count for name, count in given.items() if type(count) is int}
+    written = layer_counts(document)
+    counts = {name: count for name, count in written.items() if type(count) is int}
     scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}
-    if isinstance(layers := given.get("revert_layers"), str):
+    if isinstance(layers := written.get("revert_layers"), str):
         scaled["revert_layers"] = scale_layers(layers, reference, num_layers)
     return {**document, "parameters": {**parameters, **scaled}} if scaled else document
 
@@ -234,15 +234,6 @@ def _filled(value: Any, experts: Mapping[str, Expert], key: str = "") -> Any:
     if isinstance(value, Mapping):
         return {key: _filled(inner, experts, key) for key, inner in value.items()}
     return [_filled(inner, experts) for inner in value] if isinstance(value, list) else value
-
-
-def unmerged(merge: Mapping[str, Any]) -> str | None:
-    """Return the reference of the model that the recipe leaves as it is; None for a merge."""
-    models = list(merge.get("models") or ())
-    if merge["merge_method"] != "passthrough" or len(models) != 1:
-        return None
-    is_plain = set(merge) <= {"merge_method", "models"} and set(models[0]) == {"model"}
-    return str(models[0]["model"]) if is_plain else None
 
 
 def with_references(value: Any, references: Mapping[str, str]) -> Any:

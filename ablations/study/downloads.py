@@ -9,14 +9,11 @@ from typing import NamedTuple
 from ablations.machine.progress import Step, byte_progress, show_step
 from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from ablations.study.documents import unmerged
 from layerswap_method.errors import InputError
 from layerswap_method.hub.models import HubModels
 from layerswap_method.hub.partial import NotDownloaded
 from layerswap_method.hub.ranges import Range
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import recipe_by_files
-from layerswap_method.recipe.references import named_models
 
 
 class Needed(NamedTuple):
@@ -35,8 +32,8 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
     models = {expert.reference: expert for expert in experts}
     whole, ranges = {base.folder}, dict[Path, list[Range]]()
     for cell in cells:
-        recipe = recipe_by_files(cell.merge)
-        if recipe is not None and not recipe.needs_deltas and unmerged(cell.merge) is None:
+        recipe = cell.recipe.by_files
+        if recipe is not None and not recipe.needs_deltas and cell.recipe.unmerged is None:
             try:
                 merge = merge_models(recipe, models)
             except NotDownloaded:
@@ -47,7 +44,7 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
                 for file, spans in merge.ranges.items():
                     ranges.setdefault(file, []).extend(spans)
                 continue
-        whole |= {models[reference].folder for reference in named_models(cell.merge)}
+        whole |= {models[reference].folder for reference in cell.recipe.references}
     return Needed(whole, ranges)
 
 

@@ -90,20 +90,20 @@ class ExpertsFile(Described):
         return {name: entry.facts for name, entry in self.experts.items() if entry.facts}
 
 
-def find_file(text: str, what: Literal["study", "experts"]) -> Path:
+def find_file(text: str, kind: Literal["study", "experts"]) -> Path:
     """Return the file of a path or of a shipped name, or raise `InputError`."""
-    path, folder = Path(text), STUDIES if what == "study" else STUDIES / "experts"
+    path, folder = Path(text), STUDIES if kind == "study" else STUDIES / "experts"
     shipped = {file.stem: file for file in sorted(folder.glob("*.yml"))}
     with contextlib.suppress(OSError):  # a name too long for a file
         if path.is_file():
             return path
         if path.is_dir() and text not in shipped:
-            raise InputError(f"{path}: is a folder; name the {what} file in it")
+            raise InputError(f"{path}: is a folder; name the {kind} file in it")
     if text in shipped:
         return shipped[text]
     guess = nearest(path.stem, shipped)
     raise InputError(
-        f"{text}: no such {what} file (the current directory is {Path.cwd()}), and no shipped one "
+        f"{text}: no such {kind} file (the current directory is {Path.cwd()}), and no shipped one "
         f"has that name{guess}{'' if guess else '.'} Shipped are {', '.join(shipped)}"
     )
 
@@ -118,8 +118,8 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     """
     settings, listed = settings or {}, list[str]()
     document = read_yaml(path)
-    known = Study.model_fields.keys() - {"experts"}
-    if not isinstance(document, dict) or not document.keys() & known:
+    keys = Study.model_fields.keys() - {"experts"}
+    if not isinstance(document, dict) or not document.keys() & keys:
         raise InputError(
             f"{path}: is not a study; a study has name:, question:, experts: ... (layerswap init "
             "study writes one to start from)"
@@ -194,8 +194,8 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
             if not is_set("evaluate.languages"):
                 changes["languages"] = {c: _replaced(t, by) for c, t in evaluate.languages.items()}
             primary = _replaced(report.primary.tasks, by)
-        own = {"primary": report.primary.model_copy(update={"tasks": primary})}
-        report = report.model_copy(update=own)
+        comparisons = report.primary.model_copy(update={"tasks": primary})
+        report = report.model_copy(update={"primary": comparisons})
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
         changes["limit"] = file.limit
     options = (block.options.model_dump(exclude_unset=True) for block in (evaluate, file))

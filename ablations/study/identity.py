@@ -42,7 +42,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import OWN, recipe_by_files
+from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
 from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20
@@ -69,8 +69,8 @@ class Fingerprints:
         self._known: dict[str, list[str]] = {}
         if cache is not None:
             with contextlib.suppress(OSError, ValueError, RecursionError):  # it is found out again
-                known = _CACHED.validate_json(read_regular(cache))
-                self._known = {folder: [*pair] for folder, pair in known.items()}
+                pairs = _CACHED.validate_json(read_regular(cache))
+                self._known = {folder: [*pair] for folder, pair in pairs.items()}
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
@@ -144,8 +144,8 @@ def read_contents(experts: Iterable[Expert], fingerprints: Fingerprints) -> Cont
         for folder, content in hashes.items():
             for file in sorted(folder.glob("*.safetensors")):
                 contents.files.setdefault(file.resolve(), content)
-        given = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
-        texts = {file.name: file.read_bytes().hex() for file in sorted(given) if file.is_file()}
+        donated = {file for pattern in _DONATED for file in expert.folder.glob(pattern)}
+        texts = {file.name: file.read_bytes().hex() for file in sorted(donated) if file.is_file()}
         contents.donated[expert.folder] = fingerprint_of(**texts)
     return contents
 
@@ -183,7 +183,7 @@ def identified(
     for cell in cells:
         assert cell.request is not None
         tasks = read_tasks(cell.request.folders, cell.request.data_dir)
-        identity = _weights_identity(cell.merge, models, contents, versions)
+        identity = _weights_identity(cell.recipe, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         keys = {
             task: record_key(weights, protocol, task, tasks, versions)
@@ -207,7 +207,7 @@ def record_key(
 
 
 def _weights_identity(
-    merge: Mapping[str, Any],
+    written: WrittenRecipe,
     experts: Mapping[str, Expert],
     contents: Contents,
     versions: Mapping[str, str],
@@ -217,19 +217,20 @@ def _weights_identity(
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
     """
-    code, method = layerswap_method.METHOD_VERSION, merge["merge_method"]
-    if method == DELTA_REVERT and merge.get("dtype") is not None:
+    code = layerswap_method.METHOD_VERSION
+    if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
         # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
-        idle, given = (("keep_fraction", 1), ("threshold", 0)), merge["parameters"]
-        left = {name: value for name, value in given.items() if (name, value) not in idle}
-        merge = {**merge, "parameters": left or {"bottom_layers": 0}}
+        idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
+        left = {name: value for name, value in stated.items() if (name, value) not in idle}
+        parameters = left or {"bottom_layers": 0}
+        written = read_written({**written.document, "parameters": parameters})
     by_recipe = {
-        "document": with_references(merge, contents.references),
+        "document": with_references(written.document, contents.references),
         "mergekit": versions["mergekit"],
-        "code": code if method in OWN else None,
+        "code": code if written.method in OUR_METHODS else None,
     }
     # What is measured follows from the content of experts and base, and planning reads no weights.
-    recipe = recipe_by_files(merge)
+    recipe = written.by_files
     if recipe is None or recipe.needs_deltas:
         return by_recipe
     try:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import layerswap_method
 from ablations.engines.backends import (
@@ -43,7 +43,13 @@ from ablations.study.files import (
     read_experts_file,
     with_experts_file,
 )
-from ablations.study.identity import Fingerprints, identified, protocol_key, read_contents
+from ablations.study.identity import (
+    Contents,
+    Fingerprints,
+    identified,
+    protocol_key,
+    read_contents,
+)
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
@@ -146,7 +152,83 @@ def plan_study(
     Raises:
         InputError: listing every problem.
     """
-    where, problems = str(file.path), list[str]()
+    checked = _check_files(
+        file,
+        experts_file,
+        backend=backend,
+        engines=jobs if is_engine_local else 0,
+        isolation=isolation,
+        download=download,
+        dry=dry,
+    )
+    study, cells, checkpoints = _make_cells(str(file.path), checked)
+    read = selected(cells, only)
+    needs = _fetch(checked, read, dry=dry)
+    cells = [cell.model_copy(update=checked.requests[cell.language]) for cell in cells]
+    show_step(Step("reading the experts"))
+    fingerprints = Fingerprints(cache, hashes=FileHashes(hashes), dry=dry)
+    will_start = is_engine_local and jobs == 1
+    contents = _read_experts(study, checked, fingerprints, will_start=will_start)
+    protocol = protocol_key(
+        checked.requests[None]["request"], checked.backend, study.evaluate.options
+    )
+    mergekit = {"mergekit": importlib.metadata.version("mergekit")}
+    versions = {**mergekit, **backend_versions(checked.backend)}
+    cells = identified(cells, checked.experts.values(), contents, protocol, versions)
+    shape = _shape(checkpoints, checked.base)
+    return StudyPlan(
+        study=study,
+        cells=tuple(cells),
+        experts=checked.experts,
+        num_layers=shape.num_layers,
+        num_weights=shape.num_weights,
+        backend=checked.backend,
+        versions={"layerswap": layerswap_method.__version__, **versions},
+        protocol=protocol,
+        states=fingerprints.states(),
+        notes=tuple(filter(None, _notes(study, checked, cells, shape.num_layers))),
+        needs=needs,
+    )
+
+
+class _Checked(NamedTuple):
+    """A study whose files are right, and what was learned while they were checked."""
+
+    study: Study
+    places: Mapping[str, str]
+    """Name of an expert -> where the experts file has it."""
+
+    experts: Mapping[str, Expert]
+    requests: Mapping[str | None, Mapping[str, Any]]
+    """See `_requests`."""
+
+    backend: Backend
+    hub: HubModels
+
+    @property
+    def base(self) -> Expert:
+        """The shared parent."""
+        return next(iter(self.experts.values()))
+
+
+def _check_files(
+    file: StudyFile,
+    experts_file: Path | ExpertsFile | None,
+    *,
+    backend: BackendChoice,
+    engines: int,
+    isolation: Isolation | None,
+    download: str | None,
+    dry: bool,
+) -> _Checked:
+    """Return the study with its experts and requests; see `plan_study`.
+
+    This machine must have the GPUs for `engines` at a time.
+
+    Raises:
+        InputError: with every problem of the files, and every expert that is not found.
+    """
+    problems = list[str]()
     study, places, folder = _with_experts(file, experts_file)
     with _collected(problems):
         study = checks.with_benchmarks(study)
@@ -156,29 +238,44 @@ def plan_study(
     problems += expand(study, placeholders, num_layers=None)[1]
     with _collected(problems):
         chosen = resolve_backend(backend)
-        if is_engine_local:
-            check_devices(chosen, study.evaluate.options, jobs)
+        if engines:
+            check_devices(chosen, study.evaluate.options, engines)
     with _collected(problems):
         requests = _requests(study, isolation)
-        tasks = {task for fields in requests.values() for task in fields["request"].tasks}
-        skipped = {n: why for fields in requests.values() for n, why in fields["skipped"].items()}
-        for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
-            why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
-            problems.append(f"report.primary.tasks: {name!r} is not evaluated{why}")
+        problems += _primary_problems(study, requests)
     hub = HubModels(download_choice(download), headers_only=dry)
     experts = _find_experts(study, places, folders, problems, hub, download=not dry)
-    InputError.raise_any(where, problems)
+    InputError.raise_any(str(file.path), problems)
+    return _Checked(study, places, experts, requests, chosen, hub)
 
-    checkpoints = hub.retried(lambda: _check_experts(study, experts, problems))
-    InputError.raise_any(where, problems)
-    base = next(iter(experts.values()))
-    study = _with_dtype(study, base)
+
+def _primary_problems(
+    study: Study, requests: Mapping[str | None, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield which tasks of the primary comparisons are not evaluated, and why."""
+    tasks = {task for fields in requests.values() for task in fields["request"].tasks}
+    skipped = {n: why for fields in requests.values() for n, why in fields["skipped"].items()}
+    for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
+        why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
+        yield f"report.primary.tasks: {name!r} is not evaluated{why}"
+
+
+def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[Checkpoint]]:
+    """Return the study in its models' dtype, its cells, and the headers of what is merged.
+
+    Raises:
+        InputError: with every problem of the models, or else of the cells that are made of them.
+    """
+    experts = checked.experts
+    checkpoints, unfit = checked.hub.retried(lambda: _check_experts(checked.study, experts))
+    InputError.raise_any(where, unfit)
     show_step(Step("planning the cells"))
+    study = _with_dtype(checked.study, checked.base)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     problems += checks.lacking_tokenizers(cells, experts)
     if checkpoints:
-        merges = [cell.merge for cell in cells]
-        unfit = unfit_vocabularies(merges, experts.values(), checkpoints)
+        recipes = [cell.recipe for cell in cells]
+        unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
         check_protocol(study.evaluate, checks.template_folders(cells, experts))
@@ -187,67 +284,80 @@ def plan_study(
         with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
-    needs: tuple[Need, ...] = ()
-    if hub.has_partial:
-        read = selected(cells, only)
-        if dry:
-            reads = hub.retried(lambda: needed(read, experts.values(), base))
-            needs = tuple(hub.needs(reads.ranges, reads.whole))
-        else:
-            fetch(hub, read, experts.values(), base)
-    selected(cells, only)
+    return study, cells, checkpoints
 
-    cells = [cell.model_copy(update=requests[cell.language]) for cell in cells]
-    versions = {"mergekit": importlib.metadata.version("mergekit"), **backend_versions(chosen)}
-    show_step(Step("reading the experts"))
-    fingerprints = Fingerprints(cache, hashes=FileHashes(hashes), dry=dry)
-    folders_read = {folder: None for expert in experts.values() for folder in expert.folders}
-    files, nbytes = fingerprints.unread(folders_read)
+
+def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need, ...]:
+    """Fetch what cells read of models of the hub; with `dry` return it instead."""
+    if not checked.hub.has_partial:
+        return ()
+    experts, base = checked.experts.values(), checked.base
+    if not dry:
+        fetch(checked.hub, cells, experts, base)
+        return ()
+    reads = checked.hub.retried(lambda: needed(cells, experts, base))
+    return tuple(checked.hub.needs(reads.ranges, reads.whole))
+
+
+def _read_experts(
+    study: Study, checked: _Checked, fingerprints: Fingerprints, *, will_start: bool
+) -> Contents:
+    """Return what the experts are made of.
+
+    If this process is to start the engine, its libraries are imported while large ones are read.
+    """
+    experts = checked.experts.values()
+    folders = {folder: None for expert in experts for folder in expert.folders}
+    files, nbytes = fingerprints.unread(folders)
     with ExitStack() as stack:
-        if is_engine_local and jobs == 1 and nbytes >= _WORTH_IMPORTS:
-            stack.enter_context(importing(chosen, study.evaluate.options))
+        if will_start and nbytes >= _WORTH_IMPORTS:
+            stack.enter_context(importing(checked.backend, study.evaluate.options))
         fingerprints.read(files)
-    contents = read_contents(experts.values(), fingerprints)
+    contents = read_contents(experts, fingerprints)
     fingerprints.save()
-    protocol = protocol_key(requests[None]["request"], chosen, study.evaluate.options)
-    cells = identified(cells, experts.values(), contents, protocol, versions)
+    return contents
+
+
+class _Shape(NamedTuple):
+    """The size of a model; zeros where its headers cannot be read."""
+
+    num_layers: int = 0
+    num_weights: int = 0
+
+
+def _shape(checkpoints: Sequence[Checkpoint], base: Expert) -> _Shape:
+    """Return the size of the models, of `base` where nothing is merged."""
     if not checkpoints:
-        with contextlib.suppress(InputError):  # of one model alone its engine says what is wrong
+        try:
             checkpoints = [read_checkpoint(base.name, base.folder)]
+        except InputError:  # of one model alone its engine says what is wrong
+            return _Shape()
+    first = checkpoints[0]
+    return _Shape(first.num_layers or 0, sum(map(math.prod, first.shapes.values())))
+
+
+def _notes(
+    study: Study, checked: _Checked, cells: Sequence[Cell], num_layers: int
+) -> Iterator[str]:
+    """Yield what a reader of the scores should know; empty texts among it are nothing."""
+    experts, places = checked.experts, checked.places
+    yield describe_scaling(study, num_layers)
+    yield precision_note(checked.backend, study.evaluate.options)
+    yield from checks.plan_notes(study, experts, cells)
+    for task, why in checked.requests[None]["skipped"].items():
+        yield f"{task}: skipped: {why}"
     claimed = [
         name
         for name, expert in experts.items()
         if any(claimed_sha256(file) for at in expert.folders for file in checkpoint_files(at))
     ]
-    num_layers, num_weights = 0, 0
-    if checkpoints:
-        num_layers = checkpoints[0].num_layers or 0
-        num_weights = sum(map(math.prod, checkpoints[0].shapes.values()))
-    notes = (
-        describe_scaling(study, num_layers),
-        precision_note(chosen, study.evaluate.options),
-        *checks.plan_notes(study, experts, cells),
-        *(f"{task}: skipped: {why}" for task, why in requests[None]["skipped"].items()),
-    )
     if claimed:
-        which = ", ".join(claimed)
-        what = "their content is what the hub's names of the files say, and was not read"
-        notes += (f"from the hub's cache: {which}: {what}",)
+        yield (
+            f"from the hub's cache: {', '.join(claimed)}: their content is what the hub's names of "
+            "the files say, and was not read"
+        )
     if places and not places.keys() & experts.keys():
-        notes += (f"the experts file names none of the study's experts: {', '.join(experts)}",)
-    return StudyPlan(
-        study=study,
-        cells=tuple(cells),
-        experts=experts,
-        num_layers=num_layers,
-        num_weights=num_weights,
-        backend=chosen,
-        versions={"layerswap": layerswap_method.__version__, **versions},
-        protocol=protocol,
-        states=fingerprints.states(),
-        notes=tuple(filter(None, notes)),
-        needs=needs,
-    )
+        yield f"the experts file names none of the study's experts: {', '.join(experts)}"
 
 
 @contextlib.contextmanager
@@ -260,17 +370,18 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _with_experts(
-    file: StudyFile, given: Path | ExpertsFile | None
+    file: StudyFile, experts_file: Path | ExpertsFile | None
 ) -> tuple[Study, Mapping[str, str], Path | None]:
     """Return the study, the places of its experts file by name, and the folder of that file."""
-    if given is None and file.study.experts_file is not None:
-        given = file.path.parent / file.study.experts_file
-    if given is None:
+    if experts_file is None and file.study.experts_file is not None:
+        experts_file = file.path.parent / file.study.experts_file
+    if experts_file is None:
         return file.study, {}, None
-    folder = None if isinstance(given, ExpertsFile) else own_folder(given)
-    named = given if isinstance(given, ExpertsFile) else read_experts_file(given)
-    places = {name: entry.path for name, entry in named.experts.items()}
-    return with_experts_file(file.study, named, file.settings), places, folder
+    folder = None
+    if not isinstance(experts_file, ExpertsFile):
+        folder, experts_file = own_folder(experts_file), read_experts_file(experts_file)
+    places = {name: entry.path for name, entry in experts_file.experts.items()}
+    return with_experts_file(file.study, experts_file, file.settings), places, folder
 
 
 def _find_experts(
@@ -291,10 +402,9 @@ def _find_experts(
         try:
             # Paths and hub ids have a slash (./math, org/math) and need no experts file.
             if name not in places and "/" not in name:
-                known = f"{nearest(name, places)}; it names {', '.join(sorted(places))}"
-                where = f"no expert {name!r} in the experts file{known}"
                 raise InputError(
-                    where
+                    f"no expert {name!r} in the experts file{nearest(name, places)}; it names "
+                    f"{', '.join(sorted(places))}"
                     if places
                     else f"the study does not say where {name} is: add --experts FILE, or write a "
                     "folder (./math), a hub id or base+adapter for each expert"
@@ -314,16 +424,16 @@ def _find_experts(
 
 
 def _check_experts(
-    study: Study, experts: Mapping[str, Expert], problems: list[str]
-) -> list[Checkpoint]:
-    """Return the experts' headers; none for models that are not merged, which need not fit."""
+    study: Study, experts: Mapping[str, Expert]
+) -> tuple[list[Checkpoint], list[str]]:
+    """Return the experts' headers, none for models that are not merged, and why they do not fit."""
     if not study.recipe and not set(study.baseline) - {"base"}:
-        return []
+        return [], []
     checkpoints, unfit = compatibility_report(list(experts.values()), aligned=True)
-    problems += [f"incompatible experts: {problem}" for problem in unfit]
+    problems = [f"incompatible experts: {problem}" for problem in unfit]
     if not unfit and checkpoints[0].num_layers is None:
         problems.append(f"the config of {checkpoints[0].name} does not say how many layers")
-    return checkpoints
+    return checkpoints, problems
 
 
 def _with_dtype(study: Study, base: Expert) -> Study:

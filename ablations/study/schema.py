@@ -263,8 +263,8 @@ class Study(Described):
 
     def with_folders(self, place: Callable[[Path], Path]) -> Study:
         """Return the study with what `place` makes of its folders of tasks and data."""
-        given = {name: getattr(self.evaluate, name) for name in ("include_path", "data_dir")}
-        update = {name: path and place(path) for name, path in given.items()}
+        folders = {name: getattr(self.evaluate, name) for name in ("include_path", "data_dir")}
+        update = {name: folder and place(folder) for name, folder in folders.items()}
         return self.model_copy(update={"evaluate": self.evaluate.model_copy(update=update)})
 
     def pools(self, setting: Setting) -> Pools:
@@ -282,6 +282,6 @@ class Study(Described):
         """Return the mean of ``experts.ROLE.FACT`` over a setting's experts, if all have it."""
         role, _, fact = name.removeprefix(EXPERTS).partition(".")
         names = self.pools(setting).names(role)
-        known = [self.experts.facts.get(name, {}).get(fact) for name in names]
-        values = [value for value in known if value is not None]
-        return math.fsum(values) / len(values) if values and len(values) == len(known) else None
+        values = [self.experts.facts.get(name, {}).get(fact) for name in names]
+        stated = [value for value in values if value is not None]
+        return math.fsum(stated) / len(stated) if stated and len(stated) == len(values) else None

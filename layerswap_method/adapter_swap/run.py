@@ -15,7 +15,7 @@ from layerswap_method.errors import InputError, printable
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.plan import draw_plan
 from layerswap_method.recipe.references import Model
@@ -99,7 +99,7 @@ def swap_adapters(
 
 
 def _read(path: Path) -> LayerSwapRecipe:
-    recipe = read_own_recipe(read_recipe_file(path).document)
+    recipe = read_written(read_recipe_file(path).document).typed
     if not isinstance(recipe, LayerSwapRecipe):
         raise InputError(f"{path}: swap-adapters knows layer_swap only")
     if (reason := recipe.why_mergekit()) is not None:

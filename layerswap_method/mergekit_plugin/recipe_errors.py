@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.methods.read import OWN
+from layerswap_method.methods.read import OUR_METHODS, read_recipe
 from layerswap_method.recipe.references import named_models, syntax_problem
 from layerswap_method.recipe.validation import validation_texts
 
@@ -21,7 +21,7 @@ def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> No
     if applies(meant):
         if name != meant:
             raise InputError(f"{meant} recipe: {method_problem(str(name))}")
-        OWN[meant].read(document)
+        read_recipe(document)
 
 
 def meant_method(name: str) -> str:
@@ -30,12 +30,12 @@ def meant_method(name: str) -> str:
     mergekit's registry takes seconds to import, so it is read only where it matters.
     """
     written = name.lower().replace("-", "_")
-    if written in OWN:
+    if written in OUR_METHODS:
         return written
-    if not difflib.get_close_matches(written, OWN, n=1):
+    if not difflib.get_close_matches(written, OUR_METHODS, n=1):
         return ""
     (close,) = difflib.get_close_matches(written, _all_methods(), n=1)
-    return close if close in OWN else ""
+    return close if close in OUR_METHODS else ""
 
 
 def method_problem(name: str) -> str | None:
@@ -69,7 +69,7 @@ def check_form(document: Mapping[str, Any]) -> None:
     except (RuntimeError, ValueError) as error:
         references = (syntax_problem(reference) for reference in named_models(document))
         listed += [text for text in references if text] or [str(error)]
-    if problem is None and name not in OWN:
+    if problem is None and name not in OUR_METHODS:
         known = MergeConfiguration.model_fields
         listed += (
             f"{key}: unknown key, which mergekit ignores{nearest(str(key), known)}"
@@ -106,4 +106,4 @@ def _parameters(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
 def _all_methods() -> list[str]:
     from mergekit.merge_methods.registry import registered_methods
 
-    return sorted({*(method.spec.name for method in registered_methods()), *OWN})
+    return sorted({*(method.spec.name for method in registered_methods()), *OUR_METHODS})

@@ -100,7 +100,7 @@ def _merge_own(
     """Merge a recipe of this project: from file to file, or by mergekit's `original` run_merge."""
     from layerswap_method.errors import NeedsMergekit
     from layerswap_method.mergekit_plugin.run import merge_by_files, write_log
-    from layerswap_method.methods.read import OWN
+    from layerswap_method.methods.read import read_recipe
     from layerswap_method.recipe.strict_yaml import parse_yaml
 
     method = merge_config.merge_method
@@ -109,7 +109,7 @@ def _merge_own(
     is_own = isinstance(document, dict) and is_ours(document.get("merge_method"))
     if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
         document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
-    recipe = OWN[method].read(document)
+    recipe = read_recipe(document)
     chosen = options.model_dump()
     try:
         merge_by_files(recipe, document, text, out_path, chosen)

@@ -23,7 +23,7 @@ from layerswap_method.command_line import parse_size, shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
 from layerswap_method.merge import WriteOptions, find_models, hub_models, write_merge
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
-from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import OUR_METHODS, read_recipe, read_recipe_file
 from layerswap_method.progress import Advance
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files, is_there
@@ -198,11 +198,10 @@ def _merge(arguments: list[str]) -> bool:
     text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
-    recipe = read_own_recipe(document)
-    if recipe is None:
+    if document["merge_method"] not in OUR_METHODS:
         return False
     try:
-        merge_by_files(recipe, document, text, out, options)
+        merge_by_files(read_recipe(document), document, text, out, options)
     except NeedsMergekit:
         return False
     return True

@@ -1,8 +1,13 @@
-"""Recipes read into the types of their methods."""
+"""Recipes read into the types of their methods: behind these doors no recipe is a dict.
+
+`read_recipe_file` is the door for files, `read_recipe` the one for what a program makes. Where a
+recipe is also written again, as those of a study are, `read_written` keeps its document with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,10 +17,13 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
 from layerswap_method.methods.passthrough import PassthroughRecipe
 from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import read_text_and_yaml
 
-OWN: Mapping[str, type[Recipe]] = {r.method(): r for r in (LayerSwapRecipe, DeltaRevertRecipe)}
-"""Merge methods of this project -> the type of their recipes."""
+_OURS: Mapping[str, type[Recipe]] = {r.method(): r for r in (LayerSwapRecipe, DeltaRevertRecipe)}
+
+OUR_METHODS = tuple(_OURS)
+"""Merge methods of this project."""
 
 _MERGEKITS: Mapping[str, type[Recipe]] = {r.method(): r for r in (LinearRecipe, PassthroughRecipe)}
 """Merge methods of mergekit for which files are enough -> the type of such recipes."""
@@ -26,6 +34,64 @@ class RecipeFile(NamedTuple):
 
     text: str
     document: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class WrittenRecipe:
+    """A recipe with the document that it is written as; made by `read_written` only."""
+
+    document: Mapping[str, Any]
+    """The written form, byte for byte that of `run.json`, of mergekit's file and of keys."""
+
+    typed: Recipe | None
+    """The recipe as a value; None where only mergekit can read it."""
+
+    reason: str | None
+    """Why only mergekit can merge it; None where the models' files are enough."""
+
+    @property
+    def method(self) -> str:
+        """The merge method."""
+        return str(self.document["merge_method"])
+
+    @property
+    def by_files(self) -> Recipe | None:
+        """The recipe as a value if the models' files are enough to merge it, else None."""
+        return self.typed if self.reason is None else None
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Every model, as often as the recipe names it."""
+        return tuple(named_models(self.document))
+
+    @property
+    def unmerged(self) -> str | None:
+        """The reference of the model that the recipe leaves as it is; None for a merge."""
+        if not isinstance(self.typed, PassthroughRecipe):
+            return None
+        is_plain = self.typed.model_fields_set <= {"merge_method", "models"}
+        return self.typed.models[0].model if is_plain else None
+
+    @property
+    def base_model(self) -> str | None:
+        """The donor of config and tokenizer, where the recipe names one."""
+        return self.document.get("base_model")
+
+    @property
+    def written_dtype(self) -> str | None:
+        """The dtype of the written checkpoint; None keeps the files'."""
+        return self.document.get("out_dtype") or self.document.get("dtype")
+
+    @property
+    def aligns_tokens(self) -> bool:
+        """Whether mergekit moves the rows of the vocabulary tensors."""
+        keys = ("tokenizer", "tokenizer_source")
+        return any(self.document.get(key) is not None for key in keys)
+
+    @property
+    def makes_tokenizer(self) -> bool:
+        """Whether the tokenizer of the merge is known only after it."""
+        return self.aligns_tokens or self.document.get("chat_template") is not None
 
 
 def read_recipe_file(path: Path) -> RecipeFile:
@@ -43,8 +109,8 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe:
     recipe that is wrong.
     """
     method = str(document.get("merge_method"))
-    if method in OWN:
-        return OWN[method].read(document)
+    if method in _OURS:
+        return _OURS[method].read(document)
     if method not in _MERGEKITS:
         raise NeedsMergekit(f"its method is {method}")
     try:
@@ -55,16 +121,10 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe:
     return _MERGEKITS[method].read(document)
 
 
-def read_own_recipe(document: Mapping[str, Any]) -> Recipe | None:
-    """Return a recipe of this project's methods; None for any other. See `read_recipe`."""
-    kind = OWN.get(str(document.get("merge_method")))
-    return None if kind is None else kind.read(document)
-
-
-def recipe_by_files(document: Mapping[str, Any]) -> Recipe | None:
-    """Return a recipe that its models' files are enough for, else None. See `read_recipe`."""
+def read_written(document: Mapping[str, Any]) -> WrittenRecipe:
+    """Return a recipe of any method with its document. Raises `InputError` where it is wrong."""
     try:
         recipe = read_recipe(document)
-    except NeedsMergekit:
-        return None
-    return None if recipe.why_mergekit() is not None else recipe
+    except NeedsMergekit as error:
+        return WrittenRecipe(document, None, error.reason)
+    return WrittenRecipe(document, recipe, recipe.why_mergekit())

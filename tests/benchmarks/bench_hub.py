@@ -23,7 +23,7 @@ from pathlib import Path
 
 import click
 
-from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from tests.hub.conftest import Machine
 from tests.standins.hub import running
 
@@ -35,10 +35,10 @@ SHARD_BYTES = 5_000_000_000
 PLAN = """
 import json, sys
 from layerswap_method.hub.models import HubModels, download_choice
-from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
 hub = HubModels(download_choice(), headers_only=True)
-recipe = read_own_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
+recipe = read_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
 models = {name: find_model_files(name, hub=hub) for name in recipe.references}
 merge = hub.retried(lambda: merge_models(recipe, models))
 print(json.dumps([need._asdict() for need in hub.needs(merge.ranges)]))
@@ -115,7 +115,7 @@ def write_models(root, recipe, width, dtype):
     """Write the models of a recipe; `dtype` is that of the language expert."""
     document = read_recipe_file(recipe).document
     (language,) = (m["model"] for m in document["models"] if m["parameters"]["role"] == "language")
-    for name in read_own_recipe(document).references:
+    for name in read_recipe(document).references:
         write_model(root, name, width, dtype if name == language else "BF16")
 
 
@@ -156,7 +156,7 @@ def timed(machine, *words, **variables):
 def measure(scratch, recipe, width):
     """Return the times of the ways, and what went over the wire."""
     figures = {}
-    names = read_own_recipe(read_recipe_file(recipe).document).references
+    names = read_recipe(read_recipe_file(recipe).document).references
     write_models(scratch / "repositories", recipe, width, "BF16")
     with running(scratch / "repositories") as hub:
         for way in ("ranges", "whole", "hf download"):

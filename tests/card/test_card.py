@@ -14,6 +14,7 @@ from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
+from layerswap_method.methods.read import read_recipe_file, read_written
 from layerswap_method.plan import LayerPlan
 from tests.standins import merging
 from tests.standins.command import output_of, told
@@ -151,8 +152,10 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
 
     def check(*sources, **changes):
         plan = LayerPlan(sources) if sources else None
-        cell = SimpleNamespace(label="b=2", plan=plan, merge={**recipe, **changes})
-        check_same_model(SimpleNamespace(path=tmp_path), cell, model)
+        scored = read_written({**recipe, **changes})
+        cell = SimpleNamespace(label="b=2", plan=plan, recipe=scored)
+        merged = read_written(read_recipe_file(model / "mergekit_config.yml").document)
+        check_same_model(SimpleNamespace(path=tmp_path), cell, model, merged)
 
     def experts(*references, **parameters):
         roles = zip(("task", "language"), references, strict=True)
@@ -162,7 +165,7 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
     check("language", "task", models=experts(*given, weight=1.0))
     share = {"placement": "delta_share", "delta_unit": "module"}
     for changes, message in (
-        ({"models": experts(tmp_path, tmp_path)}, "is a merge of other models than"),
+        ({"models": experts(tmp_path, tmp_path.parent)}, "is a merge of other models than"),
         ({"models": experts(*given[::-1])}, r"'role': '(task|language)'.* the folder has .*'role'"),
         ({"models": experts(*given, weight=0.5)}, r"'weight': 0.5.*; the folder has .*: 1.0"),
         ({"parameters": {"non_layer": "task"}}, "has {'non_layer': 'task'}; the folder has"),
@@ -193,7 +196,7 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
     [
         ("README.md", None, "holds no README.md"),
         ("README.md", b"---\nbase_model: [\n---\n", "is not a card that the hub can read"),
-        ("mergekit_config.yml", b"models: []", "is not a recipe; it has no merge_method:"),
+        ("mergekit_config.yml", b"models: []", "is not a recipe; write merge_method:"),
         ("mergekit_config.yml", b"\xff", "cannot be read: it is not UTF-8 text"),
         ("layer_swap_plan.json", b'{"layers": []}', "is damaged; merge the recipe again"),
     ],

@@ -9,7 +9,7 @@ from layerswap_method.hub.ranges import join_ranges
 from layerswap_method.hub.ranges import size as ranges_size
 from layerswap_method.hub.transfer import GAP
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import read_own_recipe, read_recipe_file
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
 from tests.hub.conftest import BASE, LANGUAGE, SETTINGS, TASK, TIED, commit_of, content
 
@@ -35,7 +35,7 @@ def test_a_merge_equals_that_of_whole_models(setting, download, machine, expecte
 @pytest.mark.parametrize("setting", ["swap", "top", "float32"])
 def test_no_more_goes_over_the_wire_than_is_read(setting, machine, with_all):
     document = read_recipe_file(machine.recipe(**SETTINGS[setting])).document
-    recipe = read_own_recipe(document)
+    recipe = read_recipe(document)
     cache = str(with_all.cache)
     models = {n: find_model_files(n, cache_dir=cache) for n in recipe.references}
     ranges = merge_models(recipe, models).ranges

@@ -25,11 +25,13 @@ from ablations.scoring.scores import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.methods.read import read_written
 from layerswap_method.plan import build_plan
 from tests.waiting import wait_until
 
 TASK = "fake_math"
 ITEMS = 20
+NOWHERE = read_written({"merge_method": "passthrough", "models": [{"model": "/nowhere"}]})
 
 
 def make_cells(count, *, per_group=1, tasks=(TASK,)):
@@ -38,7 +40,7 @@ def make_cells(count, *, per_group=1, tasks=(TASK,)):
         "kind": "recipe",
         "experts": {"task": "math", "language": "swahili", "base": "base"},
         "language": "sw",
-        "merge": {"merge_method": "layer_swap", "models": [{"model": "/nowhere"}]},
+        "recipe": NOWHERE,
         "plan": build_plan(8, bottom_layers=1, top_layers=1),
         "request": EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere")),
     }
@@ -63,7 +65,8 @@ def work_of(request, merge=None, name="x"):
     """Return the work of a single model on the one task of a request."""
     (task,) = request.tasks
     keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "request": request}
-    cell = Cell(label=name, kind="recipe", values={}, experts={}, merge=merge or {}, **keys)
+    recipe = NOWHERE if merge is None else read_written(merge)
+    cell = Cell(label=name, kind="recipe", values={}, experts={}, recipe=recipe, **keys)
     return Work(cell, task)
 
 

@@ -19,6 +19,7 @@ from ablations.runs import records
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.methods import merges
 from tests.engines.backends import BACKENDS
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.fine_tunes import train_adapter
@@ -26,6 +27,7 @@ from tests.standins.studies import study_document, write_expert, write_study, wr
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
+PLAN = merges.merge_models
 ignore_dtype = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
 
@@ -67,6 +69,36 @@ def test_an_expert_is_watched(tmp_path, models, fate):
         write_expert(folder, 1)
     with pytest.raises(LayerSwapError, match="expert 'math' has changed or disappeared"):
         engine.evaluate(work)
+
+
+def test_a_merge_is_planned_once_for_all_tasks_of_a_model(tmp_path, models, monkeypatch):
+    plans = []
+    monkeypatch.setattr(merges, "merge_models", lambda *models: plans.append(1) or PLAN(*models))
+    expert = Expert("base", models / "base")
+    engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
+    in_float = passthrough(expert) | {"dtype": "float32"}
+    tasks = ("words", "words_sw")
+    works = [work_of(EvaluationRequest(tasks=(task,)), in_float) for task in tasks]
+    donors = [engine._donor(work.cell) for work in works]
+    assert donors == [models / "base"] * 2
+    recipe = works[0].cell.recipe.by_files
+    assert engine._planned(works[0].cell, recipe).donor == models / "base"  # as it is loaded
+    assert len(plans) == 1
+    other = work_of(EvaluationRequest(tasks=("words",)), in_float, "y")
+    assert engine._donor(other.cell) == models / "base"
+    assert len(plans) == 2
+
+
+def test_answers_of_an_adapter_that_mergekit_merges_leave_it_to_mergekit(tmp_path, models):
+    """A run that was stopped in such a model goes on; to recall its answers is no failure of it."""
+    dora = {"target_modules": ["q_proj"], "use_dora": True}
+    expert = Expert("math", models / "base", train_adapter(models / "base", tmp_path / "a", **dora))
+    engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
+    work = work_of(REQUEST, passthrough(expert) | {"dtype": "float32"})
+    answers = answer_file(engine, work)
+    answers.path.parent.mkdir(parents=True)
+    answers.path.touch()
+    assert engine._recall(work, answers) is None
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Run folders: read back, what is wrong with their evaluations, and what they were made of."""
 
 import csv
+import json
 import os
 import shutil
 from pathlib import Path
@@ -18,6 +19,7 @@ from ablations.scoring.evaluation import Evaluation
 from ablations.study.identity import Fingerprints
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.methods.read import WrittenRecipe
 from tests.report.runs import study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
 from tests.standins.command import layerswap, told
@@ -268,3 +270,27 @@ def test_a_copy_for_readers_is_not_written_over(tmp_path):
     for words in (["report", copy], ["run", "keep_fraction"]):
         assert layerswap(*words, "--out", copy).exit_code == 2
     assert content(copy) == before
+
+
+RESULTS = sorted((Path(__file__).parents[2] / "ablations" / "results").rglob("run.json"))
+
+
+def test_there_are_shipped_results():
+    assert len(RESULTS) > 40
+
+
+@pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)
+def test_a_shipped_run_is_written_back_as_it_was(file, tmp_path):
+    """The recipes of its cells are typed values when read, and the same bytes when written."""
+    head = records.read_run_file(file.parent)
+    assert {type(cell.recipe) for cell in head.cells} == {WrittenRecipe}
+    records.write_run_file(tmp_path, head)
+    assert (tmp_path / "run.json").read_bytes() == file.read_bytes()
+
+
+def test_a_recipe_that_is_wrong_makes_a_run_file_damaged(tmp_path):
+    document = json.loads(RESULTS[0].read_text(encoding="utf-8"))
+    document["cells"][0]["merge"] = {"merge_method": "layer_swap", "models": "none"}
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    with pytest.raises(LayerSwapError, match=r"run.json is damaged .*restore it"):
+        records.load_run(tmp_path)

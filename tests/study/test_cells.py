@@ -66,7 +66,7 @@ def test_reverts_are_scaled_and_the_plan_says_so(plan):
     recipe = {"merge_method": "delta_revert", "models": [{"model": "task"}], "base_model": "base"}
     vary = [{"revert_layers": "0-1,6-7"}, {"bottom_layers": 2, "top_layers": 4}]
     found = plan(recipe=recipe, vary=vary, reference_layers=8)  # of 4 layers
-    first, second = (cell.merge["parameters"] for cell in found.cells[-2:])
+    first, second = (cell.recipe.document["parameters"] for cell in found.cells[-2:])
     assert first == {"revert_layers": "0,3"}
     assert second == {"bottom_layers": 1, "top_layers": 2}
     assert any("revert_layers '0-1,6-7' -> '0,3'" in note for note in found.notes)
@@ -74,7 +74,7 @@ def test_reverts_are_scaled_and_the_plan_says_so(plan):
 
 def test_layer_counts_of_another_depth_are_scaled_aloud(plan):
     found = plan(reference_layers=32, vary=[{"bottom_layers": 8, "top_layers": 4}])
-    assert found.cells[-1].merge["parameters"]["bottom_layers"] == 1
+    assert found.cells[-1].recipe.document["parameters"]["bottom_layers"] == 1
     assert found.cells[-1].values == {"bottom_layers": 8, "top_layers": 4}
     text = describe_study_plan(found, found.cells, materialize=False)
     assert "of 32 layers, scaled to 4: bottom_layers 8 -> 1; top_layers 4 -> 1" in text

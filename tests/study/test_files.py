@@ -103,9 +103,9 @@ def test_a_file_that_is_no_study_is_named(tmp_path, text):
 
 def test_studies_and_experts_files_are_found_by_path_or_shipped_name(tmp_path, monkeypatch):
     own = write_yaml(tmp_path / "mine.yml", {"math": "x"})
-    for what, name in (("study", "layer_count"), ("experts", "pocket")):
-        find = partial(find_file, what=what)
-        assert find(name) == STUDIES / ("" if what == "study" else what) / f"{name}.yml"
+    for kind, name in (("study", "layer_count"), ("experts", "pocket")):
+        find = partial(find_file, kind=kind)
+        assert find(name) == STUDIES / ("" if kind == "study" else kind) / f"{name}.yml"
         assert find(str(own)) == own
         with pytest.raises(InputError, match=rf"no such .* file .* did you mean '{name}'\?"):
             find(f"{name}t")

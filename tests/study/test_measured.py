@@ -7,7 +7,6 @@ from ablations.runs import records
 from ablations.study.describe import describe_study_plan
 from layerswap_method.deltas import pair as deltas
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import recipe_by_files
 from tests.runner.fakes import scores_by_label
 from tests.standins.merging import tensors_of
 from tests.standins.oracle import mean_change, stored
@@ -62,7 +61,7 @@ def test_the_weighted_soup_is_the_papers(tuned, measured):
     base = stored(tuned / "base")
     for cell in cells:
         assert cell.experts["base"] == "base"
-        tensors = tensors_of(merge_models(recipe_by_files(cell.merge), experts))
+        tensors = tensors_of(merge_models(cell.recipe.by_files, experts))
         pair = [stored(tuned / cell.experts[role]) for role in ("task", "language")]
         one, other = (1 / mean_change(expert, base) for expert in pair)
         for name, tensor in tensors.items():

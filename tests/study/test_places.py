@@ -99,8 +99,8 @@ def test_experts_vary_as_parameters_do_and_baselines_are_of_the_same(plan):
     ]
     merged = found.cells[-1]
     assert merged.experts == {"task": "math_2", "language": "swahili", "base": "base"}
-    assert merged.merge["models"][0]["model"] == found.experts["math_2"].reference
-    assert "experts.task" not in str(merged.merge)
+    assert merged.recipe.document["models"][0]["model"] == found.experts["math_2"].reference
+    assert "experts.task" not in str(merged.recipe.document)
     assert count_models(found) == len(found.cells)
 
 

@@ -139,7 +139,7 @@ def test_any_parameter_of_another_method_can_be_varied(plan):
     ties = {"merge_method": "ties", "models": models, "base_model": "base"}
     vary = {"lambda": [0.5, 1.0], "models.0.parameters.density": [0.2, 0.5]}
     found = plan(vary=vary, recipe=ties | {"parameters": {"lambda": 1.0}}, baseline=[])
-    last = found.cells[-1].merge
+    last = found.cells[-1].recipe.document
     assert last["parameters"] == {"lambda": 1.0}
     assert [each["parameters"]["density"] for each in last["models"]] == [0.5, 0.2]
     assert count_models(found) == 4

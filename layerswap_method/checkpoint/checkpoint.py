@@ -97,15 +97,21 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         header = read_header(shard, f"{name}: {shard.name}")
         absent = [key for key in listed or () if key not in header]
         if absent:
-            what = f"{_INDEX} names {len(absent)} tensors that {shard.name} does not hold"
-            raise InputError(f"{name}: {what}: {name_list(absent)}; download it again")
+            raise InputError(
+                f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
+                f"{name_list(absent)}; download it again"
+            )
         # mergekit sees no tensors that the index does not list
-        tensors |= {key: at for key, at in header.items() if listed is None or key in listed}
+        for key, tensor in header.items():
+            if listed is None or key in listed:
+                tensors[key] = tensor
     checkpoint = Checkpoint(name, path, config, tensors)
     depth, stored = config.num_hidden_layers, checkpoint.decoder.stored
     if depth and stored and not depth <= stored <= depth + config.further_layers:
-        what = f"its config.json says {depth} layers and its weights have {stored}"
-        raise InputError(f"{name}: {what}; download it again, or correct num_hidden_layers")
+        raise InputError(
+            f"{name}: its config.json says {depth} layers and its weights have {stored}; "
+            "download it again, or correct num_hidden_layers"
+        )
     return checkpoint
 
 

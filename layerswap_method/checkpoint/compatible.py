@@ -41,7 +41,9 @@ _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
     """Return the dtypes of weights that are not floats, as quantised weights have them."""
     tensors = checkpoint.tensors.items()
-    dtypes = {at.dtype for name, at in tensors if not is_buffer(name) and not is_table(at)}
+    dtypes = {
+        tensor.dtype for name, tensor in tensors if not is_buffer(name) and not is_table(tensor)
+    }
     return sorted(dtypes - {*FLOATS})
 
 
@@ -54,14 +56,17 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     elif odd := odd_dtypes(checkpoint):
         yield f"{name} stores weights as {', '.join(odd)} (quantised); {advice}"
     head, embedding = checkpoint.head, checkpoint.embedding
-    if config.tie_word_embeddings and head is not None and embedding is not None:
-        is_copy = same_content(tensors[head], tensors[embedding])
-        if not is_copy:
-            yield (
-                f"{name} ties its output embedding to the input embedding (tie_word_embeddings: "
-                f"true), but its {head} is not its {embedding}, and engines disagree on which "
-                "counts; set tie_word_embeddings: false in its config.json to use both"
-            )
+    if (
+        config.tie_word_embeddings
+        and head is not None
+        and embedding is not None
+        and not same_content(tensors[head], tensors[embedding])
+    ):
+        yield (
+            f"{name} ties its output embedding to the input embedding (tie_word_embeddings: "
+            f"true), but its {head} is not its {embedding}, and engines disagree on which "
+            "counts; set tie_word_embeddings: false in its config.json to use both"
+        )
 
 
 def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
@@ -96,9 +101,9 @@ def merge_problems(
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
-    free = aligned or rows_from is not None
+    may_differ = aligned or rows_from is not None
     for other in checkpoints[1:]:
-        yield from pair_problems(checkpoints[0], other, aligned=free, is_revert=is_revert)
+        yield from pair_problems(checkpoints[0], other, aligned=may_differ, is_revert=is_revert)
     if not aligned:
         givers = _givers(checkpoints, rows_from)
         if rows_from is not None:
@@ -151,9 +156,11 @@ def pair_problems(
 ) -> Iterator[str]:
     """Yield why `other` cannot be merged with `first`, with the switches of `merge_problems`."""
     pair = f"{first.name} and {other.name}"
-    kinds = (first.config.architecture, other.config.architecture)
-    if kinds[0] != kinds[1]:
-        yield f"{pair} have different architectures ({', '.join(kinds)}); {_PARENT}; {COMPAT}"
+    architectures = (first.config.architecture, other.config.architecture)
+    if architectures[0] != architectures[1]:
+        yield (
+            f"{pair} have different architectures ({', '.join(architectures)}); {_PARENT}; {COMPAT}"
+        )
         return
     if first.num_layers != other.num_layers:
         yield (
@@ -228,11 +235,14 @@ def _row_problems(first: Checkpoint, other: Checkpoint, remedy: str) -> Iterator
 
 def _counts_tokens(name: str, first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether a tensor differs in its first axis only, and that axis counts tokens."""
-    ours, theirs = first.shapes.get(name), other.shapes.get(name)
-    if ours is None or theirs is None or ours == theirs or ours[1:] != theirs[1:]:
+    first_shape, other_shape = first.shapes.get(name), other.shapes.get(name)
+    if first_shape is None or other_shape is None or first_shape == other_shape:
         return False
-    sizes = {first.config.vocab_size, other.config.vocab_size}
-    return split_layer(name)[0] is None and bool({*ours[:1], *theirs[:1]} & sizes)
+    if first_shape[1:] != other_shape[1:]:
+        return False
+    rows = {*first_shape[:1], *other_shape[:1]}
+    vocabularies = {first.config.vocab_size, other.config.vocab_size}
+    return split_layer(name)[0] is None and bool(rows & vocabularies)
 
 
 def _shape_list(names: Sequence[str], first: Checkpoint, other: Checkpoint) -> str:
@@ -305,10 +315,10 @@ def _shared_weights(model: Checkpoint) -> Iterator[str]:
         )
 
 
-def _is_renamed(one: Checkpoint, other: Checkpoint) -> bool:
+def _is_renamed(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether two checkpoints have as many weights in every layer, under other names."""
     sizes = []
-    for model in (one, other):
+    for model in (first, other):
         count = Counter[int | None]()
         for name, shape in model.shapes.items():
             if not is_buffer(name) and not model.decoder.is_apart(name) and not is_head(name):
@@ -318,7 +328,10 @@ def _is_renamed(one: Checkpoint, other: Checkpoint) -> bool:
 
 
 def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
-    dtypes = {c.name: sorted({tensor.dtype for tensor in c.tensors.values()}) for c in checkpoints}
+    dtypes = {
+        model.name: sorted({tensor.dtype for tensor in model.tensors.values()})
+        for model in checkpoints
+    }
     if len({tuple(stored) for stored in dtypes.values()}) > 1:
         listed = "; ".join(f"{name} {'/'.join(stored)}" for name, stored in dtypes.items())
         yield (
@@ -329,14 +342,14 @@ def _mixed_dtypes(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
 
 def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]:
     for checkpoint in checkpoints:
-        kinds = {TORCH_NAMES.get(tensor.dtype, "") for tensor in checkpoint.tensors.values()}
-        wider = sorted(kind for kind in kinds if _BITS.get(kind, 0) > _BITS[dtype])
+        dtypes = {TORCH_NAMES.get(tensor.dtype, "") for tensor in checkpoint.tensors.values()}
+        wider = sorted(name for name in dtypes if _BITS.get(name, 0) > _BITS[dtype])
         if wider:
             yield (
                 f"{checkpoint.name} is stored in {wider[0]} and dtype is {dtype}: what light "
                 f"training changed may be rounded away; write dtype: {wider[0]}"
             )
-        elif dtype == "float16" and "bfloat16" in kinds:
+        elif dtype == "float16" and "bfloat16" in dtypes:
             yield (
                 f"{checkpoint.name} is stored in bfloat16 and dtype is float16, whose largest "
                 "number is 65504; write dtype: bfloat16"

@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.hub.cache import file_roots
-
-if TYPE_CHECKING:
-    pass
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
@@ -121,8 +118,8 @@ class ModelConfig(Frozen):
 def own_file(name: str, folder: Path, file: Path) -> Path:
     """Return a file of a model folder; raise for a link that leads outside of the hub's cache.
 
-    Weights may be such a link, as on clusters: they are only ever read as numbers. What an output
-    folder gets a copy of may not: it could be any file of this user.
+    Weights may be such a link, as on clusters: they are only ever read as numbers. A file that is
+    copied to an output folder may not: it could be any file of this user.
     """
     home, place = folder.resolve(), file.resolve()
     if place.is_file() and not any(root in place.parents for root in (home, *file_roots(home))):
@@ -144,8 +141,8 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
         if not isinstance(document, dict) or not isinstance(document.get("model_type"), str):
             raise ValueError("config.json names no model_type")
         for key, value in text_part(document).items():
-            most = _MOST_LAYERS if key in _LAYERS else _LARGEST
-            if type(value) is int and key.endswith(_SIZES) and not 0 <= value < most:
+            limit = _MOST_LAYERS if key in _LAYERS else _LARGEST
+            if type(value) is int and key.endswith(_SIZES) and not 0 <= value < limit:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
         hint = f"; write BASE+{folder}" if (folder / "adapter_config.json").is_file() else ""
@@ -155,7 +152,7 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
 
 def text_part(document: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a config that is about the text model; the whole where it is all."""
-    part = next((document[k] for k in _TEXT if isinstance(document.get(k), dict)), None)
+    part = next((document[key] for key in _TEXT if isinstance(document.get(key), dict)), None)
     return document if part is None else text_part(part)  # Qwen's Omni models: thinker, then text
 
 
@@ -169,13 +166,12 @@ def read_config(name: str, folder: Path) -> ModelConfig:
         return [value for value in values if type(value) is kind]
 
     ties = set(stated(bool, "tie_word_embeddings"))
-    names = document.get("architectures")
     dtype = document.get("dtype") or document.get("torch_dtype")
     quantization = next(iter(stated(dict, "quantization_config")), None)
     return ModelConfig(
         model_type=document["model_type"],
         text_type=stated(str, "model_type")[0],
-        architecture=str(names[0]) if isinstance(names, list) and names else "unknown",
+        architecture=_architecture(document),
         num_hidden_layers=next(iter(stated(int, *_LAYERS)), None),
         further_layers=next(iter(stated(int, "num_nextn_predict_layers")), 0),
         vocab_size=next(iter(stated(int, "vocab_size")), None),
@@ -185,20 +181,31 @@ def read_config(name: str, folder: Path) -> ModelConfig:
     )
 
 
+def stated_rope(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a text config says of RoPE, under the names of all versions of transformers."""
+    rope: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        if isinstance(text.get(key), dict):
+            rope |= text[key]
+    return rope
+
+
+def _architecture(document: Mapping[str, Any]) -> str:
+    names = document.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else "unknown"
+
+
 def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict[str, Any]:
     """Return the fields of a `ModelShape` that a config states; else the default, or None."""
     fields: dict[str, Any] = {}
     for name, field in FIELDS.items():
         values = (document[key] for key in field.keys if document.get(key) is not None)
         fields[name] = next(values, field.default if defaults else None)
-    names = document.get("architectures")
     is_mistral = document.get("model_type") == "mistral"
     heads, hidden = fields["heads"], fields["hidden"]
     if fields["head_dim"] is None and type(heads) is int and type(hidden) is int and heads:
         fields["head_dim"] = hidden // heads
-    rope: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        rope |= document[key] if isinstance(document.get(key), dict) else {}
+    rope = stated_rope(document)
     fields["rope_base"] = rope.pop("rope_theta", None) or fields["rope_base"]
     kind = rope.pop("rope_type", None) or rope.get("type") or "default"
     rope.pop("type", None)
@@ -210,7 +217,7 @@ def stated_fields(document: Mapping[str, Any], *, defaults: bool = True) -> dict
     return {
         **fields,
         "kv_heads": fields["kv_heads"] or (8 if is_mistral else heads),
-        "architecture": str(names[0]) if isinstance(names, list) and names else "unknown",
+        "architecture": _architecture(document),
         "vocab": document.get("vocab_size"),
         "tied": bool(document.get("tie_word_embeddings", False)),
         "attention_bias": bool(document.get("attention_bias", False)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
@@ -52,9 +52,8 @@ def obstacles(rows: Sequence[ComparedField]) -> list[ComparedField]:
 def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
     documents = text_configs(checkpoints)
     classes = [model.config.architecture for model in checkpoints]
-    known = all(name in DECODERS for name in classes)
-    *others, last = DECODERS
-    only = f"only {', '.join(others)} and {last} can be harmonised"
+    can_harmonize = all(name in DECODERS for name in classes)
+    *decoders, last_decoder = DECODERS
 
     def row(
         field: str,
@@ -67,19 +66,18 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
             same = all(value == values[0] for value in values)
         if same:
             remedy, advice = "none needed", ""
-        elif remedy in COMMANDS and not known:
-            remedy, advice = "impossible", only
+        elif remedy in COMMANDS and not can_harmonize:
+            remedy = "impossible"
+            advice = f"only {', '.join(decoders)} and {last_decoder} can be harmonised"
         return ComparedField(
             field=field, values=tuple(values), same=same, remedy=remedy, advice=advice
         )
 
-    if not known or all(DECODERS[name] in ("llama", "mistral") for name in classes):
+    if not can_harmonize or all(DECODERS[name] in ("llama", "mistral") for name in classes):
         yield row("architecture", classes, "harmonize", f"{_HARMONIZE}Mistral becomes Llama")
     else:
         yield row("architecture", classes)
-    keys = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    counts = [[d[key] for key in keys if type(d.get(key)) is int] for d in documents]
-    yield row("experts (MoE)", [next(iter(count), None) for count in counts])
+    yield row("experts (MoE)", [_num_experts(document) for document in documents])
     # A class's defaults hold for the classes that are known.
     shapes = [
         stated_fields(document, defaults=name in DECODERS)
@@ -88,15 +86,15 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
     for name, field in FIELDS.items():
         advice = COMMANDS.get(field.remedy, "") + field.how
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
-    shown = {key for field in FIELDS.values() for key in field.keys}
+    compared_keys = {key for field in FIELDS.values() for key in field.keys}
     ropes = [(shape["rope_base"], shape["rope_scaling"]) for shape in shapes]
-    alike = all(name == classes[0] for name in classes)  # others have other keys
-    for key, values in (differing_settings(documents) if alike else {}).items():
+    is_one_class = all(name == classes[0] for name in classes)  # other classes have other keys
+    settings = differing_settings(documents) if is_one_class else {}
+    for key, values in settings.items():
         is_rope = key.startswith("rope_parameters.") and any(rope != ropes[0] for rope in ropes)
-        if key not in shown and not is_rope:
+        if key not in compared_keys and not is_rope:
             yield row(key, values, "recipe", FROM_BASE, same=False)
-    normed = [any(n.endswith("self_attn.q_norm.weight") for n in m.tensors) for m in checkpoints]
-    yield row("norms of queries and keys", ["of each head" if has else "none" for has in normed])
+    yield row("norms of queries and keys", [_head_norms(model) for model in checkpoints])
     yield row("biases", [_biases(model) for model in checkpoints])
     tied = [ties(model, *checkpoints) for model in checkpoints]
     yield row("tied embeddings", tied, "harmonize", f"{_HARMONIZE}a head of its own")
@@ -104,29 +102,63 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
     yield row("vocabulary rows", rows, "recipe", _TOKENIZER)
     texts, same = _tokens(checkpoints)
     yield row("tokens", texts, "recipe", _TOKENIZER, same)
-    dtypes = ["/".join(sorted({t.dtype for t in model.tensors.values()})) for model in checkpoints]
+    dtypes = [
+        "/".join(sorted({tensor.dtype for tensor in model.tensors.values()}))
+        for model in checkpoints
+    ]
     yield row("stored dtype", dtypes, "recipe", "dtype: in the recipe")
-    packed = [m.config.quantization or "/".join(odd_dtypes(m)) or None for m in checkpoints]
-    yield row("quantised", packed, advice="use the unquantised checkpoint", same=not any(packed))
+    quantizations = [
+        model.config.quantization or "/".join(odd_dtypes(model)) or None for model in checkpoints
+    ]
+    yield row(
+        "quantised",
+        quantizations,
+        advice="use the unquantised checkpoint",
+        same=not any(quantizations),
+    )
+
+
+def _num_experts(document: Mapping[str, Any]) -> int | None:
+    """Return the number of experts that a config states under any of its names."""
+    for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
+        count = document.get(key)
+        if type(count) is int:
+            return count
+    return None
+
+
+def _head_norms(checkpoint: Checkpoint) -> str:
+    has_norms = any(name.endswith("self_attn.q_norm.weight") for name in checkpoint.tensors)
+    return "of each head" if has_norms else "none"
 
 
 def _tokens(checkpoints: Sequence[Checkpoint]) -> tuple[list[str | None], bool]:
     """Return how the tokens of each lie in the first one's vocabulary, and whether all do."""
-    read = [read_vocabulary(model.name, model.path) for model in checkpoints]
-    vocabularies = [None if vocabulary is None else vocabulary.tokens for vocabulary in read]
-    first = vocabularies[0]
+    vocabularies = [read_vocabulary(model.name, model.path) for model in checkpoints]
+    token_ids = [None if vocabulary is None else vocabulary.tokens for vocabulary in vocabularies]
+    first = token_ids[0]
     texts: list[str | None] = []
-    for tokens in vocabularies:
-        how = ""
-        if texts and first is not None and tokens is not None:
-            same, other, missing = match_tokens(tokens, first)
-            how = f": {same} at the same id, {other} at another, {missing} not in the first"
-            how = ": all the same" if tokens == first else how
-        texts.append(None if tokens is None else f"{len(tokens)} tokens{how}")
-    return texts, all(tokens == first for tokens in vocabularies)
+    for tokens in token_ids:
+        if tokens is None:
+            texts.append(None)
+        elif not texts or first is None:
+            texts.append(f"{len(tokens)} tokens")
+        elif tokens == first:
+            texts.append(f"{len(tokens)} tokens: all the same")
+        else:
+            same, moved, missing = match_tokens(tokens, first)
+            texts.append(
+                f"{len(tokens)} tokens: {same} at the same id, {moved} at another, {missing} not "
+                "in the first"
+            )
+    return texts, all(tokens == first for tokens in token_ids)
 
 
 def _biases(checkpoint: Checkpoint) -> str:
-    biased = " ".join(name for name in checkpoint.tensors if name.endswith(".bias"))
-    parts = {"attention": "attn" in biased or "attention" in biased, "MLP": "mlp" in biased}
-    return " and ".join(part for part, is_biased in parts.items() if is_biased) or "none"
+    biases = [name for name in checkpoint.tensors if name.endswith(".bias")]
+    parts = []
+    if any("attn" in name or "attention" in name for name in biases):
+        parts.append("attention")
+    if any("mlp" in name for name in biases):
+        parts.append("MLP")
+    return " and ".join(parts) or "none"

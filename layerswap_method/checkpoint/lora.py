@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import regex
 
@@ -22,9 +22,6 @@ from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.tensor_names import bare_name
-
-if TYPE_CHECKING:
-    pass
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
@@ -59,7 +56,9 @@ _CONV1D = ("gpt2", "openai-gpt")
 _PATTERNS_S, _LONGEST_PATTERN = 10.0, 10_000
 """Seconds for matching all patterns of an adapter, and the most characters of one."""
 
-_HOW = "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
+_MERGE_FIRST = (
+    "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
+)
 
 
 def is_lora(adapter: Path) -> bool:
@@ -74,16 +73,17 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """
     config = read_adapter_config(adapter)
     if (kind := unsupported_kind(config)) is not None:
-        is_prefix = config.get("peft_type") == "PREFIX_TUNING"
-        how = "a prefix has no weights to merge: use layerswap swap-adapters" if is_prefix else _HOW
-        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {how}")
+        advice = _MERGE_FIRST
+        if config.get("peft_type") == "PREFIX_TUNING":
+            advice = "a prefix has no weights to merge: use layerswap swap-adapters"
+        raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {advice}")
     stored = read_adapter_tensors(adapter)
     # A tied output embedding has no change of its own, even where the base stores it.
     tied = ties(base)
     shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
     changes: dict[str, LowRankChange] = {}
     deadline = time.monotonic() + _PATTERNS_S
-    odd = {name for name, at in stored.items() if not _is_of_base(name, at, base)}
+    unread = {name for name, tensor in stored.items() if not _is_of_base(name, tensor, base)}
     for name, down in stored.items():
         match = _FACTOR.fullmatch(name)
         if match is None:
@@ -103,14 +103,18 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
             module=module,
         )
         if target not in shapes:
-            what = f"{target}, which its base does not hold (another model, or a tied head)"
-            raise InputError(f"{adapter}: the adapter changes {what}; {_HOW}")
+            raise InputError(
+                f"{adapter}: the adapter changes {target}, which its base does not hold (another "
+                f"model, or a tied head); {_MERGE_FIRST}"
+            )
         _check_change(f"{adapter}: {target}", shapes[target], change, rank)
         changes[target] = change
-        odd -= {down.name, up.name}
-    if odd:
-        what = f"{len(odd)} tensors that are not a low-rank change: {name_list(sorted(odd))}"
-        raise InputError(f"{adapter}: the adapter holds {what}; {_HOW}")
+        unread -= {down.name, up.name}
+    if unread:
+        raise InputError(
+            f"{adapter}: the adapter holds {len(unread)} tensors that are not a low-rank change: "
+            f"{name_list(sorted(unread))}; {_MERGE_FIRST}"
+        )
     if not changes:
         raise InputError(f"{adapter}: the adapter changes no tensor")
     return changes
@@ -220,8 +224,8 @@ def _pattern(
             if len(pattern) > _LONGEST_PATTERN:
                 raise ValueError("a pattern is too long")
             # Repeats in repeats can take for ever.
-            left = max(deadline - time.monotonic(), 0.001)
-            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=left):
+            timeout = max(deadline - time.monotonic(), 0.001)
+            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=timeout):
                 if type(value) not in (int, float) or not 0 < value < math.inf:
                     raise ValueError(f"the value of {pattern} is {value!r}")
                 return value
@@ -244,18 +248,24 @@ def _in_file(name: str, names: Collection[str]) -> str:
 def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
     """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
     plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
-    own = base.tensors.get(_in_file(plain, base.tensors))
-    if ".base_layer." not in name or own is None or own.shape != copy.shape:
+    tensor = base.tensors.get(_in_file(plain, base.tensors))
+    if ".base_layer." not in name or tensor is None or tensor.shape != copy.shape:
         return False
-    return own.dtype != copy.dtype or same_content(own, copy)
+    return tensor.dtype != copy.dtype or same_content(tensor, copy)
 
 
-def _check_change(where: str, wanted: tuple[int, ...], change: LowRankChange, rank: int) -> None:
+def _check_change(
+    where: str, weight_shape: tuple[int, ...], change: LowRankChange, rank: int
+) -> None:
     down, up = change.down.shape, change.up.shape
     if len(down) != 2 or len(up) != 2 or down[0] != rank or up[1] != rank:
-        shapes = f"lora_A {list(down)} and lora_B {list(up)}"
-        raise InputError(f"{where}: {shapes} are not of the config's rank {rank}")
+        raise InputError(
+            f"{where}: lora_A {list(down)} and lora_B {list(up)} are not of the config's rank "
+            f"{rank}"
+        )
     shape = (down[1], up[0]) if change.transposed else (up[0], down[1])
-    if shape != wanted:
-        shapes = f"the change is {list(shape)} and the weight is {list(wanted)}"
-        raise InputError(f"{where}: {shapes}; it was trained on another model")
+    if shape != weight_shape:
+        raise InputError(
+            f"{where}: the change is {list(shape)} and the weight is {list(weight_shape)}; it was "
+            "trained on another model"
+        )

@@ -54,18 +54,20 @@ def sampled_change(
     for name in names[:: max(1, len(names) // _TENSORS)]:
         shape = (math.prod(base[name].shape[:-1]), base[name].shape[-1])
         rows = slice(0, min(shape[0], _VALUES // max(1, shape[1]) + 1))
-        sides = [replace(side[name], shape=shape) for side in (expert, base)]
-        sample.append((name, sides, rows))
-    check_rows_there((side, rows) for _, sides, rows in sample for side in sides)
-    for name, sides, rows in sample:
+        tensors = [replace(model[name], shape=shape) for model in (expert, base)]
+        sample.append((name, tensors, rows))
+    check_rows_there((tensor, rows) for _, tensors, rows in sample for tensor in tensors)
+    for name, tensors, rows in sample:
         # Whether all is finite is asked at the end.
         with np.errstate(invalid="ignore", over="ignore"):
-            ours, theirs = (read_floats(side, rows).astype("float64") for side in sides)
+            expert_rows, base_rows = (
+                read_floats(tensor, rows).astype("float64") for tensor in tensors
+            )
             if name in changes:
                 left, right = changes[name].factors()
-                ours += (left[rows] @ right).numpy()
-            change += float(((ours - theirs) ** 2).sum())
-            weight += float((theirs**2).sum())
+                expert_rows += (left[rows] @ right).numpy()
+            change += float(((expert_rows - base_rows) ** 2).sum())
+            weight += float((base_rows**2).sum())
     if weight > 0 and math.isfinite(change + weight):
         return math.sqrt(change / weight)
     return None

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.checkpoint.config import read_document, stated_rope, text_part
 from layerswap_method.errors import InputError
 
 _NOTES = (
@@ -152,11 +152,11 @@ def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
     """
     documents = [read_document(model.name, model.path) for model in checkpoints]
     texts = [text_part(document) for document in documents]
-    stated = [_counting(text) for text in texts]
-    if all(settings == stated[0] for settings in stated):
+    settings = [_counting(text) for text in texts]
+    if all(stated == settings[0] for stated in settings):
         return texts
-    read = [_as_transformers(document) for document in documents]
-    return texts if None in read else [text for text in read if text is not None]
+    completed = [_as_transformers(document) for document in documents]
+    return texts if None in completed else [text for text in completed if text is not None]
 
 
 def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -167,11 +167,12 @@ def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any
     settings = [{**_counting(text), **_rope_form(text)} for text in texts]
     differing: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for stated in settings for key in stated):
-        kind, dot, _ = key.rpartition(".")
-        kinds = [stated.get(f"{kind}.rope_type") for stated in settings]
         is_complete = all(key in stated for stated in settings)
-        # Where RoPE is of another kind, it has other keys.
-        if is_complete or (dot and any(other != kinds[0] for other in kinds)):
+        block, dot, _ = key.rpartition(".")
+        rope_types = [stated.get(f"{block}.rope_type") for stated in settings]
+        # RoPE of another kind has other keys.
+        is_other_rope = bool(dot) and any(kind != rope_types[0] for kind in rope_types)
+        if is_complete or is_other_rope:
             differing |= _parts(key, [stated.get(key) for stated in settings])
     return differing
 
@@ -183,8 +184,7 @@ def mixed_settings(checkpoints: Sequence[Checkpoint]) -> list[str]:
 
 def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
     """Yield a note where models end or generate otherwise than the `donor` of a merge."""
-    others = [model for model in checkpoints if model.name != donor.name]
-    models = [donor, *others]
+    models = [donor, *(model for model in checkpoints if model.name != donor.name)]
     settings = [_generation(model) for model in models]
     differing = {}
     for key in sorted({key for stated in settings for key in stated}):
@@ -201,11 +201,14 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
 
 
 def _listed(checkpoints: Sequence[Checkpoint], differing: Mapping[str, Sequence[Any]]) -> list[str]:
-    return [
-        f"{key}: "
-        + ", ".join(f"{c.name} {_short(v)}" for c, v in zip(checkpoints, values, strict=True))
-        for key, values in differing.items()
-    ]
+    lines = []
+    for key, values in differing.items():
+        stated = (
+            f"{checkpoint.name} {_short(value)}"
+            for checkpoint, value in zip(checkpoints, values, strict=True)
+        )
+        lines.append(f"{key}: {', '.join(stated)}")
+    return lines
 
 
 def _short(value: Any) -> str:
@@ -244,9 +247,7 @@ def _as_transformers(document: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _rope_form(text: Mapping[str, Any]) -> dict[str, Any]:
     """Return RoPE's settings under ``rope_parameters.KEY`` or, by layer type, ``....TYPE.KEY``."""
-    stated: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        stated |= text[key] if isinstance(text.get(key), dict) else {}
+    stated = stated_rope(text)
     form: dict[str, Any] = dict.fromkeys(_ROPE)
     nested = {kind: part for kind, part in stated.items() if isinstance(part, dict)}
     for kind, part in (nested or {"": stated}).items():
@@ -290,7 +291,9 @@ def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
         key: next((part[key] for part in parts if part.get(key) is not None), None)
         for key in _SPECIAL_IDS
     }
-    settings = {k: v for k, v in {**stated, **ids}.items() if v is not None and k[0] != "_"}
+    settings = {
+        key: value for key, value in (stated | ids).items() if value is not None and key[0] != "_"
+    }
     settings.pop("transformers_version", None)
     if isinstance(end := settings.get("eos_token_id"), int):
         settings["eos_token_id"] = [end]

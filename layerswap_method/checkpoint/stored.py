@@ -127,19 +127,26 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
                 length = int.from_bytes(opened.read(8), "little")
                 entries = json.loads(opened.read(length))
     except PermissionError as error:
-        what = f"{called or f'{file}:'} may not be read by this user"
-        raise InputError(f"{what}; correct its permissions") from error
+        raise InputError(
+            f"{called or f'{file}:'} may not be read by this user; correct its permissions"
+        ) from error
     except (OSError, ValueError, RecursionError, SafetensorError) as error:
         reason = error.strerror if isinstance(error, OSError) else first_line(error)
-        what = f"{called or f'{file}:'} is damaged ({reason})"
-        raise InputError(f"{what}; download or copy it again") from error
+        raise InputError(
+            f"{called or f'{file}:'} is damaged ({reason}); download or copy it again"
+        ) from error
     entries.pop("__metadata__", None)
     tensors = {}
     for name, entry in sorted(entries.items()):
         begin, end = entry["data_offsets"]
-        shape, dtype = tuple(entry["shape"]), entry["dtype"]
         tensors[name] = StoredTensor(
-            file, stamp, name, 8 + length + begin, end - begin, shape, dtype
+            file=file,
+            stamp=stamp,
+            name=name,
+            offset=8 + length + begin,
+            nbytes=end - begin,
+            shape=tuple(entry["shape"]),
+            dtype=entry["dtype"],
         )
     return tensors
 
@@ -163,13 +170,13 @@ def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryv
     """
     first = tensor.offset + start
     check_there({tensor.file: [(first, first + len(view))]}, tensor.name)
-    done = 0
+    filled = 0
     try:
-        while done < len(view):
-            count = os.preadv(opened.fileno(), [view[done:]], tensor.offset + start + done)
+        while filled < len(view):
+            count = os.preadv(opened.fileno(), [view[filled:]], first + filled)
             if count == 0:
                 raise InputError(f"{tensor.file}: is incomplete; download or copy it again")
-            done += count
+            filled += count
     except OSError as error:
         raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
 
@@ -198,10 +205,10 @@ def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
     import torch
 
     shape, start = _rows_of(tensor, rows)
-    read = torch.empty(shape, dtype=torch_dtype(tensor.torch_name))
+    values = torch.empty(shape, dtype=torch_dtype(tensor.torch_name))
     with open_stored(tensor) as opened:
-        read_into(opened, tensor, start, read.view(-1).view(torch.uint8).numpy().data)
-    return read
+        read_into(opened, tensor, start, values.view(-1).view(torch.uint8).numpy().data)
+    return values
 
 
 def read_floats(tensor: StoredTensor, rows: slice = slice(None)) -> npt.NDArray[Any]:
@@ -209,12 +216,12 @@ def read_floats(tensor: StoredTensor, rows: slice = slice(None)) -> npt.NDArray[
     import numpy as np
 
     shape, start = _rows_of(tensor, rows)
-    read: npt.NDArray[Any] = np.empty(shape, _NUMPY_NAMES[tensor.dtype])
+    values: npt.NDArray[Any] = np.empty(shape, _NUMPY_NAMES[tensor.dtype])
     with open_stored(tensor) as opened:
-        read_into(opened, tensor, start, read.reshape(-1).view(np.uint8).data)
+        read_into(opened, tensor, start, values.reshape(-1).view(np.uint8).data)
     if tensor.dtype == "BF16":
-        read = np.left_shift(read, 16, dtype=np.uint32).view(np.float32)
-    return read.astype(np.float32) if tensor.dtype == "F16" else read
+        values = np.left_shift(values, 16, dtype=np.uint32).view(np.float32)
+    return values.astype(np.float32) if tensor.dtype == "F16" else values
 
 
 def _rows_of(tensor: StoredTensor, rows: slice) -> tuple[tuple[int, ...], int]:
@@ -251,17 +258,17 @@ def torch_dtype(name: str) -> torch.dtype:
 
 
 @functools.lru_cache(maxsize=64)
-def same_content(one: StoredTensor, other: StoredTensor) -> bool:
+def same_content(first: StoredTensor, other: StoredTensor) -> bool:
     """Return whether two tensors have the same dtype, shape and bytes."""
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    if (first.dtype, first.shape) != (other.dtype, other.shape):
         return False
-    size = min(1 << 20, one.nbytes)
-    left, right = memoryview(bytearray(size)), memoryview(bytearray(size))
-    with open_stored(one) as ours, open_stored(other) as theirs:
-        for start in range(0, one.nbytes, size or 1):
-            count = min(size, one.nbytes - start)
-            read_into(ours, one, start, left[:count])
-            read_into(theirs, other, start, right[:count])
-            if left[:count] != right[:count]:
+    size = min(1 << 20, first.nbytes)
+    first_bytes, other_bytes = memoryview(bytearray(size)), memoryview(bytearray(size))
+    with open_stored(first) as first_file, open_stored(other) as other_file:
+        for start in range(0, first.nbytes, size or 1):
+            count = min(size, first.nbytes - start)
+            read_into(first_file, first, start, first_bytes[:count])
+            read_into(other_file, other, start, other_bytes[:count])
+            if first_bytes[:count] != other_bytes[:count]:
                 return False
     return True

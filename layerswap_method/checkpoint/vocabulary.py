@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
-from layerswap_method.checkpoint.stored import FLOATS, read_floats
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats
 from layerswap_method.errors import InputError, describe_error
 
 ALIGN = (
@@ -37,7 +37,7 @@ _CODE = ("vocab*", "token*.py")
 _ADDED = ("added_tokens.json", "tokenizer_config.json")
 
 _FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
-"""What fairseq's vocabularies begin with, instead of the first three pieces of SentencePiece."""
+"""First tokens of fairseq's vocabularies, instead of the first three pieces of SentencePiece."""
 
 _DAMAGED = (
     OSError,
@@ -48,7 +48,7 @@ _DAMAGED = (
     ArithmeticError,
     RecursionError,
 )
-"""What a file raises that does not have the form of its name."""
+"""Errors that a file raises which does not have the form of its name."""
 
 _SPECIAL_PIECES = (2, 3, 4)
 """SentencePiece's types of pieces that are no text: unknown, control and user-defined."""
@@ -93,7 +93,8 @@ def read_vocabulary(name: str, folder: Path) -> Vocabulary | None:
             vocabulary = Vocabulary(_numbered(_json(file)), frozenset())
         elif file.name == "vocab.txt":
             lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
-            vocabulary = Vocabulary({line: i for i, line in enumerate(lines)}, frozenset())
+            tokens = {line: number for number, line in enumerate(lines)}
+            vocabulary = Vocabulary(tokens, frozenset())
         else:
             vocabulary = _of_model(file)
         added = _added_tokens(folder)
@@ -128,41 +129,46 @@ def token_conflicts(
         if first is None or other is first or _same_files(first.path, other.path):
             continue
         if not has_tokenizer(other.path):
-            lacks = f"{other.name} has no tokenizer"
             if _alike_rows(first, other):
                 warnings.append(
-                    f"{lacks}: its tokens are taken for those of {first.name}, as the embedding "
-                    "rows are alike in a sample"
+                    f"{other.name} has no tokenizer: its tokens are taken for those of "
+                    f"{first.name}, as the embedding rows are alike in a sample"
                 )
             else:
                 errors.append(
-                    f"{lacks}, so its tokens cannot be compared with those of {first.name}, and "
-                    "the embedding rows are not alike; copy the tokenizer that it was trained with "
-                    "into its folder"
+                    f"{other.name} has no tokenizer, so its tokens cannot be compared with those "
+                    f"of {first.name}, and the embedding rows are not alike; copy the tokenizer "
+                    "that it was trained with into its folder"
                 )
             continue
-        read = {model.name: read_vocabulary(model.name, model.path) for model in (first, other)}
-        if unread := [name for name, vocabulary in read.items() if vocabulary is None]:
+        first_vocabulary = read_vocabulary(first.name, first.path)
+        other_vocabulary = read_vocabulary(other.name, other.path)
+        if first_vocabulary is None or other_vocabulary is None:
+            vocabularies = {first.name: first_vocabulary, other.name: other_vocabulary}
+            unread = [name for name, vocabulary in vocabularies.items() if vocabulary is None]
             errors.append(
                 f"the tokens of {first.name} and {other.name} cannot be compared: only its own "
                 f"code reads the tokenizer of {' and '.join(unread)}; save it as {_TOKENIZER}, or "
                 f"{remedy}"
             )
             continue
-        ours, theirs = filter(None, read.values())
-        differing = _differing(ours.tokens, theirs.tokens)
+        differing = _differing(first_vocabulary.tokens, other_vocabulary.tokens)
         if not differing:
             continue
-        added = ours.added | theirs.added
+        added = first_vocabulary.added | other_vocabulary.added
         plain = [row for row in differing if not added.intersection(row[1:])]
-        shown = name_list([f"{number} is {a!r} and {b!r}" for number, a, b in plain or differing])
-        what = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
+        examples = name_list(
+            [f"{number} is {token!r} and {taken!r}" for number, token, taken in plain or differing]
+        )
+        conflict = f"{first.name} and {other.name} have different tokens at {len(differing)} ids"
         if plain:
-            errors.append(f"{what} ({shown}), so the merge would mix unrelated words; {remedy}")
+            errors.append(
+                f"{conflict} ({examples}), so the merge would mix unrelated words; {remedy}"
+            )
         else:
             warnings.append(
-                f"{what}, all added or special tokens ({shown}); the merge has the tokenizer of "
-                "its base_model, if its log names no other"
+                f"{conflict}, all added or special tokens ({examples}); the merge has the "
+                "tokenizer of its base_model, if its log names no other"
             )
     return errors, warnings
 
@@ -174,47 +180,60 @@ def same_tokens(first: Checkpoint, other: Checkpoint) -> bool:
     return not errors and not (is_compared and warnings)
 
 
-def _differing(ours: Mapping[str, int], theirs: Mapping[str, int]) -> list[tuple[int, str, str]]:
+def _differing(
+    first_tokens: Mapping[str, int], other_tokens: Mapping[str, int]
+) -> list[tuple[int, str, str]]:
     """Return the ids that stand for different tokens, with both; ids of one alone do not count."""
-    by_id = {number: token for token, number in theirs.items()}
-    pairs = ((number, a, by_id.get(number, a)) for a, number in ours.items())
-    return [(number, a, b) for number, a, b in pairs if a != b]
+    other_by_id = {number: token for token, number in other_tokens.items()}
+    differing = []
+    for token, number in first_tokens.items():
+        other_token = other_by_id.get(number, token)
+        if token != other_token:
+            differing.append((number, token, other_token))
+    return differing
 
 
 def _same_files(first: Path, other: Path) -> bool:
     """Return whether the tokens of two folders are in files of the same content."""
     patterns = (*_FORMS, *_CODE, *_ADDED)
-    names = [{file.name for file in _files(folder, patterns)} for folder in (first, other)]
-    if all(_TOKENIZER in each for each in names):
-        names = [{_TOKENIZER}] * 2
-    return names[0] == names[1] and all(
-        (first / name).read_bytes() == (other / name).read_bytes() for name in names[0]
+    first_names = {file.name for file in _files(first, patterns)}
+    other_names = {file.name for file in _files(other, patterns)}
+    if _TOKENIZER in first_names and _TOKENIZER in other_names:
+        first_names = other_names = {_TOKENIZER}
+    return first_names == other_names and all(
+        (first / name).read_bytes() == (other / name).read_bytes() for name in first_names
     )
 
 
 def _files(folder: Path, patterns: Sequence[str]) -> Iterator[Path]:
     """Yield the files of a folder that match, in the order of the patterns."""
-    named = (file for pattern in patterns for file in sorted(folder.glob(pattern)))
-    return (file for file in named if file.is_file())
+    for pattern in patterns:
+        yield from (file for file in sorted(folder.glob(pattern)) if file.is_file())
 
 
 def _alike_rows(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether rows of the input embeddings have one direction, row by row, in a sample."""
     import numpy as np
 
-    tables = [model.tensors.get(model.embedding or "") for model in (first, other)]
-    if any(table is None or table.dtype not in FLOATS or len(table.shape) != 2 for table in tables):
+    first_table, other_table = _embedding_table(first), _embedding_table(other)
+    if first_table is None or other_table is None or first_table.shape[1] != other_table.shape[1]:
         return False
-    ours, theirs = filter(None, tables)
-    if ours.shape[1] != theirs.shape[1]:
-        return False
-    count = min(ours.rows, theirs.rows)
+    count = min(first_table.rows, other_table.rows)
     cosines = []
     for number in range(0, count, max(1, count // _SAMPLED)):
-        a, b = (read_floats(t, slice(number, number + 1)).ravel() for t in (ours, theirs))
-        norm = float(np.linalg.norm(a) * np.linalg.norm(b))
-        cosines += [float(a @ b) / norm] if norm else []  # rows of padding may be zero
+        first_row = read_floats(first_table, slice(number, number + 1)).ravel()
+        other_row = read_floats(other_table, slice(number, number + 1)).ravel()
+        norm = float(np.linalg.norm(first_row) * np.linalg.norm(other_row))
+        if norm:  # rows of padding may be zero
+            cosines.append(float(first_row @ other_row) / norm)
     return bool(cosines) and float(np.median(cosines)) >= _ALIKE
+
+
+def _embedding_table(checkpoint: Checkpoint) -> StoredTensor | None:
+    """Return the input embedding; None where none is stored as a matrix of floats."""
+    table = checkpoint.tensors.get(checkpoint.embedding or "")
+    is_matrix = table is not None and table.dtype in FLOATS and len(table.shape) == 2
+    return table if is_matrix else None
 
 
 def _json(file: Path) -> Any:
@@ -262,8 +281,11 @@ def _of_model(file: Path) -> Vocabulary:
     tokens = {piece.piece: number for number, piece in enumerate(pieces)}
     added = {piece.piece for piece in pieces if piece.type in _SPECIAL_PIECES}
     if file.name == "sentencepiece.bpe.model":
-        begin = {token: number for number, token in enumerate(_FAIRSEQ)}
-        tokens = begin | {piece: i + 1 for piece, i in tokens.items() if piece not in begin}
+        first_tokens = {token: number for number, token in enumerate(_FAIRSEQ)}
+        shifted = {
+            token: number + 1 for token, number in tokens.items() if token not in first_tokens
+        }
+        tokens = first_tokens | shifted
         added |= {*_FAIRSEQ}
     return Vocabulary(tokens, frozenset(added))
 
@@ -277,12 +299,14 @@ def _text(encoded: str | bytes) -> str:
 def _byte_characters() -> list[str]:
     """Return the character of each byte in byte-level BPE: itself where it is printable."""
     printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
-    others = itertools.count(256)
-    return [chr(byte if byte in printable else next(others)) for byte in range(256)]
+    substitutes = itertools.count(256)
+    return [chr(byte if byte in printable else next(substitutes)) for byte in range(256)]
 
 
 def _added_tokens(folder: Path) -> dict[str, int]:
     """Return the tokens that were added to a vocabulary, which transformers keeps beside it."""
-    added, listed = (_json(file) if file.is_file() else {} for file in map(folder.joinpath, _ADDED))
-    decoder = listed.get("added_tokens_decoder") or {}
-    return _numbered(added) | {str(entry["content"]): int(i) for i, entry in decoder.items()}
+    added, config = (_json(file) if file.is_file() else {} for file in map(folder.joinpath, _ADDED))
+    decoder = config.get("added_tokens_decoder") or {}
+    return _numbered(added) | {
+        str(entry["content"]): int(number) for number, entry in decoder.items()
+    }

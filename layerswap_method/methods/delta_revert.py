@@ -86,12 +86,13 @@ class RevertSpec(Described):
             return ()
         names = tuple(name.strip() for name in self.revert_modules.split(","))
         for name in names:
-            where = f"revert_modules {self.revert_modules!r}: "
             if name not in MODULES:
-                hint = nearest(name, MODULES)
-                raise ValueError(f"{where}{name!r} is none of {', '.join(MODULES)}{hint}")
+                raise ValueError(
+                    f"revert_modules {self.revert_modules!r}: {name!r} is none of "
+                    f"{', '.join(MODULES)}{nearest(name, MODULES)}"
+                )
             if names.count(name) > 1:
-                raise ValueError(f"{where}{name} is named twice")
+                raise ValueError(f"revert_modules {self.revert_modules!r}: {name} is named twice")
         return names
 
     def layers(self, num_layers: int) -> frozenset[int]:
@@ -165,11 +166,11 @@ class DeltaRevertRecipe(Recipe):
                     f"{key} cannot be used here: features are compared one by one, so expert and "
                     "base must share a vocabulary; drop the line"
                 )
-        for i, entry in enumerate(self.models):
+        for position, entry in enumerate(self.models):
             if entry.model not in (*experts, base):
                 yield (
-                    f"models[{i}] ({entry.model}) is the base_model; write it in the same way "
-                    f"({base}), or leave it out"
+                    f"models[{position}] ({entry.model}) is the base_model; write it in the same "
+                    f"way ({base}), or leave it out"
                 )
         if base is None:
             yield (
@@ -177,9 +178,10 @@ class DeltaRevertRecipe(Recipe):
                 "fine-tuned from"
             )
         elif len(experts) != 1:
-            many = f"{len(experts)} models besides the base_model"
-            listed = ", ".join(experts) or "none"
-            yield f"models: lists {many} ({listed}); delta_revert takes one expert"
+            yield (
+                f"models: lists {len(experts)} models besides the base_model "
+                f"({', '.join(experts) or 'none'}); delta_revert takes one expert"
+            )
 
 
 def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) -> Merge:
@@ -187,11 +189,10 @@ def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) ->
     import numpy as np
 
     spec = recipe.parameters
-    ours, theirs = (LazyModel.read(models[reference]) for reference in recipe.references)
-    checkpoints = [ours.checkpoint, theirs.checkpoint]
-    problems = merge_problems(checkpoints, is_revert=True)
+    expert, base = (LazyModel.read(models[reference]) for reference in recipe.references)
+    problems = merge_problems([expert.checkpoint, base.checkpoint], is_revert=True)
     InputError.raise_any("delta_revert recipe", problems)
-    num_layers, decoder = theirs.checkpoint.depth(), theirs.checkpoint.decoder
+    num_layers, decoder = base.checkpoint.depth(), base.checkpoint.decoder
     with input_errors("delta_revert recipe"):
         layers = spec.layers(num_layers)
     mavs, threshold = _measure(recipe, models) if spec.by_feature else ({}, None)
@@ -199,29 +200,32 @@ def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) ->
 
     def mix(name: str) -> TensorMix:
         rule = spec.rule(name, decoder.layer(name), layers)
-        shape = ours.stored(name).shape
-        axis = input_axis(name, len(shape), theirs.checkpoint.config.text_type)
+        shape = expert.stored(name).shape
+        axis = input_axis(name, len(shape), base.checkpoint.config.text_type)
         features, weights = feature_layout(shape, axis).features, math.prod(shape)
         # A tied head that only one of them stores has the embedding's features.
-        places = (name, ours.stored(name).name, theirs.stored(name).name)
-        mav = next((mavs[place] for place in places if place in mavs), None)
-        count = 0 if rule == "base" else features
+        stored_names = (name, expert.stored(name).name, base.stored(name).name)
+        mav = next((mavs[stored] for stored in stored_names if stored in mavs), None)
+        kept_features = 0 if rule == "base" else features
         if rule == "features" and mav is not None and threshold is not None:
             mask = ~(mav.double() < threshold)
-            count = int(mask.sum())
-        part = ExpertPart(features, count, weights, count * weights // (features or 1))
-        parts[name] = part
-        if count in (0, features):
-            whole = theirs if rule == "base" or count < features else ours
-            return whole.copy_mix(name, recipe.written_dtype)
+            kept_features = int(mask.sum())
+        parts[name] = ExpertPart(
+            features=features,
+            kept_features=kept_features,
+            weights=weights,
+            kept_weights=kept_features * weights // (features or 1),
+        )
+        if kept_features in (0, features):
+            source = base if rule == "base" or kept_features < features else expert
+            return source.copy_mix(name, recipe.written_dtype)
         return TensorMix(
-            terms=(ours.term(name), theirs.term(name)),
+            terms=(expert.term(name), base.term(name)),
             mask=FeatureMask(first=np.packbits(mask.numpy()).tobytes().hex(), axis=axis),
             dtype=recipe.written_dtype,
         )
 
-    dtype, base = recipe.written_dtype, theirs.checkpoint
-    merge = build_merge([ours, theirs], mix, theirs, dtype, base=base)
+    merge = build_merge([expert, base], mix, base, recipe.written_dtype, base=base.checkpoint)
     record = revert_record(recipe, layers, decoder, threshold, parts)
     return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
 
@@ -289,7 +293,7 @@ def revert_record(
         "threshold": threshold,
         "reverted_layers": sorted(layers),
         "kept": _total(parts.values()),
-        "kept_by_module": {module: _total(own) for module, own in by_module.items()},
+        "kept_by_module": {module: _total(members) for module, members in by_module.items()},
     }
 
 
@@ -298,11 +302,13 @@ def revert_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
     yield f"expert: {record['expert']}; reverts to: {record['base_model']}"
     if record["threshold"] is not None:
         line = f"input features with a mean absolute change below {record['threshold']:.6g} go back"
-        fraction = spec.keep_fraction
-        yield line if fraction is None else f"{line} (keep_fraction {fraction:g})"
-    layers = record["reverted_layers"]
-    shown = f"{format_layers(layers)} of 0-{record['num_layers'] - 1}" if layers else "none"
-    yield f"layers that go back whole: {shown}; modules: {', '.join(spec.modules()) or 'none'}"
+        if spec.keep_fraction is not None:
+            line += f" (keep_fraction {spec.keep_fraction:g})"
+        yield line
+    layers = "none"
+    if record["reverted_layers"]:
+        layers = f"{format_layers(record['reverted_layers'])} of 0-{record['num_layers'] - 1}"
+    yield f"layers that go back whole: {layers}; modules: {', '.join(spec.modules()) or 'none'}"
     for name, part in (("all", record["kept"]), *record["kept_by_module"].items()):
         yield (
             f"{name}: {part['kept_weights']} of {part['weights']} weights "
@@ -311,6 +317,13 @@ def revert_lines(spec: RevertSpec, record: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _total(parts: Iterable[ExpertPart]) -> dict[str, int | float | None]:
-    whole = ExpertPart(*map(sum, zip((0, 0, 0, 0), *parts, strict=True)))
-    fraction = whole.kept_weights / whole.weights if whole.weights else None
-    return {**whole._asdict(), "fraction": fraction}
+    total = ExpertPart(0, 0, 0, 0)
+    for part in parts:
+        total = ExpertPart(
+            features=total.features + part.features,
+            kept_features=total.kept_features + part.kept_features,
+            weights=total.weights + part.weights,
+            kept_weights=total.kept_weights + part.kept_weights,
+        )
+    fraction = total.kept_weights / total.weights if total.weights else None
+    return {**total._asdict(), "fraction": fraction}

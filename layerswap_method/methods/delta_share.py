@@ -1,4 +1,4 @@
-"""What follows from how far the experts moved: sources of layers, and weights.
+"""Sources of layers, and weights, by how far the experts moved from their base.
 
 `placement: delta_share` takes each layer or module from the expert that changed it most. Source:
 Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026, arXiv
@@ -148,17 +148,21 @@ def measure_deltas(
         shares.append(_unit_shares(soup, units, spec))
     task, language = shares
     sources = tuple(
-        choose_source(t, o, spec.delta_threshold, spec.delta_dominance)
-        for t, o in zip(task, language, strict=True)
+        choose_source(task_share, language_share, spec.delta_threshold, spec.delta_dominance)
+        for task_share, language_share in zip(task, language, strict=True)
     )
     plan = LayerPlan(sources)
     if spec.delta_unit == "module":
-        # As published: what is neither attention nor MLP, the norms, is the language expert's.
-        rest: list[Source] = ["language"] * num_layers
-        plan = LayerPlan(tuple(rest), {part: sources[i::2] for i, part in enumerate(MODULES)})
+        # As published: the norms, which are in neither module, are the language expert's.
+        norms: list[Source] = ["language"] * num_layers
+        # Of every layer `_units` has the modules in the order of MODULES.
+        modules = {part: sources[position :: len(MODULES)] for position, part in enumerate(MODULES)}
+        plan = LayerPlan(tuple(norms), modules)
     unit_shares = tuple(
-        UnitShare(*unit, t, o, source)
-        for unit, t, o, source in zip(units, task, language, sources, strict=True)
+        UnitShare(layer, part, task_share, language_share, source)
+        for (layer, part), task_share, language_share, source in zip(
+            units, task, language, sources, strict=True
+        )
     )
     return measured._replace(plan=plan, units=unit_shares)
 
@@ -186,11 +190,11 @@ def _unit_shares(
         tuple((pair, weight / total) for pair, weight in soup),
         tuple(name for names in units.values() for name in names),
     )
-    moved = (
+    unit_norms = [
         unit_norm([norms[name] for name in names], spec.delta_unit) for names in units.values()
-    )
+    ]
     try:
-        return delta_shares([*moved])
+        return delta_shares(unit_norms)
     except ValueError as error:
         raise InputError(
             f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
@@ -203,14 +207,13 @@ def _units(pair: DeltaPair, num_layers: int, spec: LayerSwapSpec) -> Units:
     parts = MODULES if by_module else ("layer",)
     units: Units = {(layer, part): [] for layer in range(num_layers) for part in parts}
     for name in pair.names:
-        layer, part = pair.decoder.layer(name), layer_part(name)
-        if layer is not None and part in MODULES and not is_norm(name):
-            units[layer, part if by_module else "layer"].append(name)
-    for (empty, lacking), names in units.items():
+        place, module = pair.decoder.layer(name), layer_part(name)
+        if place is not None and module in MODULES and not is_norm(name):
+            units[place, module if by_module else "layer"].append(name)
+    for (layer, part), names in units.items():
         if not names:
-            what = lacking if by_module else "attention or MLP"
             raise InputError(
-                f"placement: delta_share: layer {empty} of {pair.base} has no known {what} "
-                "tensors; choose another placement"
+                f"placement: delta_share: layer {layer} of {pair.base} has no known "
+                f"{part if by_module else 'attention or MLP'} tensors; choose another placement"
             )
     return units

@@ -135,8 +135,10 @@ class LayerSwapSpec(Described):
             parse_layers(self.language_layers)
             self._refuse(COUNTS[:2], "language_layers names the layers: drop one of the two")
         elif self.language_layers is not None:
-            what = f"language_layers has no effect with placement: {self.placement}"
-            raise ValueError(f"{what}; write placement: layers")
+            raise ValueError(
+                f"language_layers has no effect with placement: {self.placement}; write "
+                "placement: layers"
+            )
         if self.placement == "soup":
             self._refuse(COUNTS, "every layer is averaged: drop it")
         if self.placement == "delta_share":
@@ -148,9 +150,11 @@ class LayerSwapSpec(Described):
                 "delta_threshold and delta_dominance are two rules for the same choice: drop one"
             )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
-            instead = " (delta_unit: module)" if self.placement == "delta_share" else ""
-            what = f"swap_modules: {self.swap_modules} has no effect with placement:"
-            raise ValueError(f"{what} {self.placement}; drop it{instead}")
+            substitute = " (delta_unit: module)" if self.placement == "delta_share" else ""
+            raise ValueError(
+                f"swap_modules: {self.swap_modules} has no effect with placement: "
+                f"{self.placement}; drop it{substitute}"
+            )
         return self
 
     def _refuse(self, names: tuple[str, ...], advice: str) -> None:
@@ -168,8 +172,8 @@ class LayerSwapSpec(Described):
         if self.placement != "delta_share":
             return self.task_weight, self.language_weight
         # 12 digits: 1 - 0.9 is meant as 0.1, not as the float next to it.
-        rest = round(1 - self.delta_blend, 12)
-        return self.delta_blend * self.task_weight, rest * self.language_weight
+        language_blend = round(1 - self.delta_blend, 12)
+        return self.delta_blend * self.task_weight, language_blend * self.language_weight
 
     @property
     def needs_deltas(self) -> bool:
@@ -249,8 +253,8 @@ class LayerSwapRecipe(Recipe):
         """Return the models whose embeddings and head the merge has, one or more."""
         models = [*(entry.model for entry in self.experts), str(self.base_model)]
         spec = self.parameters
-        given = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.side_weights)
-        return tuple(models[i] for i in given.inputs)
+        mean = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.side_weights)
+        return tuple(models[position] for position in mean.inputs)
 
     @property
     def needs_deltas(self) -> bool:
@@ -260,12 +264,19 @@ class LayerSwapRecipe(Recipe):
     def contradictions(self) -> Iterator[str]:
         """Yield what is wrong beyond the form of single values."""
         yield from super().contradictions()
-        base, seen = self.base_model, dict[str, str]()
-        for i, entry in enumerate(self.models):
-            where, key, own = f"models[{i}] ({entry.model})", same_model_key(entry.model), entry
-            if own.parameters.role is None:
-                if own.model == base:
-                    if "weight" in own.parameters.model_fields_set:
+        yield from self._entry_problems()
+        yield from self._role_problems()
+        yield from self._base_problems()
+
+    def _entry_problems(self) -> Iterator[str]:
+        """Yield models without a role, and models that are listed twice."""
+        base = self.base_model
+        references: dict[str, str] = {}  # of each model, as it is written first
+        for position, entry in enumerate(self.models):
+            where, key = f"models[{position}] ({entry.model})", same_model_key(entry.model)
+            if entry.parameters.role is None:
+                if entry.model == base:
+                    if "weight" in entry.parameters.model_fields_set:
                         yield f"{where}: weight has no effect on the base, which has no role"
                 elif base is not None and key == same_model_key(base):
                     yield (
@@ -274,22 +285,31 @@ class LayerSwapRecipe(Recipe):
                     )
                 else:
                     yield f"{where} has no role; write role: task or role: language"
-            if key in seen:
-                other = "" if seen[key] == own.model else f" (first as {seen[key]})"
-                yield f"{where} is listed twice{other}; a model has one role"
-            seen.setdefault(key, own.model)
+            if key in references:
+                first = references[key]
+                spelling = "" if first == entry.model else f" (first as {first})"
+                yield f"{where} is listed twice{spelling}; a model has one role"
+            references.setdefault(key, entry.model)
+
+    def _role_problems(self) -> Iterator[str]:
+        """Yield roles without a model, or without a weight."""
         for role in ROLES:
-            weights = [e.parameters.weight for e in self.models if e.parameters.role == role]
+            weights = [
+                entry.parameters.weight for entry in self.models if entry.parameters.role == role
+            ]
             if not weights:
                 yield f"models has no model with role: {role}; one or more is needed"
             elif not 0 < sum(weights) < math.inf:
                 yield f"models: the weights of role {role} sum to {sum(weights):g}"
-        parent = "the pretrained parent of the experts"
+
+    def _base_problems(self) -> Iterator[str]:
+        """Yield a base that is missing, or that is an expert where changes from it count."""
+        base, parent = self.base_model, "the pretrained parent of the experts"
         if base is None:
-            task = next((e.model for e in self.experts if e.parameters.role == "task"), "...")
+            tasks = (entry.model for entry in self.experts if entry.parameters.role == "task")
             yield (
                 "base_model is missing: mergekit would copy config and tokenizer from a model "
-                f"drawn at random; write base_model: {task} (or {parent})"
+                f"drawn at random; write base_model: {next(tasks, '...')} (or {parent})"
             )
             return
         for entry in self.experts if self.needs_deltas else ():

@@ -25,44 +25,64 @@ from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
 def merge_by_layers(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
     """Return the merge; see `merge_models`. The base is the donor if its vocabulary fits."""
     spec = recipe.parameters
-    read = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
-    base = read[str(recipe.base_model)]
-    checkpoints = [model.checkpoint for model in read.values()]
+    lazy_models = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
+    base = lazy_models[str(recipe.base_model)]
+    checkpoints = [model.checkpoint for model in lazy_models.values()]
     givers = set(recipe.embedding_givers)
     InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
-    of_rows = [model for reference, model in read.items() if reference in givers]
-    source = donor_of([model.checkpoint for model in of_rows], base.checkpoint)
-    donor = next(model for model in read.values() if model.checkpoint is source)
-    others = [model for model in checkpoints if not same_vocabulary(source, model)]
+    giver_checkpoints = [
+        model.checkpoint for reference, model in lazy_models.items() if reference in givers
+    ]
+    donor_checkpoint = donor_of(giver_checkpoints, base.checkpoint)
+    donor = next(model for model in lazy_models.values() if model.checkpoint is donor_checkpoint)
+    is_one_vocabulary = all(same_vocabulary(donor_checkpoint, model) for model in checkpoints)
     measured = lay_out(recipe, checkpoints[0], models)
-    given = [*(read[entry.model] for entry in recipe.experts), base]
+    input_models = [*(lazy_models[entry.model] for entry in recipe.experts), base]
     inputs = recipe.inputs(measured.scales)
 
     def mix(name: str) -> TensorMix:
         layer = checkpoints[0].decoder.layer(name)
         source = spec.tensor_source(name, layer, measured.plan)
-        made_of = weighted_inputs(name, source, inputs, spec.side_weights)
-        if len(made_of.inputs) == 1:
-            return given[made_of.inputs[0]].copy_mix(name, recipe.written_dtype)
-        terms = (given[i].term(name, share) for i, share in zip(*made_of, strict=True))
+        mean = weighted_inputs(name, source, inputs, spec.side_weights)
+        if len(mean.inputs) == 1:
+            return input_models[mean.inputs[0]].copy_mix(name, recipe.written_dtype)
+        terms = (
+            input_models[position].term(name, coefficient)
+            for position, coefficient in zip(mean.inputs, mean.coefficients, strict=True)
+        )
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
     with input_errors("layer_swap recipe"):
-        dtype, parent = recipe.written_dtype, base.checkpoint
-        merge = build_merge([*read.values()], mix, donor, dtype, givers, parent)
-    record = swap_record(recipe, measured.plan, measured, donor.checkpoint.name if others else None)
-    warnings = (*merge.warnings, *large_swap_warning(spec, measured.plan))
-    lines = (*swap_lines(record), *merge.lines)
-    return replace(merge, record=record, lines=lines, warnings=warnings, plan=measured.plan)
+        merge = build_merge(
+            [*lazy_models.values()],
+            mix,
+            donor,
+            recipe.written_dtype,
+            rows_from=givers,
+            base=base.checkpoint,
+        )
+    record = swap_record(
+        recipe,
+        measured.plan,
+        measured,
+        tokenizer_from=None if is_one_vocabulary else donor_checkpoint.name,
+    )
+    return replace(
+        merge,
+        record=record,
+        lines=(*swap_lines(record), *merge.lines),
+        warnings=(*merge.warnings, *large_swap_warning(spec, measured.plan)),
+        plan=measured.plan,
+    )
 
 
 def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
-    """Return whose config and tokenizer a merge has, of which `givers` give the vocabulary rows.
+    """Return the model whose config and tokenizer a merge has.
 
-    They are the base's, unless its tokens are not those of the rows.
+    `givers` give its vocabulary rows. It is the base, unless its tokens are not those of the rows.
     """
-    is_alike = any(same_vocabulary(giver, base) for giver in givers)
-    return base if is_alike else givers[0]
+    has_their_tokens = any(same_vocabulary(giver, base) for giver in givers)
+    return base if has_their_tokens else givers[0]
 
 
 def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:
@@ -121,29 +141,36 @@ def swap_record(
         deltas["units"] = [unit._asdict() for unit in measured.units]
     modules = {name: list(sources) for name, sources in plan.modules.items()}
     base = str(recipe.base_model)
-    return {
+    record: dict[str, Any] = {
         "schema_version": 1,
         "merge_method": recipe.merge_method,
         "layerswap_version": __version__,
         "num_layers": plan.num_layers,
         "layers": list(plan.sources),
-        **({"modules": modules} if modules else {}),
-        "parameters": recipe.parameters.model_dump(),
-        "models": [
-            {"model": entry.model, **entry.parameters.model_dump()} for entry in recipe.experts
-        ],
-        "base_model": base,
-        **({"tokenizer_from": tokenizer_from} if tokenizer_from is not None else {}),
-        **({"deltas": {"base_model": base, **deltas}} if deltas else {}),
     }
+    if modules:
+        record["modules"] = modules
+    record["parameters"] = recipe.parameters.model_dump()
+    record["models"] = [
+        {"model": entry.model, **entry.parameters.model_dump()} for entry in recipe.experts
+    ]
+    record["base_model"] = base
+    if tokenizer_from is not None:
+        record["tokenizer_from"] = tokenizer_from
+    if deltas:
+        record["deltas"] = {"base_model": base, **deltas}
+    return record
 
 
 def swap_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """Yield the plan in a few lines for log and card, and what was measured for it."""
     for role in ROLES:
-        soup = [(m["model"], m["weight"]) for m in record["models"] if m["role"] == role]
-        shown = [name if weight == 1 else f"{name} (weight {weight:g})" for name, weight in soup]
-        yield f"{role} expert: {', '.join(shown)}"
+        experts = []
+        for model in record["models"]:
+            if model["role"] == role:
+                weight = "" if model["weight"] == 1 else f" (weight {model['weight']:g})"
+                experts.append(f"{model['model']}{weight}")
+        yield f"{role} expert: {', '.join(experts)}"
     plan, parameters = plan_of_record(record), record["parameters"]
     yield describe_plan(plan)
     yield (

@@ -37,9 +37,12 @@ class LinearRecipe(Recipe):
     def contradictions(self) -> Iterator[str]:
         """Yield models that are listed twice, and weights that sum to 0."""
         keys = [same_model_key(entry.model) for entry in self.models]
-        for i, entry in enumerate(self.models):
-            if keys.index(keys[i]) != i:
-                yield f"models[{i}] ({entry.model}) is listed twice; mergekit refuses that, too"
+        for position, entry in enumerate(self.models):
+            if keys.index(keys[position]) != position:
+                yield (
+                    f"models[{position}] ({entry.model}) is listed twice; mergekit refuses that, "
+                    "too"
+                )
         if sum(entry.parameters.weight for entry in self.models) == 0:
             yield "models: the weights sum to 0"
 
@@ -56,13 +59,17 @@ class LinearRecipe(Recipe):
 
 def merge_by_average(recipe: LinearRecipe, models: Mapping[str, Model]) -> Merge:
     """Return the merge; see `merge_models`. The first model is the donor."""
-    read = [LazyModel.read(models[entry.model]) for entry in recipe.models]
-    problems = merge_problems([model.checkpoint for model in read])
+    lazy_models = [LazyModel.read(models[entry.model]) for entry in recipe.models]
+    weights = [entry.parameters.weight for entry in recipe.models]
+    problems = merge_problems([model.checkpoint for model in lazy_models])
     InputError.raise_any("linear recipe", problems)
-    given = list(zip(read, (entry.parameters.weight for entry in recipe.models), strict=True))
 
     def mix(name: str) -> TensorMix:
-        terms = tuple(model.term(name, weight) for model, weight in given if weight)
+        terms = tuple(
+            model.term(name, weight)
+            for model, weight in zip(lazy_models, weights, strict=True)
+            if weight
+        )
         return TensorMix(terms=terms, load_dtype=recipe.dtype)
 
-    return build_merge(read, mix, read[0], recipe.written_dtype)
+    return build_merge(lazy_models, mix, lazy_models[0], recipe.written_dtype)

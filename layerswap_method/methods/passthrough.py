@@ -37,7 +37,7 @@ def merge_by_copy(recipe: PassthroughRecipe, models: Mapping[str, Model]) -> Mer
 
 def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None = None) -> Merge:
     """Return one model, with its adapter if there is one, as a merge. Raises as `merge_models`."""
-    read = LazyModel.read(model)
-    InputError.raise_any(model.name, merge_problems([read.checkpoint]))
-    made = partial(read.copy_mix, dtype=dtype, out_dtype=out_dtype)
-    return build_merge([read], made, read, out_dtype or dtype)
+    lazy_model = LazyModel.read(model)
+    InputError.raise_any(model.name, merge_problems([lazy_model.checkpoint]))
+    mix = partial(lazy_model.copy_mix, dtype=dtype, out_dtype=out_dtype)
+    return build_merge([lazy_model], mix, lazy_model, out_dtype or dtype)

@@ -108,34 +108,35 @@ def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> Delta
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
-    ours, theirs = (read_checkpoint(model.name, model.folder) for model in (expert, base))
-    problems = [*own_problems(theirs), *own_problems(ours)]
-    problems += pair_problems(theirs, ours, is_revert=True)
+    expert_checkpoint = read_checkpoint(expert.name, expert.folder)
+    base_checkpoint = read_checkpoint(base.name, base.folder)
+    problems = [*own_problems(base_checkpoint), *own_problems(expert_checkpoint)]
+    problems += pair_problems(base_checkpoint, expert_checkpoint, is_revert=True)
     InputError.raise_any("delta", problems)
-    changes = {} if expert.adapter is None else read_changes(expert.adapter, ours)
+    changes = {} if expert.adapter is None else read_changes(expert.adapter, expert_checkpoint)
     # The copy that an adapter is merged into is saved without a tied output embedding.
-    without_head = expert.adapter is not None and ties(ours, theirs)
+    without_head = expert.adapter is not None and ties(expert_checkpoint, base_checkpoint)
     pair = DeltaPair(
         expert=expert.name,
         base=base.name,
         folder=base.folder,
-        model_type=theirs.config.text_type,
-        architecture=theirs.config.architecture,
-        decoder=theirs.decoder,
+        model_type=base_checkpoint.config.text_type,
+        architecture=base_checkpoint.config.architecture,
+        decoder=base_checkpoint.decoder,
         names=tuple(
             name
-            for name, tensor in theirs.tensors.items()
-            if name in ours.tensors
+            for name, tensor in base_checkpoint.tensors.items()
+            if name in expert_checkpoint.tensors
             and not is_buffer(name)
             and not (without_head and is_head(name))
             and tensor.dtype in FLOATS
         ),
-        expert_tensors=ours.tensors,
-        base_tensors=theirs.tensors,
+        expert_tensors=expert_checkpoint.tensors,
+        base_tensors=base_checkpoint.tensors,
         changes=changes,
     )
     if not is_its_base:
-        change = sampled_change(ours.tensors, theirs.tensors, changes)
+        change = sampled_change(expert_checkpoint.tensors, base_checkpoint.tensors, changes)
         if (problem := wrong_base(pair.expert, pair.base, change)) is not None:
             raise InputError(problem)
     return pair
@@ -148,15 +149,15 @@ def read_deltas(pair: DeltaPair, name: str, values: int | None = None) -> Iterat
     """
     layout = pair.layout(name)
     shape = (layout.matrices * layout.rows, layout.columns)
-    ours = replace(pair.expert_tensors[name], shape=shape)
-    theirs = replace(pair.base_tensors[name], shape=shape)
+    expert_tensor = replace(pair.expert_tensors[name], shape=shape)
+    base_tensor = replace(pair.base_tensors[name], shape=shape)
     change = pair.changes.get(name)
     factors = None if change is None else change.factors()
-    last = shape[0] if values is None else min(shape[0], values // max(1, layout.columns) + 1)
-    for start in range(0, last, max(1, layout.rows)):
-        for block in row_blocks(shape, slice(start, min(start + layout.rows, last))):
-            expert, base = read_floats(ours, block), read_floats(theirs, block)
-            with np.errstate(all="ignore"):  # what is not finite, the caller finds
+    stop = shape[0] if values is None else min(shape[0], values // max(1, layout.columns) + 1)
+    for start in range(0, stop, max(1, layout.rows)):
+        for block in row_blocks(shape, slice(start, min(start + layout.rows, stop))):
+            expert, base = read_floats(expert_tensor, block), read_floats(base_tensor, block)
+            with np.errstate(all="ignore"):  # the caller finds values that are not finite
                 delta = (expert - base).astype(np.float32, copy=False)
             if factors is not None:
                 import torch
@@ -172,16 +173,19 @@ def sum_squares(lines: npt.NDArray[Any]) -> float:
 
 def not_finite(pair: DeltaPair, name: str) -> InputError:
     """Return the error for a tensor whose delta is not finite: in which checkpoint, how much."""
-    for side, tensors in ((pair.expert, pair.expert_tensors), (pair.base, pair.base_tensors)):
+    for model, tensors in (
+        (pair.expert, pair.expert_tensors),
+        (pair.base, pair.base_tensors),
+    ):
         stored = tensors[name]
-        bad = sum(
+        count = sum(
             np.count_nonzero(~np.isfinite(read_floats(stored, block)))
             for block in row_blocks(stored.shape)
         )
-        if bad:
+        if count:
             return InputError(
-                f"{side}: {bad} of {math.prod(stored.shape)} values of {name} are NaN or infinite; "
-                "the checkpoint is damaged or its training diverged"
+                f"{model}: {count} of {math.prod(stored.shape)} values of {name} are NaN or "
+                "infinite; the checkpoint is damaged or its training diverged"
             )
     return InputError(
         f"{pair.expert}: the change of {name} leaves float32's range; it is damaged or its "
@@ -210,11 +214,11 @@ def for_each_tensor(
         for name in names:
             waiting.append((name, pool.submit(compute, name)))
             if len(waiting) > threads:
-                done, result = waiting.popleft()
-                yield done, result.result()
+                first, future = waiting.popleft()
+                yield first, future.result()
         while waiting:
-            done, result = waiting.popleft()
-            yield done, result.result()
+            first, future = waiting.popleft()
+            yield first, future.result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 
@@ -261,6 +265,10 @@ def mean_feature_mav(pair: DeltaPair) -> float:
     return math.fsum(float(mav.double().sum()) for mav in mavs) / count
 
 
+def _has_finite_delta(pair: DeltaPair, name: str) -> bool:
+    return all(bool(np.isfinite(block.delta).all()) for block in read_deltas(pair, name))
+
+
 @functools.lru_cache(_CACHED)
 def relative_norms(
     experts: tuple[tuple[DeltaPair, float], ...], names: tuple[str, ...]
@@ -280,9 +288,8 @@ def relative_norms(
             change += float(torch.as_tensor(delta).square().sum())
             weight += float(torch.from_numpy(blocks[0].base).double().square().sum())
         if not math.isfinite(change + weight):
-            blocks = ((pair, block) for pair, _ in experts for block in read_deltas(pair, name))
-            odd = (pair for pair, block in blocks if not np.isfinite(block.delta).all())
-            raise not_finite(next(odd, experts[0][0]), name)
+            pairs = (pair for pair, _ in experts if not _has_finite_delta(pair, name))
+            raise not_finite(next(pairs, experts[0][0]), name)
         return change, weight
 
     return {

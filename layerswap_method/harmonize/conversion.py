@@ -27,7 +27,7 @@ Axis = (
     Literal["vocab", "writes", "reads", "norm", "final_norm", "neurons"]
     | Literal["queries", "keys", "values", "attended", "head"]
 )
-"""What an axis counts.
+"""The things that an axis counts.
 
 Values of the residual stream that a tensor `writes`, or `reads` behind a norm; weights of a `norm`;
 `queries`, `keys`, `values` of all heads, one head after the other, with the query heads of one
@@ -119,8 +119,8 @@ class Conversion:
 
     def is_copy(self, name: str) -> bool:
         """Return whether a tensor of the result is a tensor of the model as it is."""
-        indexed = any(axis in self.index for axis in axes_of(name))
-        return name not in self.zeros and not indexed and self._factor(name) == 1
+        is_indexed = any(axis in self.index for axis in axes_of(name))
+        return name not in self.zeros and not is_indexed and self._factor(name) == 1
 
     def make(self, name: str, origin: torch.Tensor) -> torch.Tensor:
         """Return a tensor of the result, of the model's tensor `origins[name]`, not modified.
@@ -162,11 +162,12 @@ def read_conversion(checkpoint: Checkpoint) -> Conversion:
 
 
 def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    of_layers = _LAYER_TENSORS | {rest for layer, rest in map(split_layer, tensors) if layer == 0}
-    wanted = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
+    first_layer = {suffix for layer, suffix in map(split_layer, tensors) if layer == 0}
+    suffixes = sorted(_LAYER_TENSORS | first_layer)
+    names = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
     for layer in range(shape.layers):
-        wanted += [f"model.layers.{layer}.{rest}" for rest in sorted(of_layers)]
-    missing = [name for name in wanted if name not in tensors]
+        names += [f"model.layers.{layer}.{suffix}" for suffix in suffixes]
+    missing = [name for name in names if name not in tensors]
     if missing:
         yield f"the weights lack {name_list(missing)}; download or copy it again"
     for name, sizes in tensors.items():

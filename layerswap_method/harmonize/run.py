@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -46,10 +47,7 @@ def harmonize(
     checkpoints = _read(models)
     for checkpoint in checkpoints:
         list(donor_files(checkpoint.path))  # raises before anything is written
-    places = [output_folder(model.name.partition("@")[0]) for model in models]
-    names = [place.name for place in places]
-    long = [f"{p.parent.name}-{p.name}" if names.count(p.name) > 1 else p.name for p in places]
-    folders = [out / name for name in long]
+    folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         if folders.count(folder) > 1:
             raise InputError(
@@ -59,12 +57,12 @@ def harmonize(
         check_output(folder, [model.folder for model in models])
     rows = compare_fields(checkpoints)
     _check_rows(checkpoints, rows, force=force)
-    read = [read_conversion(checkpoint) for checkpoint in checkpoints]
-    common = common_shape([model.shape for model in read])
-    done = [harmonized(with_rope(model, read[0].shape), common) for model in read]
+    originals = [read_conversion(checkpoint) for checkpoint in checkpoints]
+    common = common_shape([model.shape for model in originals])
+    conversions = [harmonized(with_rope(model, originals[0].shape), common) for model in originals]
     if dtype is not None:
-        done = [model.after(f"written as {dtype}", sizes={}) for model in done]
-    for model, checkpoint, folder in zip(done, checkpoints, folders, strict=True):
+        conversions = [model.after(f"written as {dtype}", sizes={}) for model in conversions]
+    for model, checkpoint, folder in zip(conversions, checkpoints, folders, strict=True):
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         others = [other.name for other in checkpoints if other.name != checkpoint.name]
@@ -78,15 +76,26 @@ def harmonize(
             "shape": model.shape.model_dump(mode="json"),
         }
         tensors = checkpoint.tensors
-        planned = [_plan(model, name, tensors[of], dtype) for name, of in model.origins.items()]
-        with temporary_output(folder) as new:
-            inputs = {stored.file: stored.stamp for stored in tensors.values()}
-            layout = lay_out_tensors(planned, new, shard_bytes, inputs)
+        planned = [
+            _plan(model, name, tensors[origin], dtype) for name, origin in model.origins.items()
+        ]
+        inputs = {stored.file: stored.stamp for stored in tensors.values()}
+        with temporary_output(folder) as temporary:
+            layout = lay_out_tensors(planned, temporary, shard_bytes, inputs)
             with bar(f"writing {folder.name}", layout.nbytes) as advance:
                 write_files(layout, advance=advance)
-            copy_donor_files(checkpoint.path, new, None)
-            write_json(new / "config.json", config_of(model.shape, document, dtype))
-            write_json(new / HARMONIZE_FILE, record)
+            copy_donor_files(checkpoint.path, temporary, None)
+            write_json(temporary / "config.json", config_of(model.shape, document, dtype))
+            write_json(temporary / HARMONIZE_FILE, record)
+
+
+def _folder_names(models: Sequence[Model]) -> list[str]:
+    """Return the last part of each model's path, with the part above it where two are equal."""
+    paths = [output_folder(model.name.partition("@")[0]) for model in models]
+    counts = Counter(path.name for path in paths)
+    return [
+        path.name if counts[path.name] == 1 else f"{path.parent.name}-{path.name}" for path in paths
+    ]
 
 
 def _read(models: Sequence[Model]) -> list[Checkpoint]:
@@ -105,12 +114,12 @@ def _check_rows(
     checkpoints: Sequence[Checkpoint], rows: Sequence[ComparedField], *, force: bool
 ) -> None:
     names = [checkpoint.name for checkpoint in checkpoints]
-    never = [row.field for row in obstacles(rows)]
+    impossible = [row.field for row in obstacles(rows)]
     problems = []
     for row in rows:
-        if row.field in never or (row.remedy == "force" and not force):
-            values = "; ".join(f"{n} {v}" for n, v in zip(names, row.values, strict=True))
-            problems.append(f"{row.field}: {values}: {row.advice}")
+        if row.field in impossible or (row.remedy == "force" and not force):
+            values = (f"{name} {value}" for name, value in zip(names, row.values, strict=True))
+            problems.append(f"{row.field}: {'; '.join(values)}: {row.advice}")
     InputError.raise_any(f"{' and '.join(names)} cannot be harmonised", problems)
 
 
@@ -119,12 +128,12 @@ def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None)
     code = STORED_NAMES[dtype] if dtype is not None else stored.dtype
     if model.is_copy(name) and code == stored.dtype:
         return copy_of(name, stored)
-    shape, written = shape_of(name, model.shape), torch_dtype(dtype or stored.torch_name)
+    shape, written_dtype = shape_of(name, model.shape), torch_dtype(dtype or stored.torch_name)
 
     def content(device: str) -> Iterator[memoryview]:
-        made = model.make(name, read_tensor(stored)).to(written)
-        if dtype is not None and not bool(made.isfinite().all()):
+        tensor = model.make(name, read_tensor(stored)).to(written_dtype)
+        if dtype is not None and not bool(tensor.isfinite().all()):
             raise InputError(f"{model.name}: {name} is not finite as {dtype}; use another --dtype")
-        yield memoryview(made.contiguous().view(-1).view(torch.uint8).numpy().data)
+        yield memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
 
-    return PlannedTensor(name, code, shape, math.prod(shape) * written.itemsize, content)
+    return PlannedTensor(name, code, shape, math.prod(shape) * written_dtype.itemsize, content)

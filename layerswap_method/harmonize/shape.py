@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveFloat, PositiveInt, ValidationError
 
+from layerswap_method.checkpoint.config import DECODERS, read_document, stated_fields
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.config import DECODERS, read_document, stated_fields
 
 
 class ModelShape(Frozen):

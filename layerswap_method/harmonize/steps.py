@@ -31,7 +31,7 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
     It has the fewest key-value heads that are possible, and of those the smallest groups.
     """
     hidden = max(shape.hidden for shape in shapes)
-    heads = (
+    pairs = (
         (kv_heads, group)
         for kv_heads in range(max(shape.kv_heads for shape in shapes), hidden + 1)
         for group in range(1, hidden // kv_heads + 1)
@@ -39,16 +39,16 @@ def common_shape(shapes: Sequence[ModelShape]) -> ModelShape:
         if hidden % (kv_heads * group) == 0
         and all(fits(shape.kv_heads, shape.group, kv_heads, group) for shape in shapes)
     )
-    kv_heads, group = next(heads, (0, 0))
+    kv_heads, group = next(pairs, (0, 0))
     if not kv_heads:
-        given = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
+        heads = ", ".join(f"{shape.heads}/{shape.kv_heads}" for shape in shapes)
         raise InputError(
-            f"query/key-value heads: {given}: no common number of heads divides the hidden size "
+            f"query/key-value heads: {heads}: no common number of heads divides the hidden size "
             f"{hidden}; give models of other sizes"
         )
-    alike = len({(shape.architecture, shape.sliding_window) for shape in shapes}) == 1
+    is_one_family = len({(shape.architecture, shape.sliding_window) for shape in shapes}) == 1
     sizes = {
-        "architecture": shapes[0].architecture if alike else _LLAMA,
+        "architecture": shapes[0].architecture if is_one_family else _LLAMA,
         "hidden": hidden,
         "layers": max(shape.layers for shape in shapes),
         "heads": kv_heads * group,
@@ -93,20 +93,23 @@ def config_of(
 
     Fields that no step changes stay as they are written, the dtype too where `dtype` is None.
     """
-    new = dict(document)
-    new |= {FIELDS[name].keys[0]: getattr(shape, name) for name in _WRITTEN}
-    new |= {"architectures": [shape.architecture], "model_type": DECODERS[shape.architecture]}
-    new["tie_word_embeddings"] = shape.tied
+    config = dict(document)
+    for name in _WRITTEN:
+        config[FIELDS[name].keys[0]] = getattr(shape, name)
+    config["architectures"] = [shape.architecture]
+    config["model_type"] = DECODERS[shape.architecture]
+    config["tie_word_embeddings"] = shape.tied
     if shape.architecture == _LLAMA:
-        new.pop("sliding_window", None)
-    new.pop("layer_types", None)  # one a layer, all alike in these models
+        config.pop("sliding_window", None)
+    config.pop("layer_types", None)  # one a layer, all alike in these models
     before = stated_fields(document)
     if (before["rope_base"], before["rope_scaling"]) != (shape.rope_base, shape.rope_scaling):
-        new.pop("rope_parameters", None)
-        new |= {"rope_theta": shape.rope_base, "rope_scaling": shape.rope_scaling}
+        config.pop("rope_parameters", None)
+        config["rope_theta"] = shape.rope_base
+        config["rope_scaling"] = shape.rope_scaling
     if dtype is not None:
-        new["torch_dtype" if "torch_dtype" in new else "dtype"] = dtype
-    return new
+        config["torch_dtype" if "torch_dtype" in config else "dtype"] = dtype
+    return config
 
 
 def _as_llama(model: Conversion) -> Conversion:
@@ -170,8 +173,8 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
     queries: list[int] = []
     keys: list[int] = []
     for kv_head in range(shape.kv_heads):
-        own = [kv_head * shape.group + i for i in range(shape.group)] * copies
-        queries += own + [ZEROS] * (slots - len(own))
+        heads = [kv_head * shape.group + head for head in range(shape.group)] * copies
+        queries += heads + [ZEROS] * (slots - len(heads))
         keys += [kv_head] * repeats
     queries += [ZEROS] * (kv_heads * group - len(queries))
     keys += [ZEROS] * (kv_heads - len(keys))
@@ -180,11 +183,16 @@ def widen_heads(model: Conversion, kv_heads: int, group: int) -> Conversion:
         f"{len(queries)} and {kv_heads}, of which {queries.count(ZEROS)} and {keys.count(ZEROS)} "
         "are zero"
     )
-    of_queries, of_keys = (_spread(heads, shape.head_dim) for heads in (queries, keys))
+    query_places, key_places = _spread(queries, shape.head_dim), _spread(keys, shape.head_dim)
     return model.after(
         note,
         sizes={"heads": len(queries), "kv_heads": kv_heads},
-        index={"queries": of_queries, "attended": of_queries, "keys": of_keys, "values": of_keys},
+        index={
+            "queries": query_places,
+            "attended": query_places,
+            "keys": key_places,
+            "values": key_places,
+        },
         factors={"attended": 1 / copies},
     )
 
@@ -207,20 +215,22 @@ def deepen(model: Conversion, depth: int) -> Conversion:
     layers = model.shape.layers
     if depth == layers:
         return model
-    old = even_places(layers, depth)
-    of_layers = [rest for layer, rest in map(split_layer, model.origins) if layer == 0]
-    origins = {name: o for name, o in model.origins.items() if split_layer(name)[0] is None}
+    places = even_places(layers, depth)
+    suffixes = [suffix for layer, suffix in map(split_layer, model.origins) if layer == 0]
+    origins = {
+        name: origin for name, origin in model.origins.items() if split_layer(name)[0] is None
+    }
     zeros = set()
-    below = 0
+    source = 0
     for place in range(depth):
-        below = old.index(place) if place in old else below
-        for rest in of_layers:
-            name = f"model.layers.{place}.{rest}"
-            origins[name] = f"model.layers.{below}.{rest}"
-            if place not in old and axes_of(rest)[0] == "writes":
+        source = places.index(place) if place in places else source
+        for suffix in suffixes:
+            name = f"model.layers.{place}.{suffix}"
+            origins[name] = f"model.layers.{source}.{suffix}"
+            if place not in places and axes_of(suffix)[0] == "writes":
                 zeros.add(name)
-    new = format_layers(place for place in range(depth) if place not in old)
-    note = f"depth: {layers} become {depth} layers; new, and adding nothing: {new}"
+    new_layers = format_layers(place for place in range(depth) if place not in places)
+    note = f"depth: {layers} become {depth} layers; new, and adding nothing: {new_layers}"
     return model.after(note, sizes={"layers": depth}, origins=origins, zeros=frozenset(zeros))
 
 
@@ -240,14 +250,15 @@ def widen_hidden(model: Conversion, hidden: int, eps: float) -> Conversion:
     shape = model.shape
     if (hidden, eps) == (shape.hidden, shape.eps):
         return model
-    copies, rest = divmod(hidden, shape.hidden)
-    reads, norm, stretch = 1 / copies, 1.0, 1.0
-    places = [*range(shape.hidden)] * copies
-    how = f"{copies} copies"
-    if rest:
+    if hidden % shape.hidden == 0:
+        copies = hidden // shape.hidden
+        reads, norm, stretch = 1 / copies, 1.0, 1.0
+        places = [*range(shape.hidden)] * copies
+        filling = f"{copies} copies"
+    else:
         reads, norm, stretch = 1.0, 1 / math.sqrt(hidden / shape.hidden), hidden / shape.hidden
         places = _padded(shape.hidden, hidden)
-        how = f"{hidden - shape.hidden} zeros after the old values"
+        filling = f"{hidden - shape.hidden} zeros after the old values"
     scale = math.sqrt(eps / shape.eps * stretch)
     factors: dict[Axis, float] = {"writes": scale, "reads": reads, "norm": norm}
     factors["final_norm"] = norm * reads / scale if shape.tied else norm
@@ -257,7 +268,7 @@ def widen_hidden(model: Conversion, hidden: int, eps: float) -> Conversion:
     note = "residual stream: as wide as before"
     if hidden != shape.hidden:
         index = dict.fromkeys(("writes", "reads", "norm", "final_norm"), places)
-        note = f"residual stream: {shape.hidden} become {hidden} values ({how})"
+        note = f"residual stream: {shape.hidden} become {hidden} values ({filling})"
     if scale != 1:
         note += f", multiplied by {scale:.6g}; eps {shape.eps:g} becomes {eps:g}"
     sizes = {"hidden": hidden, "eps": eps}

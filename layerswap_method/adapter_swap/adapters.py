@@ -1,7 +1,8 @@
 """The adapter of a `layer_swap`, of LoRA adapters or of prefixes.
 
-What a LoRA adds to the base is read off the merge. Averaging each factor is not averaging
-the changes: ``(B1 + B2)(A1 + A2)`` has cross terms. The sum is exact when the ranks are stacked::
+The changes that LoRA adapters make to the base are read off the merge. Averaging each factor is not
+averaging the changes: ``(B1 + B2)(A1 + A2)`` has cross terms. The sum is exact when the ranks are
+stacked::
 
     c1 B1 A1 + c2 B2 A2  ==  [c1 B1, c2 B2] @ [A1; A2]
 
@@ -57,25 +58,30 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
     has both experts' matrices, one below the other, and the scaling of the first. `config` is one
     adapter's; a change of a higher rank than `rank` is replaced by the nearest one of that rank.
     """
-    changed = {name: parts for name, mix in merge.tensors.items() if (parts := _changes(mix))}
-    if not changed:
+    changes = {name: _changes(mix) for name, mix in merge.tensors.items()}
+    changes = {name: shares for name, shares in changes.items() if shares}
+    if not changes:
         raise InputError("swap-adapters: the new adapter would change nothing; swap other layers")
-    terms = {
-        name: [(_read(c), share * (c.scaling / parts[0][0].scaling)) for c, share in parts]
-        for name, parts in changed.items()
-    }
+    terms: dict[str, list[tuple[Factors, float]]] = {}
+    for name, shares in changes.items():
+        scaling = shares[0][0].scaling  # the new adapter's for this tensor
+        terms[name] = [
+            (_read(change), share * (change.scaling / scaling)) for change, share in shares
+        ]
     dtype = _common_dtype(terms.values(), rank)
     tensors: dict[str, torch.Tensor] = {}
-    ranks, alphas, lost, norm = {}, {}, [0.0], 0.0
-    for name, parts in changed.items():
-        first, factors = parts[0][0], stack(terms[name], dtype)
+    ranks: dict[str, int] = {}
+    alphas: dict[str, float] = {}
+    squared_norm, squared_errors = 0.0, list[float]()
+    for name, shares in changes.items():
+        first, factors = shares[0][0], stack(terms[name], dtype)
         if rank is not None:
             down, up = (factor.double() for factor in factors)
-            norm += float(((up.T @ up) * (down @ down.T)).sum()) * first.scaling**2
+            squared_norm += float(((up.T @ up) * (down @ down.T)).sum()) * first.scaling**2
             if len(factors.down) > rank:
-                cut, error = cut_rank(factors, rank)
+                cut, squared_error = cut_rank(factors, rank)
                 factors = Factors(cut.down.to(dtype), cut.up.to(dtype))
-                lost.append(error * first.scaling**2)
+                squared_errors.append(squared_error * first.scaling**2)
         tensors[first.down.name] = factors.down.contiguous()
         tensors[first.up.name] = factors.up.contiguous()
         module = first.module
@@ -83,17 +89,22 @@ def swap_lora(merge: Merge, config: Mapping[str, Any], rank: int | None) -> NewA
         alpha = first.scaling * ranks[module]
         alphas[module] = int(alpha) if alpha == int(alpha) else alpha
     low, high = min(ranks.values()), max(ranks.values())
-    stored = str(dtype).removeprefix("torch.")
-    record: dict[str, Any] = {"kind": "lora", "tensors": len(changed), "ranks": [low, high]}
-    record["dtype"] = stored
+    dtype_name = str(dtype).removeprefix("torch.")
+    record: dict[str, Any] = {
+        "kind": "lora",
+        "tensors": len(changes),
+        "ranks": [low, high],
+        "dtype": dtype_name,
+    }
     span = str(low) if low == high else f"{low} to {high}"
-    lines = [f"adapter: {len(changed)} tensors, rank {span}, {stored}"]
+    lines = [f"adapter: {len(changes)} tensors, rank {span}, {dtype_name}"]
     if rank is not None:
-        error = math.sqrt(math.fsum(lost) / norm) if norm else 0.0
-        record["cut"] = {"rank": rank, "tensors": len(lost) - 1, "relative_error": error}
+        count = len(squared_errors)
+        error = math.sqrt(math.fsum(squared_errors) / squared_norm) if squared_norm else 0.0
+        record["cut"] = {"rank": rank, "tensors": count, "relative_error": error}
         lines.append(
-            f"rank {rank}: {len(lost) - 1} of {len(changed)} tensors cut; relative error of the "
-            f"whole change {error:.3g}"
+            f"rank {rank}: {count} of {len(changes)} tensors cut; relative error of the whole "
+            f"change {error:.3g}"
         )
     return NewAdapter(tensors, _config(config, ranks, alphas), record, tuple(lines))
 
@@ -162,19 +173,20 @@ def _common_dtype(
 
 
 def _config(
-    given: Mapping[str, Any], ranks: Mapping[str, int], alphas: Mapping[str, float]
+    expert_config: Mapping[str, Any], ranks: Mapping[str, int], alphas: Mapping[str, float]
 ) -> Mapping[str, Any]:
     """Return peft's config: the most common rank and alpha, and patterns for other modules."""
-    rank, alpha = (Counter(of.values()).most_common(1)[0][0] for of in (ranks, alphas))
+    rank = Counter(ranks.values()).most_common(1)[0][0]
+    alpha = Counter(alphas.values()).most_common(1)[0][0]
     return {
         "peft_type": "LORA",
-        "task_type": given.get("task_type") or "CAUSAL_LM",
+        "task_type": expert_config.get("task_type") or "CAUSAL_LM",
         "r": rank,
         "lora_alpha": alpha,
-        "rank_pattern": {name: own for name, own in ranks.items() if own != rank},
-        "alpha_pattern": {name: own for name, own in alphas.items() if own != alpha},
+        "rank_pattern": {module: value for module, value in ranks.items() if value != rank},
+        "alpha_pattern": {module: value for module, value in alphas.items() if value != alpha},
         "target_modules": sorted(ranks),
-        "fan_in_fan_out": bool(given.get("fan_in_fan_out")),
+        "fan_in_fan_out": bool(expert_config.get("fan_in_fan_out")),
         "lora_dropout": 0.0,
         "bias": "none",
         "use_rslora": False,
@@ -194,14 +206,13 @@ def swap_prefixes(
     """
     spec = recipe.parameters
     experts = [models[entry.model] for entry in recipe.experts]
-    plain = [expert.name for expert in experts if expert.adapter is None]
-    if plain:
+    without_prefix = [expert.name for expert in experts if expert.adapter is None]
+    if without_prefix:
         raise InputError(
-            f"swap-adapters: {', '.join(plain)} has no prefix, and the others have one"
+            f"swap-adapters: {', '.join(without_prefix)} has no prefix, and the others have one"
         )
     prefixes = [_read_prefix(expert.adapter) for expert in experts if expert.adapter is not None]
     tables = [table for _, table in prefixes]
-    config = prefixes[0][0]
     problems = [
         f"{expert.name} has {table.shape[1]} layers, and the base has {num_layers}"
         for expert, table in zip(experts, tables, strict=True)
@@ -211,22 +222,25 @@ def swap_prefixes(
         problems.append(
             f"{spec.delta_setting} measures changes of weights, and a prefix changes none"
         )
-    if len({(own["token_dim"], own["num_attention_heads"]) for own, _ in prefixes}) > 1:
+    heads = {(config["token_dim"], config["num_attention_heads"]) for config, _ in prefixes}
+    if len(heads) > 1:
         problems.append("the prefixes are of models with other heads; they must be of one base")
     if len({len(table) for table in tables}) > 1:
         lengths = ", ".join(str(len(table)) for table in tables)
         problems.append(f"they have {lengths} tokens; train them with one num_virtual_tokens")
     InputError.raise_any("swap-adapters", problems)
-    rows = []
+    averages = []
     with input_errors("layer_swap recipe"):
         plan = spec.plan(num_layers)
         for layer in range(num_layers):
-            # Keys and values belong to attention, which is what swap_modules asks.
+            # Keys and values belong to attention, for swap_modules.
             name = f"layers.{layer}.self_attn.prefix"
             source = spec.tensor_source(name, layer, plan)
-            of = weighted_inputs(name, source, recipe.inputs()[:-1], spec.side_weights)
-            rows.append(weighted_average([tables[i][:, layer] for i in of.inputs], of.coefficients))
-    table = torch.stack(rows, dim=1)
+            mean = weighted_inputs(name, source, recipe.inputs()[:-1], spec.side_weights)
+            layers = [tables[position][:, layer] for position in mean.inputs]
+            averages.append(weighted_average(layers, mean.coefficients))
+    table = torch.stack(averages, dim=1)
+    config = prefixes[0][0]
     new_config = {
         "peft_type": "PREFIX_TUNING",
         "task_type": config.get("task_type") or "CAUSAL_LM",
@@ -239,9 +253,13 @@ def swap_prefixes(
         "prefix_projection": False,
         "inference_mode": True,
     }
-    record, line = {"kind": "prefix", "tokens": len(table)}, f"prefix of {len(table)} tokens"
-    tensors = {_TENSOR: table.flatten(1).contiguous()}
-    return NewAdapter(tensors, new_config, record, (f"adapter: {line}",)), plan
+    adapter = NewAdapter(
+        tensors={_TENSOR: table.flatten(1).contiguous()},
+        config=new_config,
+        record={"kind": "prefix", "tokens": len(table)},
+        lines=(f"adapter: prefix of {len(table)} tokens",),
+    )
+    return adapter, plan
 
 
 def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
@@ -250,12 +268,13 @@ def _read_prefix(adapter: Path) -> tuple[dict[str, Any], torch.Tensor]:
     values: list[Any] = [config.get(name) for name in _NUMBERS]
     if config.get("num_transformer_submodules", 1) not in (None, 1) or set(stored) != {_TENSOR}:
         raise InputError(f"{adapter}: not the prefix of a decoder, which holds {_TENSOR} only")
-    tensor, (length, layers, width) = stored[_TENSOR], values
+    tensor = stored[_TENSOR]
+    length, layers, width = values
     is_sized = all(type(value) is int and value > 0 for value in values)
     if not is_sized or tensor.shape != (length, layers * 2 * width) or tensor.dtype not in FLOATS:
-        sizes = ", ".join(f"{n} {value!r}" for n, value in zip(_NUMBERS, values, strict=True))
+        sizes = (f"{name} {value!r}" for name, value in zip(_NUMBERS, values, strict=True))
         raise InputError(
             f"{adapter}: {_TENSOR} is {list(tensor.shape)} in {tensor.dtype}, which does not fit "
-            f"the config ({sizes})"
+            f"the config ({', '.join(sizes)})"
         )
     return config, read_tensor(tensor).view(length, layers, 2 * width)

@@ -10,7 +10,7 @@ from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_adapter_config
-from layerswap_method.checkpoint.stored import same_content
+from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError, printable
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -59,7 +59,11 @@ def swap_adapters(
     check_output(out, [path for model in models.values() for path in model.folders])
     if (out / "config.json").is_file():
         raise InputError(f"{out}: the folder holds a whole model; give another folder")
-    configs = {m.name: read_adapter_config(m.adapter) for m in models.values() if m.adapter}
+    configs = {
+        model.name: read_adapter_config(model.adapter)
+        for model in models.values()
+        if model.adapter is not None
+    }
     kind = _kind(configs)
     _check_one_base(base, models)
     from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
@@ -67,35 +71,36 @@ def swap_adapters(
     if kind == "LORA":
         merge = merge_models(recipe, models)
         assert merge.plan is not None
-        new, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
+        adapter, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings
     else:
         if rank is not None:
             raise InputError("--rank: a prefix has no rank; drop it")
         depth = read_checkpoint(base.name, base.folder).depth()
-        new, plan = swap_prefixes(recipe, models, depth)
+        adapter, plan = swap_prefixes(recipe, models, depth)
         record = layer_swap_merge.swap_record(recipe, plan)
         warnings = tuple(layer_swap_merge.large_swap_warning(recipe.parameters, plan))
     for warning in warnings:
         LOG.warning("%s", warning)
-    record["adapter"] = new.record
+    record["adapter"] = adapter.record
     yield from layer_swap_merge.swap_lines(record)
-    yield from new.lines
+    yield from adapter.lines
     if recipe.written_dtype is not None:
         yield f"dtype {recipe.written_dtype} is for merged weights; the adapter has its experts'"
     from safetensors.torch import save
 
-    name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
-    name = os.path.expanduser(name)  # noqa: PTH111 - peft does not
-    config = {"base_model_name_or_path": name, "revision": revision or None, **new.config}
-    listed = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
+    base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
+    base_name = os.path.expanduser(base_name)  # noqa: PTH111 - peft does not
+    config = {"base_model_name_or_path": base_name, "revision": revision or None, **adapter.config}
+    experts = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
     with temporary_output(out) as folder:
-        (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(new.tensors), {"format": "pt"}))
+        (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
         write_json(folder / ADAPTER_CONFIG, config)
         write_json(folder / PLAN_FILE, record)
-        card = _CARD.format(base=name, name=out.name, models=listed, plan=draw_plan(plan))
+        card = _CARD.format(base=base_name, name=out.name, models=experts, plan=draw_plan(plan))
         write_synced_text(folder / "README.md", printable(card))
-    yield f"{out_path}: {sum(t.nbytes for t in new.tensors.values()) / 1e6:.2f} MB"
+    nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
+    yield f"{out_path}: {nbytes / 1e6:.2f} MB"
 
 
 def _read(path: Path) -> LayerSwapRecipe:
@@ -113,28 +118,41 @@ def _kind(configs: Mapping[str, Mapping[str, Any]]) -> str:
             "swap-adapters: no model of the recipe is BASE+ADAPTER; layerswap merge merges models"
         )
     kinds = {name: str(config.get("peft_type")) for name, config in configs.items()}
-    odd = {name: kind for name, kind in kinds.items() if kind not in _KINDS}
-    problems = [f"{n}: peft_type is {k}; known are {' and '.join(_KINDS)}" for n, k in odd.items()]
+    problems = [
+        f"{name}: peft_type is {kind}; known are {' and '.join(_KINDS)}"
+        for name, kind in kinds.items()
+        if kind not in _KINDS
+    ]
     if not problems and len(set(kinds.values())) > 1:
-        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        problems.append(f"the adapters must be of one kind: {listed}")
+        adapters = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        problems.append(f"the adapters must be of one kind: {adapters}")
     InputError.raise_any("swap-adapters", problems)
     return next(iter(kinds.values()))
 
 
 def _check_one_base(base: Model, models: Mapping[str, Model]) -> None:
     """Check that all models are adapters on the base's checkpoint; copies of it are compared."""
-    ours = read_checkpoint(base.name, base.folder).tensors
+    base_tensors = read_checkpoint(base.name, base.folder).tensors
     folders = {model.folder.resolve(): reference for reference, model in models.items()}
     for folder, reference in folders.items():
         if folder == base.folder.resolve():
             continue
-        theirs = read_checkpoint(reference, folder).tensors
-        odd = next(iter(sorted(ours.keys() ^ theirs.keys())), None)
-        odd = odd or next((n for n, at in ours.items() if not same_content(at, theirs[n])), None)
-        if odd is not None:
+        differing = _first_difference(base_tensors, read_checkpoint(reference, folder).tensors)
+        if differing is not None:
             raise InputError(
                 f"swap-adapters: {reference} is not the base_model {base.name} with an adapter: "
-                f"{odd} differs; adapters can only be swapped on one base (layerswap merge merges "
-                "whole models)"
+                f"{differing} differs; adapters can only be swapped on one base (layerswap merge "
+                "merges whole models)"
             )
+
+
+def _first_difference(
+    base: Mapping[str, StoredTensor], copy: Mapping[str, StoredTensor]
+) -> str | None:
+    """Return the name of a tensor that is not the same in both; None where all are."""
+    if base.keys() != copy.keys():
+        return min(base.keys() ^ copy.keys())
+    for name, tensor in base.items():
+        if not same_content(tensor, copy[name]):
+            return name
+    return None

@@ -7,7 +7,7 @@ change): content is read and computed a block of rows at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce
@@ -40,6 +40,7 @@ from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.frozen import Frozen
 from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.references import Model
+from layerswap_method.tensor_names import Decoder
 
 if TYPE_CHECKING:
     import torch
@@ -407,9 +408,9 @@ class Merge:
         """Return every file of weights that is read -> the byte ranges of it that are."""
         ranges: dict[Path, list[tuple[int, int]]] = {}
         for mix in self.tensors.values():
-            for stored in (stored for term in mix.terms for stored in term.all_stored):
-                span = (stored.offset, stored.offset + stored.nbytes)
-                ranges.setdefault(stored.file, []).append(span)
+            for term in mix.terms:
+                for stored in term.all_stored:
+                    ranges.setdefault(stored.file, []).append(stored.span)
         return ranges
 
 
@@ -437,8 +438,6 @@ def build_merge(
         for name in (*names, *sorted(copied - names.keys()))
         if not is_buffer(name) and (name in copied or name not in extra)
     }
-    decoder = donor.checkpoint.decoder
-    has_further = any(decoder.predicts_further(name) for name in mixes)
     warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from, base=base)
     weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
     kinds = {mix.dtype or mix.sum_dtype for mix in weights}
@@ -450,5 +449,14 @@ def build_merge(
         dtype=dtype or common,
         lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
         warnings=(*warnings, *filter(None, bases)),
-        config={} if has_further else dict.fromkeys(FURTHER_LAYERS, 0),
+        config=further_layer_settings(donor.checkpoint.decoder, mixes),
     )
+
+
+def further_layer_settings(decoder: Decoder, names: Iterable[str]) -> Mapping[str, Any]:
+    """Return the settings of a merge's config whose tensors may lack layers for further tokens.
+
+    A donor's config states how many of these layers there are, also where no model stores them.
+    """
+    has_further = any(decoder.predicts_further(name) for name in names)
+    return {} if has_further else dict.fromkeys(FURTHER_LAYERS, 0)

@@ -1,8 +1,8 @@
 """A recipe of this project's methods in mergekit's own executor, with the plain kernel.
 
-For what files alone cannot do: aligned vocabularies, chat templates, adapters that are more than
-low-rank changes, and options of mergekit's own. What must be measured is measured before, and
-handed to the kernel as parameters.
+Files alone are not enough for aligned vocabularies, chat templates, adapters that are more than
+low-rank changes, and options of mergekit's own. Changes are measured before, and handed to the
+kernel as parameters.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from layerswap_method.checkpoint.compatible import (
     ties,
     vocabulary_problems,
 )
-from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import (
     read_adapter_config,
     read_adapter_tensors,
@@ -53,6 +52,8 @@ from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
+from layerswap_method.tensor_names import Decoder
+from layerswap_method.tensors import further_layer_settings
 from layerswap_method.write.card import write_card
 from layerswap_method.write.donor_files import (
     copy_files,
@@ -79,21 +80,27 @@ def merge_by_mergekit(
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     out = output_folder(out_path)
     sources = {
-        r: find_model_files(r, cache_dir=options.transformers_cache) for r in recipe.references
+        reference: find_model_files(reference, cache_dir=options.transformers_cache)
+        for reference in recipe.references
     }
     check_output(out, [path for model in sources.values() for path in model.folders])
-    known = commits(sources)
-    text = pinned_text(text, known) if known else text
+    source_commits = commits(sources)
+    text = pinned_text(text, source_commits) if source_commits else text
     where = f"{recipe.method()} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
     if not options.allow_crimes:
-        read = ((read_checkpoint(r, m.folder), m.adapter) for r, m in sources.items())
-        InputError.raise_any(where, tie_problems(read))
+        with_adapters = (
+            (read_checkpoint(reference, model.folder), model.adapter)
+            for reference, model in sources.items()
+        )
+        InputError.raise_any(where, tie_problems(with_adapters))
     # mergekit writes the tokenizer, and not all of the other files.
-    left = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
+    other_files = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
     with _merged_adapters(sources, options) as models:
-        checkpoints = [read_checkpoint(r, model.folder) for r, model in models.items()]
+        checkpoints = [
+            read_checkpoint(reference, model.folder) for reference, model in models.items()
+        ]
         _check(recipe, checkpoints, options)
         config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
         write_log(lines, options.model_dump())
@@ -106,16 +113,20 @@ def merge_by_mergekit(
             if options.safe_serialization:
                 merged = read_checkpoint("the merge", folder)
                 _check_layers(checkpoints[0], merged)
-                weights = [tensor for tensor in merged.tensors.values() if not is_table(tensor)]
-                kinds = {tensor.torch_name for tensor in weights}
-                is_plain = recipe.written_dtype is None and len(kinds) == 1
-                has_further = any(map(merged.decoder.predicts_further, merged.tensors))
-                changes = {} if has_further else dict.fromkeys(FURTHER_LAYERS, 0)
-                write_config(folder, folder, kinds.pop() if is_plain else None, changes)
-            for file in left:
+                dtypes = {
+                    tensor.torch_name for tensor in merged.tensors.values() if not is_table(tensor)
+                }
+                is_one_dtype = recipe.written_dtype is None and len(dtypes) == 1
+                write_config(
+                    folder,
+                    folder,
+                    dtypes.pop() if is_one_dtype else None,
+                    further_layer_settings(merged.decoder, merged.tensors),
+                )
+            for file in other_files:
                 if not (folder / file.name).exists():
                     shutil.copyfile(file, folder / file.name)
-            write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, known))
+            write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, source_commits))
             if options.write_model_card:
                 write_synced_text(folder / "README.md", write_card(document, text, out.name, lines))
 
@@ -141,11 +152,17 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
                 continue
             is_tying = read_adapter_config(model.adapter).get("ensure_weight_tying")
             if is_tying and ties(read_checkpoint(reference, model.folder)):
-                names = (n for n in read_adapter_tensors(model.adapter) if "lora_embedding_A" in n)
-                InputError.raise_any(reference, [f"ensure_weight_tying doubles {n}" for n in names])
-            folder, adapter = (ModelPath(path=str(at)) for at in (model.folder, model.adapter))
+                problems = [
+                    f"ensure_weight_tying doubles {name}"
+                    for name in read_adapter_tensors(model.adapter)
+                    if "lora_embedding_A" in name
+                ]
+                InputError.raise_any(reference, problems)
+            with_adapter = ModelReference(
+                model=ModelPath(path=str(model.folder)), lora=ModelPath(path=str(model.adapter))
+            )
             with _failures_in_one_message(verbose=options.verbosity > 0):
-                merged = ModelReference(model=folder, lora=adapter).merged(
+                merged = with_adapter.merged(
                     cache_dir=cache,
                     trust_remote_code=options.trust_remote_code,
                     lora_merge_dtype=options.lora_merge_dtype,
@@ -159,19 +176,28 @@ def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> N
     is_revert = isinstance(recipe, DeltaRevertRecipe)
     by_feature = is_revert and recipe.needs_deltas
     aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings and not by_feature)
-    swap = recipe if isinstance(recipe, LayerSwapRecipe) else None
-    # mergekit gives the merge the tokenizer of the base, whose tokens must be those of the rows.
-    rows_from = swap and {*swap.embedding_givers, str(swap.base_model)}
-    how: Any = {"rows_from": rows_from, "aligned": aligned}
+    rows_from = None
+    if isinstance(recipe, LayerSwapRecipe):
+        # mergekit gives the merge the base's tokenizer, whose tokens must be those of the rows.
+        rows_from = {*recipe.embedding_givers, str(recipe.base_model)}
     if options.allow_crimes:
         problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
     else:
-        problems = list(merge_problems(checkpoints, is_revert=is_revert, **how))
+        problems = list(
+            merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, is_revert=is_revert)
+        )
     if not problems and not aligned:  # mergekit reads the rows of every model
         problems = list(vocabulary_problems(checkpoints))
     InputError.raise_any(f"{recipe.method()} recipe", problems)
     base = next(model for model in checkpoints if model.name == str(recipe.base_model))
-    for warning in merge_warnings(checkpoints, dtype=recipe.written_dtype, base=base, **how):
+    warnings = merge_warnings(
+        checkpoints,
+        dtype=recipe.written_dtype,
+        rows_from=rows_from,
+        aligned=aligned,
+        base=base,
+    )
+    for warning in warnings:
         LOG.warning("%s", warning)
 
 
@@ -181,18 +207,28 @@ def _check_layers(model: Checkpoint, merged: Checkpoint) -> None:
     It passes over what it does not find under the names that it knows of an architecture. Its own
     names may be others, so sizes are compared.
     """
-    wanted, written = Counter[int](), Counter[int]()
-    for sizes, shapes in ((wanted, model.shapes), (written, merged.shapes)):
-        for name, shape in shapes.items():
-            layer = model.decoder.layer(name)
-            if layer is not None and not is_buffer(name):
-                sizes[layer] += math.prod(shape)
-    if lost := [layer for layer, size in wanted.items() if written[layer] != size]:
+    merged_sizes = _layer_sizes(merged, model.decoder)
+    lost = [
+        layer
+        for layer, size in _layer_sizes(model, model.decoder).items()
+        if merged_sizes[layer] != size
+    ]
+    if lost:
         raise LayerSwapError(
             f"mergekit lost weights of layers {format_layers(sorted(lost))}: it does not know the "
             f"names that {model.config.architecture} has in files. Nothing was written; drop what "
             "only mergekit can do (tokenizer:, chat_template:, --allow-crimes)"
         )
+
+
+def _layer_sizes(model: Checkpoint, decoder: Decoder) -> Counter[int]:
+    """Return how many values the weights of every layer of a decoder have in a checkpoint."""
+    sizes = Counter[int]()
+    for name, shape in model.shapes.items():
+        layer = decoder.layer(name)
+        if layer is not None and not is_buffer(name):
+            sizes[layer] += math.prod(shape)
+    return sizes
 
 
 def _configuration(
@@ -237,19 +273,22 @@ def _configuration(
     parameters["decoder"] = checkpoints[0].decoder.prefix
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
-        placed = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))
-        tokenizer = type(tokenizer).model_validate(placed)
-    # Rounded once, when it is written: what is compared is then what was measured.
-    written = recipe.written_dtype
-    kinds = {t.torch_name for c in checkpoints for t in c.tensors.values()} | {written}
-    wide = "float64" if "float64" in kinds else "float32"
+        with_folders = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))
+        tokenizer = type(tokenizer).model_validate(with_folders)
+    # Rounded once, when it is written: features are compared by the changes that were measured.
+    written_dtype = recipe.written_dtype
+    dtypes = {
+        written_dtype,
+        *(tensor.torch_name for model in checkpoints for tensor in model.tensors.values()),
+    }
+    wide_dtype = "float64" if "float64" in dtypes else "float32"
     config = merge_config.model_copy(
         update={
             "models": inputs,
             "base_model": folders[str(recipe.base_model)],
             "parameters": parameters,
-            "dtype": wide if written and len(kinds) > 1 else None,
-            "out_dtype": written,
+            "dtype": wide_dtype if written_dtype and len(dtypes) > 1 else None,
+            "out_dtype": written_dtype,
             "tokenizer": tokenizer,
             "tokenizer_source": folders.get(str(source), source),
         }
@@ -264,7 +303,7 @@ def _written(parameters: BaseModel) -> dict[str, Any]:
 
 @contextmanager
 def _failures_in_one_message(*, verbose: bool) -> Iterator[None]:
-    """Turn what fails inside mergekit into one message; with ``-v`` its traceback is shown."""
+    """Turn a failure inside mergekit into one message; with ``-v`` its traceback is shown."""
     try:
         yield
     except Exception as error:

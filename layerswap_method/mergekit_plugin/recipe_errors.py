@@ -17,10 +17,10 @@ from layerswap_method.recipe.validation import validation_texts
 def check_own(document: Mapping[str, Any], applies: Callable[[str], bool]) -> None:
     """Check a recipe if `applies` says that its method is, or nearly is, one of this project's."""
     name = document.get("merge_method")
-    meant = meant_method(name) if isinstance(name, str) else ""
-    if applies(meant):
-        if name != meant:
-            raise InputError(f"{meant} recipe: {method_problem(str(name))}")
+    method = meant_method(name) if isinstance(name, str) else ""
+    if applies(method):
+        if name != method:
+            raise InputError(f"{method} recipe: {method_problem(str(name))}")
         read_recipe(document)
 
 
@@ -29,24 +29,24 @@ def meant_method(name: str) -> str:
 
     mergekit's registry takes seconds to import, so it is read only where it matters.
     """
-    written = name.lower().replace("-", "_")
-    if written in OUR_METHODS:
-        return written
-    if not difflib.get_close_matches(written, OUR_METHODS, n=1):
+    spelled = name.lower().replace("-", "_")
+    if spelled in OUR_METHODS:
+        return spelled
+    if not difflib.get_close_matches(spelled, OUR_METHODS, n=1):
         return ""
-    (close,) = difflib.get_close_matches(written, _all_methods(), n=1)
-    return close if close in OUR_METHODS else ""
+    (nearest_method,) = difflib.get_close_matches(spelled, _all_methods(), n=1)
+    return nearest_method if nearest_method in OUR_METHODS else ""
 
 
 def method_problem(name: str) -> str | None:
     """Return why a recipe cannot have this `merge_method`; None where mergekit has it."""
-    meant = meant_method(name)
-    if meant:
-        return None if name == meant else f"merge_method is {name!r}; did you mean {meant!r}?"
-    known = _all_methods()
-    if name in known:
+    method = meant_method(name)
+    if method:
+        return None if name == method else f"merge_method is {name!r}; did you mean {method!r}?"
+    methods = _all_methods()
+    if name in methods:
         return None
-    return f"merge_method is {name!r}; mergekit has {', '.join(known)}{nearest(name, known)}"
+    return f"merge_method is {name!r}; mergekit has {', '.join(methods)}{nearest(name, methods)}"
 
 
 def check_form(document: Mapping[str, Any]) -> None:
@@ -58,35 +58,35 @@ def check_form(document: Mapping[str, Any]) -> None:
 
     name = str(document.get("merge_method"))
     problem = method_problem(name)
-    listed = [] if problem is None else [problem]
+    problems = [] if problem is None else [problem]
     try:
         if problem is None or not meant_method(name):
             MergeConfiguration.model_validate(dict(document))
     except InputError:  # of this project's methods
         raise
     except pydantic.ValidationError as error:
-        listed += validation_texts(MergeConfiguration, document, error)
+        problems += validation_texts(MergeConfiguration, document, error)
     except (RuntimeError, ValueError) as error:
-        references = (syntax_problem(reference) for reference in named_models(document))
-        listed += [text for text in references if text] or [str(error)]
+        syntax_problems = (syntax_problem(reference) for reference in named_models(document))
+        problems += [text for text in syntax_problems if text] or [str(error)]
     if problem is None and name not in OUR_METHODS:
-        known = MergeConfiguration.model_fields
-        listed += (
-            f"{key}: unknown key, which mergekit ignores{nearest(str(key), known)}"
+        keys = MergeConfiguration.model_fields
+        problems += (
+            f"{key}: unknown key, which mergekit ignores{nearest(str(key), keys)}"
             for key in document
-            if key not in known
+            if key not in keys
         )
-        listed += _unknown_parameters(document, name)
-    InputError.raise_any(f"{name} recipe" if problem is None else "recipe", listed)
+        problems += _unknown_parameters(document, name)
+    InputError.raise_any(f"{name} recipe" if problem is None else "recipe", problems)
 
 
 def _unknown_parameters(document: Mapping[str, Any], method: str) -> Iterator[str]:
     from mergekit.merge_methods.registry import get
 
-    known = sorted(parameter.name for parameter in get(method).spec.parameters)
+    parameters = sorted(parameter.name for parameter in get(method).spec.parameters)
     for where, name in _parameters(document):
-        if name not in known:
-            hint = nearest(name, known) if known else "; it has no parameters"
+        if name not in parameters:
+            hint = nearest(name, parameters) if parameters else "; it has no parameters"
             yield f"{where}unknown parameter {name!r} of {method}, which mergekit ignores{hint}"
 
 
@@ -99,8 +99,8 @@ def _parameters(value: Any, where: str = "") -> Iterator[tuple[str, str]]:
             elif key != "tokenizer":
                 yield from _parameters(item, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield from _parameters(item, f"{where}[{i}]")
+        for position, item in enumerate(value):
+            yield from _parameters(item, f"{where}[{position}]")
 
 
 def _all_methods() -> list[str]:

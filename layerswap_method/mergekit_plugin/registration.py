@@ -1,4 +1,4 @@
-"""What mergekit's modules are completed with once they have run; see `layerswap_method.autoload`.
+"""Functions that complete mergekit's modules once they have run; see `layerswap_method.autoload`.
 
 Nothing of mergekit is imported here before it is needed: it may be half imported itself.
 """
@@ -55,12 +55,12 @@ def on_config(config: ModuleType) -> None:
 
 def on_registry(registry: ModuleType) -> None:
     """Register the methods with `mergekit.merge_methods.registry`, unless a name is taken."""
-    taken = {method.spec.name: method for method in registry.registered_methods()}
+    registered = {method.spec.name: method for method in registry.registered_methods()}
     for name in METHODS:
-        if name not in taken:
+        if name not in registered:
             _yielded.discard(name)
             registry.register(kernel(name))
-        elif taken[name] is not kernel(name) and name not in _yielded:
+        elif registered[name] is not kernel(name) and name not in _yielded:
             _yielded.add(name)
             LOG.warning(
                 "this mergekit has a merge method `%s` of its own, so layerswap leaves it alone: "
@@ -89,9 +89,9 @@ def on_merge(merge: ModuleType) -> None:
             _merge_own(original, merge_config, out_path, options, config_source)
 
     run_merge._layerswap_patched = True  # type: ignore[attr-defined]
-    for name, loaded in list(sys.modules.items()):
-        if name.startswith("mergekit.") and getattr(loaded, "run_merge", None) is original:
-            loaded.run_merge = run_merge  # type: ignore[attr-defined]
+    for name, module in list(sys.modules.items()):
+        if name.startswith("mergekit.") and getattr(module, "run_merge", None) is original:
+            module.run_merge = run_merge  # type: ignore[attr-defined]
 
 
 def _merge_own(
@@ -108,15 +108,16 @@ def _merge_own(
     document = parse_yaml(text, f"{method} recipe")
     is_own = isinstance(document, dict) and is_ours(document.get("merge_method"))
     if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
-        document = parse_yaml(text := merge_config.to_yaml(), f"{method} recipe")
+        text = merge_config.to_yaml()
+        document = parse_yaml(text, f"{method} recipe")
     recipe = read_recipe(document)
-    chosen = options.model_dump()
+    option_values = options.model_dump()
     try:
-        merge_by_files(recipe, document, text, out_path, chosen)
+        merge_by_files(recipe, document, text, out_path, option_values)
     except NeedsMergekit as error:
         from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
 
-        write_log([f"mergekit's executor merges this recipe: {error.reason}"], chosen)
+        write_log([f"mergekit's executor merges this recipe: {error.reason}"], option_values)
         merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
 
 

@@ -7,7 +7,6 @@ method, a recipe that needs mergekit) goes to mergekit's own command, which then
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
 import re
 import sys
@@ -30,7 +29,7 @@ from layerswap_method.recipe.references import find_model_files, is_there
 
 LOG = logging.getLogger("layerswap")
 
-_KNOWN = (
+_SHARED_OPTIONS = (
     "out_shard_size",
     "copy_tokenizer",
     "write_model_card",
@@ -69,7 +68,9 @@ def merge_by_files(
         raise NeedsMergekit(reason)
     cache = options.get("transformers_cache")
     hub = hub_models(recipe, cache_dir=cache)
-    models = find_models(recipe, lambda r: find_model_files(r, cache_dir=cache, hub=hub))
+    models = find_models(
+        recipe, lambda reference: find_model_files(reference, cache_dir=cache, hub=hub)
+    )
     if (threads := options.get("num_threads") or 2) < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
     quiet = bool(options.get("quiet"))
@@ -89,8 +90,8 @@ def merge_by_files(
         bar=functools.partial(_byte_bar, quiet=quiet),
         hub=hub,
     )
-    first = "merging from file to file; mergekit's executor is not needed"
-    write_log(itertools.chain([first], lines), options)
+    write_log(["merging from file to file; mergekit's executor is not needed"], options)
+    write_log(lines, options)
 
 
 def mergekit_yaml() -> list[str]:
@@ -121,8 +122,10 @@ def why_mergekit(options: Mapping[str, Any]) -> str | None:
     """Return which of mergekit's options only mergekit knows; None where there is none."""
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"
-    other = next((name for name, value in options.items() if value and name not in _KNOWN), None)
-    return other and f"it was called with --{other.replace('_', '-')}"
+    for name, value in options.items():
+        if value and name not in _SHARED_OPTIONS:
+            return f"it was called with --{name.replace('_', '-')}"
+    return None
 
 
 def write_log(lines: Iterable[str], options: Mapping[str, Any]) -> None:
@@ -134,11 +137,18 @@ def write_log(lines: Iterable[str], options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _byte_bar(what: str, size: int, *, quiet: bool) -> Iterator[Advance]:
+def _byte_bar(title: str, size: int, *, quiet: bool) -> Iterator[Advance]:
     from tqdm import tqdm
 
-    how: Any = {"unit": "B", "unit_scale": True, "delay": 1, "disable": quiet or None}
-    with tqdm(total=size, desc=what, **how) as bar:
+    bar = tqdm(
+        total=size,
+        desc=title,
+        unit="B",
+        unit_scale=True,
+        delay=1,
+        disable=quiet or None,  # None: where there is no terminal
+    )
+    with bar:
         yield bar.update
 
 

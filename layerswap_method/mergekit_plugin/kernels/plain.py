@@ -1,7 +1,7 @@
 """The kernels, as `merge_state_dicts` and a plain `MergePlanner` call them.
 
-The parameters of a kernel are the fields of its recipe, and what one tensor cannot tell. None
-stands for a line that a recipe does not have, so both refuse the same.
+The parameters of a kernel are the fields of its recipe, and values that one tensor cannot tell.
+None stands for a line that a recipe does not have, so both refuse the same.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ class RevertParameters(RevertSpec):
     """It says which weights are stored inputs x outputs; by default that of the base's config."""
 
 
-def _layer_swap(group: TensorGroup, /, **given: Any) -> torch.Tensor:
+def _layer_swap(group: TensorGroup, /, **parameters: Any) -> torch.Tensor:
     """Return one output tensor, its layer read off its name (arXiv 2410.01335, Algorithm 1).
 
     Where one model gives the tensor it is returned itself (an alias), else the weighted average,
     rounded once.
     """
-    name, spec = _name(group), _values(SwapParameters, given)
+    name, spec = _name(group), _values(SwapParameters, parameters)
     inputs = []
     for entry in group.entries:
-        expert = _values(SwapInputParameters, given, entry.id)
+        expert = _values(SwapInputParameters, parameters, entry.id)
         if spec.weighting == "magnitude" and expert.role and expert.scale is None:
             raise ValueError("weighting: magnitude is measured on whole checkpoints; write weights")
         inputs.append(expert.as_input(is_base=entry.is_base, scale=expert.scale or 1.0))
@@ -85,35 +85,36 @@ def _layer_swap(group: TensorGroup, /, **given: Any) -> torch.Tensor:
         plan = spec.plan(spec.num_layers or depth_of(first, name))
     source = spec.tensor_source(name, layer, plan)
     mean = weighted_inputs(name, source, inputs, spec.side_weights)
-    return weighted_average([group.entries[i].tensor for i in mean.inputs], mean.coefficients)
+    tensors = [group.entries[position].tensor for position in mean.inputs]
+    return weighted_average(tensors, mean.coefficients)
 
 
-def _delta_revert(group: TensorGroup, /, **given: Any) -> torch.Tensor:
+def _delta_revert(group: TensorGroup, /, **parameters: Any) -> torch.Tensor:
     """Return one output tensor of `delta_revert`, its layer read off its name."""
-    name, spec, base = _name(group), _values(RevertParameters, given), group.base
+    name, spec, base = _name(group), _values(RevertParameters, parameters), group.base
     if base is None or len(group.entries) != 2:
         raise ValueError(f"{name}: delta_revert takes one expert and its base; name the base")
     if spec.keep_fraction is not None:
         raise ValueError("keep_fraction is measured on whole checkpoints; here write threshold")
-    stack, layers = decoder_in(base.id, name, spec.decoder, spec.num_layers), frozenset[int]()
-    layer = stack.layer(name)
+    layer = decoder_in(base.id, name, spec.decoder, spec.num_layers).layer(name)
+    layers = frozenset[int]()
     if layer is not None and (spec.bottom_layers or spec.top_layers or spec.revert_layers):
         layers = spec.layers(spec.num_layers or depth_of(base.id, name))
     rule = spec.rule(name, layer, layers)
-    other: torch.Tensor = base.tensor
+    base_tensor: torch.Tensor = base.tensor
     expert: torch.Tensor = next(entry.tensor for entry in group.entries if not entry.is_base)
     if rule != "features":
-        return other if rule == "base" else expert
-    stored = spec.model_type or str(getattr(_config(base.id), "model_type", ""))
-    axis = input_axis(name, expert.ndim, stored)
+        return base_tensor if rule == "base" else expert
+    model_type = spec.model_type or str(getattr(_config(base.id), "model_type", ""))
+    axis = input_axis(name, expert.ndim, model_type)
     layout = feature_layout(expert.shape, axis)
-    delta = (expert.float() - other.float()).abs()
+    delta = (expert.float() - base_tensor.float()).abs()
     delta = delta.reshape(layout.matrices, layout.rows, layout.columns)
     mav = delta.mean(1 if layout.across else 2).flatten()
     if not bool(mav.isfinite().all()):
         raise ValueError(f"{name}: a feature's mean change is not finite; a model is damaged")
-    stays = spread_features(~(mav.double() < (spec.threshold or 0.0)), expert.shape, axis)
-    return torch.where(stays, expert, other)
+    is_kept = ~(mav.double() < (spec.threshold or 0.0))
+    return torch.where(spread_features(is_kept, expert.shape, axis), expert, base_tensor)
 
 
 def _parameters(model: type[BaseModel], scope: ParameterScope) -> tuple[ParameterSpec, ...]:
@@ -124,10 +125,14 @@ def _parameters(model: type[BaseModel], scope: ParameterScope) -> tuple[Paramete
     )
 
 
-def _values(model: type[Values], given: Mapping[str, Any], of: object = None) -> Values:
-    """Return the values that a kernel was given, those `of` one input or those for all."""
-    named = {name: given[name] if of is None else given[name][of] for name in model.model_fields}
-    return model(**{name: value for name, value in named.items() if value is not None})
+def _values(model: type[Values], parameters: Mapping[str, Any], input_id: object = None) -> Values:
+    """Return a kernel's parameters, those of one input or (None) those for all."""
+    values = {}
+    for name in model.model_fields:
+        value = parameters[name] if input_id is None else parameters[name][input_id]
+        if value is not None:
+            values[name] = value
+    return model(**values)
 
 
 def _name(group: TensorGroup) -> str:
@@ -163,8 +168,8 @@ def depth_of(model: object, tensor: str) -> int:
 def _names(model: object) -> Iterable[str]:
     """Return the names of all tensors of an input's model; () where its id names none."""
     try:
-        whole = model.model_copy(update={"lora": None})  # type: ignore[attr-defined]
-        return tuple(whole.tensor_index().tensor_paths)
+        without_adapter = model.model_copy(update={"lora": None})  # type: ignore[attr-defined]
+        return tuple(without_adapter.tensor_index().tensor_paths)
     except (AttributeError, OSError, TypeError, ValueError, RuntimeError):
         return ()
 

@@ -89,6 +89,11 @@ class StoredTensor:
         return self.nbytes // (math.prod(self.shape) or 1)
 
     @property
+    def span(self) -> tuple[int, int]:
+        """The tensor's first byte in the file, and the byte after its last."""
+        return self.offset, self.offset + self.nbytes
+
+    @property
     def rows(self) -> int:
         """Length of the first dimension; a tensor of no dimensions has one row."""
         return self.shape[0] if self.shape else 1

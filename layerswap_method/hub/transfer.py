@@ -11,18 +11,20 @@ import fcntl
 import logging
 import os
 import shutil
-import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub.partial import create, list_of, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
 from layerswap_method.hub.refusals import describe_refusal
+from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance, Bar, no_bar
 
 LOG = logging.getLogger("layerswap")
@@ -31,7 +33,7 @@ GAP = 1 << 20
 """Ranges at most so far apart are fetched as one: a request costs more than a megabyte."""
 
 _REQUEST, _LISTED = 64 << 20, 16 << 20
-"""Most bytes of a request, and of what is written before the list says that it is there."""
+"""Most bytes of a request, and most bytes that are written before they are listed."""
 
 _THREADS = 8
 """Requests at once, as many as huggingface_hub has."""
@@ -79,8 +81,8 @@ def fetch_ranges(
             stack.enter_context(_locked(blob, files[blob]))
         pieces = [
             (blob, piece)
-            for blob, wanted in ranges.items()
-            for piece in split(_to_fetch(wanted, ranges_there(blob), gap), _REQUEST)
+            for blob, spans in ranges.items()
+            for piece in split(_to_fetch(spans, ranges_there(blob), gap), _REQUEST)
         ]
         total = size_of(pieces)
         if not pieces:
@@ -96,14 +98,14 @@ def size_of(pieces: Sequence[tuple[Path, Range]]) -> int:
     return sum(end - start for _, (start, end) in pieces)
 
 
-def missing_bytes(blob: Path, wanted: Sequence[Range]) -> int:
+def missing_bytes(blob: Path, ranges: Sequence[Range]) -> int:
     """Return how many bytes `fetch_ranges` would fetch of a file."""
-    return size(_to_fetch(wanted, ranges_there(blob), GAP))
+    return size(_to_fetch(ranges, ranges_there(blob), GAP))
 
 
-def _to_fetch(wanted: Sequence[Range], there: Sequence[Range], gap: int) -> list[Range]:
-    """Return what is missing, joined over small gaps, but nothing that is there."""
-    return lacking(join_ranges(lacking(wanted, there), gap), there)
+def _to_fetch(ranges: Sequence[Range], present: Sequence[Range], gap: int) -> list[Range]:
+    """Return the missing ranges, joined over small gaps, but nothing that is there."""
+    return lacking(join_ranges(lacking(ranges, present), gap), present)
 
 
 def check_room(folder: Path, needed: int) -> None:
@@ -133,19 +135,8 @@ def _fetch_all(pieces: Sequence[tuple[RemoteFile, Path, Range]], advance: Advanc
     """Fetch all pieces; where one fails, or on an interrupt, the others end at their next bytes."""
     for _, blob, _ in pieces:
         _end_line(list_of(blob))
-    stopped = threading.Event()
     with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            futures: list[Future[None]] = [
-                pool.submit(_fetch, *piece, advance, stopped) for piece in pieces
-            ]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = [error for job in done if (error := job.exception()) is not None]
-            if failed:
-                raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
-        finally:
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
+        run_jobs([partial(_fetch, *piece, advance) for piece in pieces], pool)
 
 
 def _end_line(path: Path) -> None:
@@ -156,41 +147,40 @@ def _end_line(path: Path) -> None:
             opened.write(b"\n")
 
 
-def _fetch(
-    file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped: threading.Event
-) -> None:
-    """Write a range into its place; what was written is listed, however this ends."""
+def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped: Event) -> None:
+    """Write a range into its place; bytes that were written are listed, however this ends."""
     import httpx2
 
-    (listed, end), tries = piece, 0
+    listed, end = piece  # bytes before `listed` are in the list
+    tries = 0
     with blob.open("r+b", buffering=0) as out, list_of(blob).open("ab", buffering=0) as ranges:
-        at = listed
+        place = listed
 
         def list_written() -> None:
             nonlocal listed
-            if at > listed:
+            if place > listed:
                 os.fdatasync(out.fileno())  # no line before its bytes are on the disk
-                ranges.write(b"%d %d\n" % (listed, at))
-                listed = at
+                ranges.write(b"%d %d\n" % (listed, place))
+                listed = place
 
         try:
-            while at < end:
-                before = at
+            while place < end:
+                before = place
                 try:
-                    for content in _stream(file, at, end):
-                        _write_at(out.fileno(), content, at)
-                        at += len(content)
-                        if at - listed >= _LISTED:
+                    for content in _stream(file, place, end):
+                        write_at(out.fileno(), content, place)
+                        place += len(content)
+                        if place - listed >= _LISTED:
                             list_written()
                         advance(len(content))
                         if stopped.is_set():
                             raise InterruptedError
                 except (httpx2.TransportError, _TryAgain) as error:
-                    tries = 1 if at > before else tries + 1
+                    tries = 1 if place > before else tries + 1
                     if tries > _TRIES:
-                        what = f"{file}: the download broke off {tries} times ({error})"
                         raise LayerSwapError(
-                            f"{what}; the same command goes on with what is there"
+                            f"{file}: the download broke off {tries} times ({error}); the same "
+                            "command goes on with what is there"
                         ) from error
                     if stopped.wait(min(8.0, _WAIT_S * 2 ** (tries - 1))):
                         raise InterruptedError from error
@@ -199,10 +189,12 @@ def _fetch(
             if isinstance(error, InterruptedError):
                 raise
             if error.errno is None:
-                why = describe_refusal(file.repository, file.commit, error)
-                raise LayerSwapError(f"{file}: {why}") from error
-            what = f"{blob.parent}: {file.name} cannot be written there: {error.strerror}"
-            raise LayerSwapError(f"{what}; make room, or set HF_HUB_CACHE") from error
+                refusal = describe_refusal(file.repository, file.commit, error)
+                raise LayerSwapError(f"{file}: {refusal}") from error
+            raise LayerSwapError(
+                f"{blob.parent}: {file.name} cannot be written there: {error.strerror}; make room, "
+                "or set HF_HUB_CACHE"
+            ) from error
         finally:
             with suppress(OSError):
                 list_written()
@@ -224,19 +216,25 @@ def _stream(file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     headers = build_hf_headers() | {"Range": f"bytes={start}-{end - 1}"}
     headers["Accept-Encoding"] = "identity"  # a range of the file, not of a packed one
-    how: Any = {"timeout": constants.HF_HUB_DOWNLOAD_TIMEOUT, "retry_on_exceptions": ()}
-    with http_stream_backoff("GET", url, headers=headers, **how) as response:
+    answer = http_stream_backoff(
+        "GET",
+        url,
+        headers=headers,
+        timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
+        retry_on_exceptions=(),
+    )
+    with answer as response:
         if response.status_code == 403 and response.history:
             raise _TryAgain("HTTP 403 from the address that the hub gave")
         hf_raise_for_status(response)
         _check_answer(file, start, end, [*response.history, response])
-        at = start
+        place = start
         for content in response.iter_raw():
-            at += len(content)
-            if at > end:
+            place += len(content)
+            if place > end:
                 raise NoRanges(f"{file}: the server sent more than the range that was asked for")
             yield content
-        if at < end:
+        if place < end:
             raise _TryAgain("the server ended the range too early")
 
 
@@ -258,10 +256,3 @@ def _check_answer(file: RemoteFile, start: int, end: int, responses: Sequence[An
             f"{file}: the server gives no byte ranges that can be checked (HTTP "
             f"{last.status_code}, {last.headers.get('Content-Range', 'no Content-Range')})"
         )
-
-
-def _write_at(out: int, content: bytes, place: int) -> None:
-    left = memoryview(content)
-    while left:
-        done = os.pwrite(out, left, place)
-        left, place = left[done:], place + done

@@ -63,14 +63,19 @@ def write_card(
 ) -> str:
     """Return the text of a model card.
 
-    `text` is the recipe (`document`) as its author wrote it, `lines` are what the merge says of
-    itself, and `needs_code` whether loading it needs ``trust_remote_code``.
+    `text` is the recipe (`document`) as its author wrote it, `lines` are those of the `Merge`, and
+    `needs_code` says whether loading it needs ``trust_remote_code``.
     """
     base = document.get("base_model")
     models = dict.fromkeys(named_models(document))
-    ids = dict.fromkeys(part for model in models for part in _parts(model) if not _is_local(part))
-    metadata = {"base_model": [*ids], "tags": ["mergekit", "merge"], "library_name": "transformers"}
-    longest = max((len(run) for run in re.findall(r"`+", "\n".join([text, *lines]))), default=0)
+    parts = dict.fromkeys(part for model in models for part in _parts(model))
+    metadata = {
+        "base_model": [part for part in parts if not _is_local(part)],
+        "tags": ["mergekit", "merge"],
+        "library_name": "transformers",
+    }
+    fences = re.findall(r"`+", "\n".join([text, *lines]))
+    longest = max(map(len, fences), default=0)
     fence = "`" * max(3, longest + 1)  # a fence in the recipe ends no block of the card
     card = _CARD.format(
         metadata=yaml.dump(metadata),

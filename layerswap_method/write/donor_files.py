@@ -1,4 +1,4 @@
-"""What a merged model has besides its weights: its donor's config, tokenizer, code and settings."""
+"""Files of a merged model besides its weights: its donor's config, tokenizer, code and settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MODEL = (
 )
 """Files that a model is loaded by, besides its weights."""
 
-_OWN = (
+_DONOR_ONLY = (
     "config.json",
     "*.index.json",
     "*_plan.json",
@@ -43,7 +43,7 @@ _OWN = (
     "all_results.json",
     ".*",
 )
-"""Those of them that say how the donor itself is stored or was made."""
+"""Files of these that say how the donor itself is stored or was made."""
 
 
 def copy_donor_files(
@@ -66,11 +66,16 @@ def write_config(
     `changes` are keys with other values, where the donor's config states them.
     """
     config = read_document("donor", donor)
-    for part in (text_part(config), config):
-        part.update((key, value) for key, value in changes.items() if part.get(key) is not None)
-    if dtype is not None:
-        for part, least in ((text_part(config), ()), (config, ("dtype",))):
-            part |= dict.fromkeys({"dtype", "torch_dtype"} & {*part} or least, dtype)
+    text = text_part(config)
+    for part in (text, config):
+        for key, value in changes.items():
+            if part.get(key) is not None:
+                part[key] = value
+        if dtype is not None:
+            for key in part.keys() & {"dtype", "torch_dtype"}:
+                part[key] = dtype
+    if dtype is not None and not config.keys() & {"dtype", "torch_dtype"}:
+        config["dtype"] = dtype
     write_json(out / "config.json", config)
 
 
@@ -83,11 +88,10 @@ def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:
 
 def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
     """Yield the files that a merge takes from its donor as they are, besides the config."""
-    left_out = _OWN if with_tokenizer else (*_OWN, *TOKENIZER_FILES)
+    excluded = _DONOR_ONLY if with_tokenizer else (*_DONOR_ONLY, *TOKENIZER_FILES)
     templates = donor.glob("additional_chat_templates/*.jinja") if with_tokenizer else ()
     for file in (*sorted(donor.iterdir()), *templates):
-        is_taken = _matches(file, _MODEL) and not _matches(file, left_out)
-        if is_taken and file.is_file():
+        if _matches(file, _MODEL) and not _matches(file, excluded) and file.is_file():
             yield own_file(str(donor), donor, file)
 
 
@@ -102,15 +106,15 @@ def tokenizer_problems(
 
     `folders` are those of the models that are on this machine, `copies` is ``--copy-tokenizer``.
     """
-    key, needed = "tokenizer", list(folders) if recipe.aligns_tokens else []
-    if not needed and recipe.chat_template and copies:
-        key, needed = "chat_template", [str(recipe.base_model)]
-    for reference in needed:
+    setting, references = "tokenizer", list(folders) if recipe.aligns_tokens else []
+    if not references and recipe.chat_template and copies:
+        setting, references = "chat_template", [str(recipe.base_model)]
+    for reference in references:
         if reference in folders and not has_tokenizer(folders[reference]):
             yield (
                 f"{reference} has no tokenizer (tokenizer.json, tokenizer.model or vocab.json), "
-                f"which {key}: needs; copy its files there from the model it was trained from, or "
-                f"drop {key}:"
+                f"which {setting}: needs; copy its files there from the model it was trained from, "
+                f"or drop {setting}:"
             )
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import IO
 
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub.partial import check_there
+from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance
 from layerswap_method.threads import one_core_threads
 from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
@@ -35,7 +36,7 @@ _EXPONENTS = {
 """Dtype -> the unsigned numbers of its bits, and the bits that are all set in NaN and infinity."""
 
 _PART = ".part"
-"""What the name of an unfinished file ends with."""
+"""End of the name of an unfinished file."""
 
 
 def write_files(
@@ -56,8 +57,8 @@ def write_files(
     folder = files[0].path.parent
     waiting = [file for file in files if not (resume and is_finished(file))]
     advance(layout.nbytes - sum(file.nbytes for file in waiting))
-    for left in folder.glob(f"*{_PART}"):
-        left.unlink()
+    for unfinished in folder.glob(f"*{_PART}"):
+        unfinished.unlink()
     _check_space(folder, sum(file.nbytes for file in waiting))
     for file in waiting:
         _write_file(file, threads, device, advance)
@@ -129,33 +130,28 @@ def _threads_for(files: Sequence[PlannedFile], count: int) -> ThreadPoolExecutor
 def _run_jobs(
     jobs: Sequence[Callable[[Advance], None]], pool: ThreadPoolExecutor, advance: Advance
 ) -> None:
-    """Do all jobs; where one fails, or on an interrupt, the others end at their next piece."""
-    stopped = threading.Event()
+    """Do all jobs (see `jobs.run_jobs`); each ends where it would advance after a failure."""
 
-    def counted(count: int) -> None:
-        if stopped.is_set():
-            raise InterruptedError
-        advance(count)
+    def run(job: Callable[[Advance], None], stopped: Event) -> None:
+        def advance_or_stop(count: int) -> None:
+            if stopped.is_set():
+                raise InterruptedError
+            advance(count)
 
-    try:
-        futures = [pool.submit(job, counted) for job in jobs]
-        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-        failed = [error for job in done if (error := job.exception()) is not None]
-        if failed:
-            raise next((e for e in failed if not isinstance(e, InterruptedError)), failed[0])
-    finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
+        job(advance_or_stop)
+
+    run_jobs([partial(run, job) for job in jobs], pool)
 
 
 def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) -> None:
     part = file.path.with_name(file.path.name + _PART)
     with part.open("wb", buffering=0) as out:
         out.truncate(file.nbytes)
-        _write_at(out.fileno(), file.head, 0)
+        write_at(out.fileno(), file.head, 0)
         advance(len(file.head))
-        placed = file.tensors
-        jobs = [partial(_write, out.fileno(), place, tensor, device) for place, tensor in placed]
+        jobs = [
+            partial(_write, out.fileno(), place, tensor, device) for place, tensor in file.tensors
+        ]
         with _threads_for([file], threads) as pool:
             _run_jobs(jobs, pool, advance)
         os.fsync(out.fileno())
@@ -163,18 +159,17 @@ def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) 
 
 
 def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
-    done = 0
+    written = 0
     if tensor.source is not None:
         source = tensor.source
-        span = (source.offset, source.offset + source.nbytes)
-        check_there({source.file: [span]}, source.name)
+        check_there({source.file: [source.span]}, source.name)
         with open_stored(source) as opened:
             for count in _copy_in_kernel(opened, out, source, place):
-                done += count
+                written += count
                 advance(count)
-    for piece in _pieces(tensor, device, done):
-        _write_at(out, piece, place + done)
-        done += len(piece)
+    for piece in _pieces(tensor, device, written):
+        write_at(out, piece, place + written)
+        written += len(piece)
         advance(len(piece))
 
 
@@ -194,16 +189,16 @@ def _pieces(tensor: PlannedTensor, device: str, start: int = 0) -> Iterator[memo
 
 def _copy_in_kernel(opened: IO[bytes], out: int, tensor: StoredTensor, place: int) -> Iterator[int]:
     """Yield bytes that the kernel copied; it ends early where the kernel cannot."""
-    done = 0
-    while done < tensor.nbytes:
-        size, start = min(_IN_KERNEL, tensor.nbytes - done), tensor.offset + done
+    copied = 0
+    while copied < tensor.nbytes:
+        size, start = min(_IN_KERNEL, tensor.nbytes - copied), tensor.offset + copied
         try:
-            count = os.copy_file_range(opened.fileno(), out, size, start, place + done)
+            count = os.copy_file_range(opened.fileno(), out, size, start, place + copied)
         except (OSError, AttributeError):  # two file systems, or a system that has no such call
             return
         if count == 0:
             return
-        done += count
+        copied += count
         yield count
 
 
@@ -237,15 +232,8 @@ def _is_finite(dtype: str, piece: memoryview) -> bool:
 
     if dtype not in _EXPONENTS:
         return True
-    kind, exponent = _EXPONENTS[dtype]
-    return not bool((np.frombuffer(piece, kind) & exponent == exponent).any())
-
-
-def _write_at(out: int, content: bytes | memoryview, place: int) -> None:
-    left = memoryview(content)
-    while left:
-        done = os.pwrite(out, left, place)
-        left, place = left[done:], place + done
+    bits_dtype, exponent = _EXPONENTS[dtype]
+    return not bool((np.frombuffer(piece, bits_dtype) & exponent == exponent).any())
 
 
 def _check_space(folder: Path, needed: int) -> None:

@@ -33,6 +33,11 @@ class PlannedTensor:
     content: Callable[[str], Iterator[memoryview]] | None = field(default=None, repr=False)
     source: StoredTensor | None = None
 
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one value."""
+        return self.nbytes // (math.prod(self.shape) or 1)
+
 
 @dataclass(frozen=True)
 class PlannedFile:
@@ -59,9 +64,13 @@ class Layout:
     @property
     def index(self) -> Mapping[str, object]:
         """Content of the index of the files."""
-        listed = {t.name: file.path.name for file in self.files for _, t in file.tensors}
-        size = sum(tensor.nbytes for file in self.files for _, tensor in file.tensors)
-        return {"metadata": {"total_size": size}, "weight_map": listed}
+        file_of: dict[str, str] = {}
+        size = 0
+        for file in self.files:
+            for _, tensor in file.tensors:
+                file_of[tensor.name] = file.path.name
+                size += tensor.nbytes
+        return {"metadata": {"total_size": size}, "weight_map": file_of}
 
 
 def lay_out_files(
@@ -72,7 +81,7 @@ def lay_out_files(
 ) -> Layout:
     """Return the files of a merge in `folder`; one is ``model.safetensors``, several are numbered.
 
-    `warn` is called with what is wrong with values, when they are computed.
+    `warn` is called with a sentence on values that are not finite, when they are computed.
     """
     planned = []
     for name, mix in merge.tensors.items():
@@ -102,9 +111,10 @@ def lay_out_tensors(
         shards[-1].append(tensor)
         size += tensor.nbytes
     count = len(shards)
-    names = [f"model-{i:05d}-of-{count:05d}.safetensors" for i in range(1, count + 1)]
-    names = names if count > 1 else ["model.safetensors"]
-    files = (_file(folder / name, tensors) for name, tensors in zip(names, shards, strict=True))
+    files = []
+    for number, tensors in enumerate(shards, start=1):
+        name = f"model-{number:05d}-of-{count:05d}.safetensors"
+        files.append(_file(folder / (name if count > 1 else "model.safetensors"), tensors))
     return Layout(tuple(files), inputs or {})
 
 
@@ -133,8 +143,7 @@ def _computed(
 def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     """Return a file with its tensors in the order of their bytes: wide values before narrow."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    # By the bytes of one value.
-    ordered = sorted(tensors, key=lambda t: (-(t.nbytes // (math.prod(t.shape) or 1)), t.name))
+    ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
     places = [0, *accumulate(tensor.nbytes for tensor in ordered)]
     for tensor, span in zip(ordered, pairwise(places), strict=True):
         entries[tensor.name] = {"dtype": tensor.dtype, "shape": tensor.shape, "data_offsets": span}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -21,9 +21,6 @@ from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.references import is_folder, syntax_problem
 from layerswap_method.recipe.validation import validated
-
-if TYPE_CHECKING:
-    pass
 
 
 def _check_reference(value: str) -> str:
@@ -56,10 +53,13 @@ Dtype = Annotated[StrictStr, AfterValidator(_check_dtype)]
 
 def _check_template(text: str) -> str:
     files = importlib.resources.files("mergekit._data.chat_templates").iterdir()
-    known = ["auto", *sorted(f.name[:-6] for f in files if f.name.endswith(".jinja"))]
-    is_text = "{" in text and len(text) >= 20  # what mergekit takes for one
-    if text and text not in known and not is_text:
-        raise ValueError(f"{text!r} is neither a template nor one's name{nearest_of(text, known)}")
+    templates = sorted(
+        file.name.removesuffix(".jinja") for file in files if file.name.endswith(".jinja")
+    )
+    names = ["auto", *templates]
+    is_template = "{" in text and len(text) >= 20  # by mergekit's rule
+    if text and text not in names and not is_template:
+        raise ValueError(f"{text!r} is neither a template nor one's name{nearest_of(text, names)}")
     return text
 
 
@@ -154,16 +154,16 @@ class Recipe(Described):
         if self.tokenizer is not None and self.tokenizer_source is not None:
             yield "tokenizer and tokenizer_source are two forms of one setting; drop one"
         source = str(self.tokenizer.source if self.tokenizer else self.tokenizer_source or "union")
-        known = ("union", "base", *self.references)
-        is_name = source not in known and "/" not in source and not is_folder(source)
-        if is_name and (hint := nearest(source, known)):
+        names = ("union", "base", *self.references)
+        is_name = source not in names and "/" not in source and not is_folder(source)
+        if is_name and (hint := nearest(source, names)):
             yield f"the tokenizer's source {source!r} is no model{hint}"
 
     @property
     def references(self) -> tuple[str, ...]:
         """Return every model that the recipe names, each once, as it is written."""
-        listed = [*(entry.model for entry in getattr(self, "models", ())), self.base_model]
-        return tuple(dict.fromkeys(reference for reference in listed if reference))
+        references = [*(entry.model for entry in getattr(self, "models", ())), self.base_model]
+        return tuple(dict.fromkeys(reference for reference in references if reference))
 
     @property
     def written_dtype(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ _PATTERNS = (WEIGHTS, *SMALL)
 
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
-"""What to say of a reference with a plus sign that may be the folder's own."""
+"""Advice on a reference with a plus sign that may be the folder's own."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,10 @@ def syntax_problem(reference: str) -> str | None:
             f"{reference}: + means MODEL+ADAPTER, so there is one adapter at most and no path "
             "holds a +; merge the adapters first, or rename the folder"
         )
-    wrong = next((part for part in parts if part.count("@") > 1), None)
-    return wrong and f"{wrong}: @ means PATH@REVISION, so a path may hold one @ at most"
+    for part in parts:
+        if part.count("@") > 1:
+            return f"{part}: @ means PATH@REVISION, so a path may hold one @ at most"
+    return None
 
 
 def is_there(path: str | Path) -> bool:
@@ -63,9 +66,9 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
 
     A relative path is taken from there if something is there, else from the working directory.
     """
-    written = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
-    near = written if folder is None else folder / written
-    return near if is_there(near) else written
+    plain = Path(os.path.expanduser(path))  # noqa: PTH111 - Path.expanduser raises for ~nobody
+    in_folder = plain if folder is None else folder / plain
+    return in_folder if is_there(in_folder) else plain
 
 
 def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
@@ -79,10 +82,10 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
     current = Path.cwd()
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
     remedy = "" if place is None else f"; {place} has it: run the command there"
-    looked = f"the current directory is {current}"
+    search = f"the current directory is {current}"
     if folder is not None and folder.resolve() != current and not Path(path).is_absolute():
-        looked = f"looked in {folder.resolve()} and in the current directory, {current}"
-    return f"{path}: no such folder{hint} ({looked}{remedy})"
+        search = f"looked in {folder.resolve()} and in the current directory, {current}"
+    return f"{path}: no such folder{hint} ({search}{remedy})"
 
 
 def find_model_files(
@@ -104,20 +107,24 @@ def find_model_files(
     if (problem := syntax_problem(reference)) is not None:
         raise InputError(problem)
     model, *adapters = reference.split("+")
-    how: Any = {"cache_dir": cache_dir, "download": download, "hint": hint}
+    find = functools.partial(
+        _find_folder, folder=folder, cache_dir=cache_dir, download=download, hint=hint
+    )
     try:
-        base = _find_folder(model, folder, **how, hub=hub)
-        adapter_folders = [_find_folder(adapter, folder, **how) for adapter in adapters]
+        base = find(model, hub=hub)
+        adapter_folders = [find(adapter) for adapter in adapters]
     except InputError as error:
         plus = f"; {reference}: {PLUS}" if adapters else ""
         raise InputError(f"{error.message}{plus}") from error
     for adapter, adapter_folder in zip(adapters, adapter_folders, strict=True):
         for file in ("adapter_config.json", "adapter_model.safetensors"):
             if not (adapter_folder / file).is_file():
-                why = "so it is not a PEFT adapter"
+                consequence = "so it is not a PEFT adapter"
                 if (adapter_folder / "adapter_model.bin").is_file():
-                    why = "only a pickle, which can run code; save it with safe_serialization=True"
-                raise InputError(f"{adapter} has no {file}, {why}")
+                    consequence = (
+                        "only a pickle, which can run code; save it with safe_serialization=True"
+                    )
+                raise InputError(f"{adapter} has no {file}, {consequence}")
         return Model(reference, base, adapter_folder)
     return Model(reference, base)
 
@@ -131,36 +138,43 @@ def _find_folder(
     hint: Callable[[str], str],
     hub: HubModels | None = None,
 ) -> Path:
-    path, above = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
+    path, parent = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
     if is_folder(path):
         return path.resolve()
     if is_there(path):
         raise InputError(f"{text}: is a file; write its folder, {path.parent}")
-    if not is_hub_id(text) or is_folder(above):
-        entries = above.iterdir() if is_folder(above) else ()
-        near = nearest(path.name, [entry.name for entry in entries if entry.is_dir()])
-        raise InputError(f"{no_such_folder(text, near, folder)}{'' if near else hint(text)}")
+    if not is_hub_id(text) or is_folder(parent):
+        entries = parent.iterdir() if is_folder(parent) else ()
+        name_hint = nearest(path.name, [entry.name for entry in entries if entry.is_dir()])
+        problem = no_such_folder(text, name_hint, folder)
+        raise InputError(f"{problem}{'' if name_hint else hint(text)}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
-    how: Any = {"allow_patterns": list(_PATTERNS), "local_files_only": not download}
-    how["ignore_patterns"] = list(IGNORED)
     try:
         if hub is not None:
             return hub.folder(repository, revision or None)
-        path = snapshot_download(repository, revision=revision or None, cache_dir=cache_dir, **how)
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision or None,
+                cache_dir=cache_dir,
+                allow_patterns=list(_PATTERNS),
+                ignore_patterns=list(IGNORED),
+                local_files_only=not download,
+            )
+        )
     except LayerSwapError:
         raise
     except Exception as error:
-        why = describe_refusal(repository, revision or None, error)
+        refusal = describe_refusal(repository, revision or None, error)
         if not download and hub is None:
-            kinds = " ".join(f"--include '{pattern}'" for pattern in _PATTERNS)
-            why = (
+            includes = " ".join(f"--include '{pattern}'" for pattern in _PATTERNS)
+            refusal = (
                 "the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}{f' --revision {revision}' if revision else ''} {kinds}"
+                f"{repository}{f' --revision {revision}' if revision else ''} {includes}"
             )
-        raise InputError(f"{no_such_folder(text, folder=folder)}, and {why}") from error
-    return Path(path)
+        raise InputError(f"{no_such_folder(text, folder=folder)}, and {refusal}") from error
 
 
 def is_hub_id(text: str) -> bool:
@@ -172,9 +186,9 @@ def same_model_key(reference: str) -> str:
     """Return a text that is equal for references to one model, however its folder is written."""
     parts = []
     for part in reference.split("+"):
-        path, at, revision = part.partition("@")
+        path, separator, revision = part.partition("@")
         resolved = str(Path(path).resolve()) if path and is_there(path) else path
-        parts.append(resolved + at + revision)
+        parts.append(resolved + separator + revision)
     return "+".join(parts)
 
 

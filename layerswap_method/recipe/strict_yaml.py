@@ -28,9 +28,10 @@ def read_text_and_yaml(path: Path) -> tuple[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        is_gone = isinstance(error, FileNotFoundError)
-        near = nearest(path.name, [p.name for p in path.parent.glob("*")]) if is_gone else ""
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}{near}") from error
+        hint = ""
+        if isinstance(error, FileNotFoundError):
+            hint = nearest(path.name, [neighbour.name for neighbour in path.parent.glob("*")])
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}{hint}") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
     return text, parse_yaml(text, str(path))
@@ -62,25 +63,27 @@ class _StrictLoader(yaml.SafeLoader):
 
     def __init__(self, text: str, problems: list[str]) -> None:
         super().__init__(text)
-        known: dict[Any, Any] = {**self.yaml_constructors, None: _StrictLoader._refuse}
-        self.yaml_constructors = known  # type: ignore[misc]
+        constructors: dict[Any, Any] = {**self.yaml_constructors, None: _StrictLoader._refuse}
+        self.yaml_constructors = constructors  # type: ignore[misc]
         self._problems = problems
-        self._seen: set[int] = set()
+        self._checked: set[int] = set()
+        """Ids of the nodes whose keys were looked at."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose the next node; refuse an alias that stands for a value."""
         event = self.peek_event()  # type: ignore[no-untyped-call]
         merges = isinstance(index, yaml.ScalarNode) and index.tag == _MERGE
         if isinstance(event, yaml.AliasEvent) and not merges:
-            why = f"the alias *{event.anchor} is not read here; write the value out"
             mark: Any = event.start_mark
-            raise yaml.composer.ComposerError(None, None, why, mark)
+            raise yaml.composer.ComposerError(
+                None, None, f"the alias *{event.anchor} is not read here; write the value out", mark
+            )
         return super().compose_node(parent, index)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Put the keys of ``<<`` in their place, as YAML does; before that, look at its own."""
-        names = [] if id(node) in self._seen else [name for name, _ in node.value]
-        self._seen.add(id(node))
+        names = [] if id(node) in self._checked else [name for name, _ in node.value]
+        self._checked.add(id(node))
         lines: dict[Any, int] = {}
         for name in names:
             if not isinstance(name, yaml.ScalarNode):

@@ -29,19 +29,19 @@ def validation_texts(model: type[BaseModel], document: Any, error: ValidationErr
     """Return pydantic's complaints about a document that `model` describes, one text per place."""
     texts: dict[Location, str] = {}
     for item in error.errors(include_url=False):
-        place, value, rest = _locate(document, item["loc"])
+        place, value, missing_key = _locate(document, item["loc"])
         kind = item["type"]
         if kind == "missing":
-            place, text = (*place, *rest), " is missing"
+            place, text = (*place, *missing_key), " is missing"
         elif kind == "extra_forbidden":
-            place = (*place, *rest)
+            place = (*place, *missing_key)
             text = f": unknown key{_hint(model, document, place)}"
         elif kind == "union_tag_not_found":
             place, text = (*place, item["ctx"]["discriminator"].strip("'")), " is missing"
         elif kind == "union_tag_invalid":
             place = (*place, item["ctx"]["discriminator"].strip("'"))
             text = f": {_tag_reason(item['ctx'])}"
-        elif rest == ("[key]",):
+        elif missing_key == ("[key]",):
             text = f": the key {item['input']!r} is not text; write it in quotes"
         elif kind == "value_error":
             text = f": {item['ctx']['error']}"
@@ -49,8 +49,8 @@ def validation_texts(model: type[BaseModel], document: Any, error: ValidationErr
             text = " is empty" if kind == "too_short" else f": {_reason(item, value)}"
         # Of a union every member says why it is not meant; the first one is enough.
         texts.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
-    holders = {place[:end] for place in texts for end in range(1, len(place))}
-    return list(dict.fromkeys(text for place, text in texts.items() if place not in holders))
+    outer_places = {place[:end] for place in texts for end in range(1, len(place))}
+    return list(dict.fromkeys(text for place, text in texts.items() if place not in outer_places))
 
 
 def _reason(item: Any, value: Any) -> str:
@@ -81,7 +81,7 @@ _FORMS = {
     r"greater than or equal to (\S+)": r"\1 or more",
     r"less than or equal to (\S+)": r"\1 or less",
 }
-"""How pydantic calls what a value must be -> how people do."""
+"""Pydantic's words for the form of a value -> words of people."""
 
 
 def show_location(location: Location) -> str:
@@ -110,9 +110,9 @@ def _hint(model: type[BaseModel], document: Any, location: Location) -> str:
     key = str(location[-1])
     block = _block_at(model, document, location[:-1])
     fields = list(block.model_fields) if block is not None else []
-    elsewhere = sorted({at for name, at in _all_fields(model) if name == key and at})
-    if elsewhere:
-        return f"; it belongs under {' or '.join(elsewhere)}"
+    blocks = sorted({place for name, place in _all_fields(model) if name == key and place})
+    if blocks:
+        return f"; it belongs under {' or '.join(blocks)}"
     if hint := nearest(key, fields):
         return hint
     return f"; valid keys: {', '.join(fields)}" if fields else "; nothing is read here"
@@ -133,21 +133,27 @@ def _block_at(model: type[BaseModel], document: Any, location: Location) -> type
 
 def _block_of(annotation: Any, value: Any) -> type[BaseModel] | None:
     """Return the model among the members of a type: the one of the `kind` of `value`, or any."""
-    blocks = [m for m in _members(annotation) if isinstance(m, type) and issubclass(m, BaseModel)]
+    blocks = [
+        member
+        for member in _members(annotation)
+        if isinstance(member, type) and issubclass(member, BaseModel)
+    ]
     kind = value.get("kind") if isinstance(value, Mapping) else None
     for block in blocks:
-        named = block.model_fields.get("kind")
-        if named is not None and kind in get_args(named.annotation):
+        field = block.model_fields.get("kind")
+        if field is not None and kind in get_args(field.annotation):
             return block
     return next(iter(blocks), None)
 
 
-def _all_fields(model: type[BaseModel], at: str = "", depth: int = 4) -> Iterator[tuple[str, str]]:
+def _all_fields(
+    model: type[BaseModel], place: str = "", depth: int = 4
+) -> Iterator[tuple[str, str]]:
     """Yield (name, block that has it) of every field of a model and of the models in it."""
     for name, field in model.model_fields.items():
-        yield name, at
+        yield name, place
         is_list = any(get_origin(member) in (list, tuple) for member in _members(field.annotation))
-        below = f"{at}.{name}" if at else name
+        below = f"{place}.{name}" if place else name
         types = [*_members(field.annotation), *_items(field.annotation)]
         for member in types if depth else ():
             if isinstance(member, type) and issubclass(member, BaseModel):

@@ -15,7 +15,7 @@ BLOBS = "blobs"
 """Folder of a repository's files in the hub's cache, and in ours; each is named by its content."""
 
 _OURS = "-layerswap"
-"""What the name of our folder has after that of the hub's cache."""
+"""End of the name of our folder, after the name of the hub's cache."""
 
 
 class CachedModel(NamedTuple):
@@ -59,9 +59,11 @@ def describe_cache(names: Sequence[str] = ()) -> Iterator[str]:
     """Yield what our folder has of each model, and how large it is; see `cached_models`."""
     models = cached_models(names)
     for model in models:
-        share = f"{model.nbytes / 1e9:.3g} of {model.length / 1e9:.3g} GB"
         day = datetime.fromtimestamp(model.used, UTC).date()
-        yield f"{model.name}: {share}, last downloaded {day}"
+        yield (
+            f"{model.name}: {model.nbytes / 1e9:.3g} of {model.length / 1e9:.3g} GB, last "
+            f"downloaded {day}"
+        )
     total = sum(model.nbytes for model in models)
     yield f"{own_cache(default_cache())}: {total / 1e9:.3g} GB"
 

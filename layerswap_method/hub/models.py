@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
@@ -96,11 +96,19 @@ class _Snapshot:
         """Return where a partial file of weights is."""
         return self.folder.parents[1] / BLOBS / file.sha256
 
+    def partial_files(self) -> list[RemoteFile]:
+        """Return the files of weights that are not whole in our folder."""
+        return [
+            file
+            for file in self.weights.values()
+            if is_partial((self.folder / file.name).resolve())
+        ]
 
-def download_choice(given: str | None = None) -> Download:
-    """Return how models are downloaded: as `given`, or as the environment says, else by ranges."""
-    value = given or os.environ.get(VARIABLE) or "ranges"
-    choices: dict[str, Download] = {choice: choice for choice in get_args(Download)}
+
+def download_choice(choice: str | None = None) -> Download:
+    """Return how models are downloaded: by `choice`, or as the environment says, else by ranges."""
+    value = choice or os.environ.get(VARIABLE) or "ranges"
+    choices: dict[str, Download] = {name: name for name in get_args(Download)}
     if value not in choices:
         raise InputError(f"{VARIABLE}={value}: is not valid{nearest_of(value, choices)}")
     return choices[value]
@@ -113,20 +121,20 @@ def is_whole(folder: Path) -> bool:
         try:
             names = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
         except (ValueError, LookupError, TypeError, AttributeError):
-            return True  # who reads the checkpoint says what is wrong with it
+            return True  # the reader of the checkpoint says why it is damaged
     return all((folder / str(name)).is_file() for name in names)
 
 
 def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
     """Yield in words how much will be downloaded of each model, and the disk that this takes."""
-    listed = list(needs)
-    for need in listed:
+    needs = list(needs)
+    for need in needs:
         yield (
             f"{need.model}: {need.fetched / 1e9:.3g} of {need.whole / 1e9:.3g} GB of its weights "
             "will be downloaded"
         )
-    if listed:
-        total = sum(need.fetched for need in listed)
+    if needs:
+        total = sum(need.fetched for need in needs)
         yield f"the downloads need {total / 1e9:.3g} GB of disk below {default_cache().parent}"
 
 
@@ -180,21 +188,22 @@ class HubModels:
     ) -> bool:
         """Fetch what is missing, by ranges or by whole files, and return whether anything was."""
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
-        for one in self._snapshots.values():
-            missing = self._missing(one, ranges, download)
-            partial |= missing[0]
-            whole |= missing[1]
+        for snapshot in self._snapshots.values():
+            in_part, in_whole = self._missing(snapshot, ranges, download)
+            partial |= in_part
+            whole |= in_whole
         try:
             fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
         except NoRanges as error:
             LOG.warning("%s; the files that are read are downloaded whole", error.message)
             whole |= partial
-        for one in self._snapshots.values():
-            self._complete(one, [file for file in one.weights.values() if one.blob(file) in whole])
+        for snapshot in self._snapshots.values():
+            files = [file for file in snapshot.weights.values() if snapshot.blob(file) in whole]
+            self._complete(snapshot, files)
         return bool(partial or whole)
 
     def retried(self, read: Callable[[], T], bar: Bar = no_bar) -> T:
-        """Return what `read` returns; what it misses of partial models is fetched first."""
+        """Return the result of `read`; bytes of partial models that it misses are fetched first."""
         while True:
             try:
                 return read()
@@ -205,60 +214,65 @@ class HubModels:
     def fetch_whole(self, folders: Iterable[Path]) -> None:
         """Download models whole, of whose `folder` other programs read all; see `fetch`."""
         for folder in folders:
-            if (one := self._snapshots.get(folder)) is not None:
-                lacking = [file for file in one.weights.values() if not _is_there(one, file)]
-                self._complete(one, lacking)
+            if (snapshot := self._snapshots.get(folder)) is not None:
+                self._complete(snapshot, snapshot.partial_files())
 
     def needs(
         self, ranges: Mapping[Path, Sequence[Range]], whole: Collection[Path] = ()
     ) -> Iterator[Need]:
         """Yield of every partial model how much `fetch` and `fetch_whole` would still fetch."""
-        for one in self._snapshots.values():
-            files = one.weights.values()
-            partial, complete = self._missing(one, ranges, self.download)
-            if one.folder in whole:
-                lacking = [file for file in files if not _is_there(one, file)]
-                partial, complete = {}, {one.blob(file): file for file in lacking}
-            fetched = sum(missing_bytes(blob, ranges[blob]) for blob in partial)
-            fetched += sum(file.size for file in complete.values())
-            yield Need(f"{one.repository}@{one.commit}", fetched, sum(file.size for file in files))
+        for snapshot in self._snapshots.values():
+            if snapshot.folder in whole:
+                fetched = sum(file.size for file in snapshot.partial_files())
+            else:
+                in_part, in_whole = self._missing(snapshot, ranges, self.download)
+                fetched = sum(missing_bytes(blob, ranges[blob]) for blob in in_part)
+                fetched += sum(file.size for file in in_whole.values())
+            total = sum(file.size for file in snapshot.weights.values())
+            yield Need(f"{snapshot.repository}@{snapshot.commit}", fetched, total)
 
     def _missing(
-        self, one: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
+        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
     ) -> tuple[dict[Path, RemoteFile], dict[Path, RemoteFile]]:
         """Return the files of a model that lack ranges: those to fetch in part, and whole.
 
         A file that is read whole, of which little is there, is the library's to download.
         """
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
-        for file in one.weights.values():
-            blob = one.blob(file)
-            spans, there = ranges.get(blob, ()), ranges_there(blob)
-            if not lacking(spans, there):
+        for file in snapshot.weights.values():
+            blob = snapshot.blob(file)
+            spans, present = ranges.get(blob, ()), ranges_there(blob)
+            if not lacking(spans, present):
                 continue
             header = (0, _header_length(blob))
             is_all = join_ranges([header, *spans], GAP) == [(0, file.size)]
-            is_new = size(there) <= max(_LITTLE, header[1])
+            is_new = size(present) <= max(_LITTLE, header[1])
             is_whole = download == "whole" or (is_all and is_new)
             (whole if is_whole else partial)[blob] = file
         return partial, whole
 
     def checked_lines(self, ranges: Mapping[Path, Sequence[Range]]) -> Iterator[str]:
-        """Yield what was checked of the partial models whose byte ranges were read."""
-        for one in self._snapshots.values():
-            if any(one.blob(file) in ranges for file in one.weights.values()):
+        """Yield the checks that were made of the partial models whose byte ranges were read."""
+        for snapshot in self._snapshots.values():
+            if any(snapshot.blob(file) in ranges for file in snapshot.weights.values()):
                 yield (
-                    f"{one.repository}@{one.commit}: byte ranges were downloaded; checked: commit, "
-                    "size, header and length of each range, but no SHA-256 of a whole file"
+                    f"{snapshot.repository}@{snapshot.commit}: byte ranges were downloaded; "
+                    "checked: commit, size, header and length of each range, but no SHA-256 of a "
+                    "whole file"
                 )
 
     def _open(self, repository: str, revision: str | None) -> Path:
         """Return the folder of a model with its small files, and its weights or their headers."""
         from huggingface_hub import snapshot_download
 
-        how: Any = {"cache_dir": self._cache_dir, "ignore_patterns": list(IGNORED)}
         hub = Path(
-            snapshot_download(repository, revision=revision, allow_patterns=list(SMALL), **how)
+            snapshot_download(
+                repository,
+                revision=revision,
+                cache_dir=self._cache_dir,
+                allow_patterns=list(SMALL),
+                ignore_patterns=list(IGNORED),
+            )
         )
         if is_whole(hub):
             return hub
@@ -273,27 +287,32 @@ class HubModels:
         except OSError as error:
             if self._headers_only or error.errno not in _NO_PLACE:
                 raise
-            what = f"{error.filename}: {error.strerror}"
-            LOG.warning("%s: %s is downloaded whole", what, repository)
-        patterns = [*SMALL, WEIGHTS]
+            LOG.warning(
+                "%s: %s: %s is downloaded whole", error.filename, error.strerror, repository
+            )
         return Path(
-            snapshot_download(repository, revision=hub.name, allow_patterns=patterns, **how)
+            snapshot_download(
+                repository,
+                revision=hub.name,
+                cache_dir=self._cache_dir,
+                allow_patterns=[*SMALL, WEIGHTS],
+                ignore_patterns=list(IGNORED),
+            )
         )
 
     def _open_partial(self, repository: str, hub: Path) -> Path:
         """Return our folder of a snapshot of the hub's cache that lacks weights."""
         from huggingface_hub import hf_hub_download
 
-        repository_folder = hub.parents[1]
-        ours = own_cache(repository_folder.parent) / repository_folder.name
-        folder = ours / "snapshots" / hub.name
-        weights = _weight_files(repository, hub.name, ours / "records" / f"{hub.name}.json")
-        if not weights:  # pickles only, which who reads the checkpoint refuses
+        repository_folder, cache = hub.parents[1], hub.parents[2]
+        our_folder = own_cache(cache) / repository_folder.name
+        folder = our_folder / "snapshots" / hub.name
+        weights = _weight_files(repository, hub.name, our_folder / "records" / f"{hub.name}.json")
+        if not weights:  # pickles only, which the reader of the checkpoint refuses
             return hub
         for file in weights.values():
             if not file.sha256:  # no large file for the hub
-                how: Any = {"revision": hub.name, "cache_dir": str(hub.parents[2])}
-                hf_hub_download(repository, file.name, **how)
+                hf_hub_download(repository, file.name, revision=hub.name, cache_dir=str(cache))
         partial = {name: file for name, file in weights.items() if not (hub / name).is_file()}
         snapshot = _Snapshot(repository, hub.name, hub, folder, partial)
         _fetch_headers({snapshot.blob(file): file for file in partial.values()})
@@ -305,29 +324,29 @@ class HubModels:
         self._snapshots[folder] = snapshot
         return folder
 
-    def _complete(self, one: _Snapshot, files: Sequence[RemoteFile]) -> None:
+    def _complete(self, snapshot: _Snapshot, files: Sequence[RemoteFile]) -> None:
         """Download files of weights whole into the hub's cache, and put them into our folder."""
         from huggingface_hub import snapshot_download
 
         if not files:
             return
-        check_room(one.hub, sum(file.size for file in files))
-        names = [glob.escape(file.name) for file in files]
-        how: Any = {"revision": one.commit, "cache_dir": str(one.hub.parents[2])}
+        check_room(snapshot.hub, sum(file.size for file in files))
         try:
-            folder = Path(snapshot_download(one.repository, allow_patterns=names, **how))
+            folder = Path(
+                snapshot_download(
+                    snapshot.repository,
+                    revision=snapshot.commit,
+                    cache_dir=str(snapshot.hub.parents[2]),
+                    allow_patterns=[glob.escape(file.name) for file in files],
+                )
+            )
         except Exception as error:
-            why = describe_refusal(one.repository, one.commit, error)
+            refusal = describe_refusal(snapshot.repository, snapshot.commit, error)
             raise LayerSwapError(
-                f"{one.repository}: its weights were not downloaded: {why}"
+                f"{snapshot.repository}: its weights were not downloaded: {refusal}"
             ) from error
         for file in files:
-            _link(one.folder / file.name, folder / file.name)
-
-
-def _is_there(one: _Snapshot, file: RemoteFile) -> bool:
-    """Return whether a file of weights is whole in our folder of a model."""
-    return not is_partial((one.folder / file.name).resolve())
+            _link(snapshot.folder / file.name, folder / file.name)
 
 
 def _weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:
@@ -336,7 +355,7 @@ def _weight_files(repository: str, commit: str, record: Path) -> dict[str, Remot
         from huggingface_hub import HfApi
 
         info = HfApi().model_info(repository, revision=commit, files_metadata=True)
-        listed = {
+        weights = {
             sibling.rfilename: {
                 "size": sibling.size,
                 "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
@@ -346,7 +365,7 @@ def _weight_files(repository: str, commit: str, record: Path) -> dict[str, Remot
         }
         record.parent.mkdir(parents=True, exist_ok=True)
         part = record.with_name(f"{record.name}.{os.getpid()}")
-        part.write_text(json.dumps({"repository": repository, "files": listed}, indent=1), "utf-8")
+        part.write_text(json.dumps({"repository": repository, "files": weights}, indent=1), "utf-8")
         part.replace(record)
     files = {
         name: RemoteFile(repository, commit, name, **file)
@@ -368,13 +387,13 @@ def _is_weight(name: str) -> bool:
 def _fetch_headers(files: Mapping[Path, RemoteFile]) -> None:
     """Fetch the headers of safetensors files: their first bytes, and what a long one has left."""
     fetch_ranges(files, {blob: [(0, min(_HEADER, file.size))] for blob, file in files.items()})
-    rest = {}
+    headers = {}
     for blob, file in files.items():
         length = _header_length(blob)
         if length > min(file.size, _LONGEST):
             raise InputError(f"{file} is no safetensors file: its header would have {length} bytes")
-        rest[blob] = [(0, length)]
-    fetch_ranges(files, rest, gap=0)
+        headers[blob] = [(0, length)]
+    fetch_ranges(files, headers, gap=0)
 
 
 def _header_length(blob: Path) -> int:

@@ -1,7 +1,7 @@
 """Files of which only some byte ranges are on this machine.
 
-Such a file is sparse: it has its full length, and a hole reads as zeros. So a list next to it says
-what is there, and whoever reads asks `check_there` first.
+Such a file is sparse: it has its full length, and a hole reads as zeros. So a list next to it has
+the ranges that are there, and readers call `check_there` first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from layerswap_method.hub.cache import BLOBS
 from layerswap_method.hub.ranges import Range, join_ranges, lacking
 
 _LIST = ".ranges"
-"""What the name of the list of a partial file ends with."""
+"""End of the name of the list of a partial file."""
 
 
 class NotDownloaded(InputError):
@@ -79,12 +79,12 @@ def _read_list(path: Path, length: int) -> list[Range]:
     """
     with path.open("rb") as opened:
         lines = opened.read(length).split(b"\n")
-    found = []
+    ranges = []
     for line in lines:
         numbers = line.split()
         if len(numbers) == 2 and all(number.isdigit() for number in numbers):
-            found.append((int(numbers[0]), int(numbers[1])))
-    return join_ranges(found)
+            ranges.append((int(numbers[0]), int(numbers[1])))
+    return join_ranges(ranges)
 
 
 def create(file: Path, length: int) -> None:

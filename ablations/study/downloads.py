@@ -26,11 +26,11 @@ class Needed(NamedTuple):
 def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Needed:
     """Return what cells read of experts, whose headers are here.
 
-    An engine starts on the base. What is evaluated unmerged, merged by mergekit, or measured is
-    read whole.
+    What is evaluated unmerged, merged by mergekit, or measured is read whole. An engine starts on
+    the base or on a merge, but not on one of mergekit's, whose folder is gone before it ends.
     """
     models = {expert.reference: expert for expert in experts}
-    whole, ranges = {base.folder}, dict[Path, list[Range]]()
+    whole, ranges = set[Path](), dict[Path, list[Range]]()
     for cell in cells:
         recipe = cell.recipe.by_files
         if recipe is not None and not recipe.needs_deltas and cell.recipe.unmerged is None:
@@ -45,6 +45,8 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
                     ranges.setdefault(file, []).extend(spans)
                 continue
         whole |= {models[reference].folder for reference in cell.recipe.references}
+        if recipe is None:
+            whole.add(base.folder)
     return Needed(whole, ranges)
 
 

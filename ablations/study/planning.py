@@ -108,7 +108,7 @@ class StudyPlan:
 
     @property
     def base(self) -> Expert:
-        """The shared parent, on which an engine starts."""
+        """The shared parent, whose config and tokenizer an engine has."""
         return next(iter(self.experts.values()))
 
     @property

@@ -73,7 +73,7 @@ def serve_live(pocket, task):
     request, options = request_and_options(pocket, task)
     began = time.perf_counter()
     live = LiveEvaluator(pocket / "base", "vllm", options)
-    live.start()
+    live.swap(merging.merge_of_folder(pocket / "base"))
     spent = timed_generation(live._lm)
     say(start_s=time.perf_counter() - began)
     for line in sys.stdin:

@@ -74,8 +74,8 @@ def holds(live, stream):
 
 
 def test_a_swap_is_exact_and_loads_no_model_twice(world, live, monkeypatch):
-    live.start()
     base, swap = merge_of(world.cells["base"]), merge_of(world.cells["swap"])
+    live.swap(base)
     assert holds(live, base)
     live.swap(swap)
     assert holds(live, swap)
@@ -181,7 +181,7 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
     monkeypatch.setattr(HfModel, "load", lambda engine, mixes, names: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*has no effect"):
-        LiveEvaluator(world.base, "hf", OPTIONS).start()
+        LiveEvaluator(world.base, "hf", OPTIONS).swap(merge_of(world.cells["swap"]))
 
 
 def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
@@ -222,4 +222,4 @@ def test_vllm_is_checked_alike(world, backend, monkeypatch):
     with pytest.raises(SwapFailed, match=f"{BACK}, vllm answers"):
         live.check()
     with pytest.raises(SwapFailed, match=f"{OVER_ITSELF}, vllm answers"):
-        LiveEvaluator(world.base, backend, OPTIONS).start()
+        LiveEvaluator(world.base, backend, OPTIONS).swap(merge_of(world.cells["swap"]))

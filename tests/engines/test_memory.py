@@ -15,7 +15,7 @@ import pytest
 from ablations.engines.live import LiveEvaluator
 from tests.standins.fine_tunes import tune
 from tests.standins.live_cells import OPTIONS
-from tests.standins.merging import linear_recipe, merge_of, revert_recipe
+from tests.standins.merging import linear_recipe, merge_of, merge_of_folder, revert_recipe
 from tests.standins.word_models import write_model
 
 ROWS, WIDTH = 40_000, 256
@@ -77,7 +77,7 @@ def test_swaps_that_change_everything(tmp_path):
 def main(folders):
     """Print how far memory rises with one averaged model after another, and one by its rows."""
     live = LiveEvaluator(Path(folders[0]), "hf", OPTIONS)
-    live.start()
+    live.swap(merge_of_folder(Path(folders[0])))
     base, other, third, tuned = folders
     averages = (linear_recipe([first, third]) for first in (base, other, base))
     swaps = []

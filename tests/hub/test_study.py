@@ -41,6 +41,16 @@ def scores_of(machine):
     return (machine.home / "runs" / "small-experts" / "scores.csv").read_text()
 
 
+def weights_of(machine):
+    """Return how the models of a run came into an engine, as its records say."""
+    records = [
+        json.loads(path.read_text().splitlines()[0])
+        for path in (machine.home / "runs" / "small-experts").glob("records/*.jsonl")
+    ]
+    assert records
+    return {record["provenance"]["weights"] for record in records}
+
+
 def weight_files(cache, name):
     return [*cache.glob(f"models--{name.replace('/', '--')}/snapshots/*/*.safetensors")]
 
@@ -64,23 +74,39 @@ def test_a_study_fetches_what_its_cells_read_and_keeps_its_keys(tiny, tmp_path):
         assert code == 0, output
         assert cells_of(machine) == cells_of(whole)
         assert scores_of(machine) == scores_of(whole)
-        # An engine starts on the base; the experts are only merged.
-        assert weight_files(machine.cache, "tiny/base")
+        assert weights_of(machine) == {"streamed"}
+        assert not weight_files(machine.cache, "tiny/base")
         assert not weight_files(machine.cache, "tiny/swahili")
-        (partial,) = weight_files(machine.own_cache, "tiny/swahili")
-        state = partial.stat()
-        assert state.st_blocks * 512 < 0.7 * state.st_size
+        # No cell evaluates or merges the base: an engine starts on the first merge.
+        for name, share in (("tiny/base", 0.2), ("tiny/swahili", 0.7)):
+            (partial,) = weight_files(machine.own_cache, name)
+            state = partial.stat()
+            assert state.st_blocks * 512 < share * state.st_size
         hub.forget()
         code, output = machine.run(*study)
         assert code == 0, output
         assert hub.bytes["store"] == 0
 
 
-def test_an_expert_that_is_evaluated_itself_is_downloaded_whole(tiny, tmp_path):
+@pytest.mark.parametrize(("model", "name"), [("task_expert", "tiny/math"), ("base", "tiny/base")])
+def test_a_model_that_is_evaluated_itself_is_downloaded_whole(tiny, tmp_path, model, name):
     with running(tiny) as hub:
         machine = Machine(tmp_path, hub)
-        setting = {"baseline": ["task_expert"], "vary": {"bottom_layers": [1]}}
+        setting = {"baseline": [model], "vary": {"bottom_layers": [1]}}
         code, output = machine.run(*write_study(machine, **setting))
         assert code == 0, output
-        assert weight_files(machine.cache, "tiny/math")
-        assert not weight_files(machine.cache, "tiny/swahili")
+        whole = {each for each in NAMES.values() if weight_files(machine.cache, each)}
+        assert whole == {name}
+        assert weights_of(machine) == {"streamed"}
+
+
+def test_an_engine_for_what_mergekit_merges_starts_on_the_base(tiny, tmp_path):
+    recipe = {"merge_method": "slerp", "base_model": "task", "parameters": {"t": 0.5}}
+    recipe |= {"models": [{"model": "task"}, {"model": "language"}], "dtype": "float32"}
+    with running(tiny) as hub:
+        machine = Machine(tmp_path, hub)
+        study = write_study(machine, baseline=[], vary=[{"t": 0.3}, {"t": 0.6}], recipe=recipe)
+        code, output = machine.run(*study)
+        assert code == 0, output
+        assert weights_of(machine) == {"merged by mergekit-yaml, then streamed"}
+        assert weight_files(machine.cache, "tiny/base")

@@ -46,6 +46,7 @@ STEPS = {
     "checked": Step(
         "vLLM notices a wrong weight",
         (f"{ENGINES}/test_evaluator.py", "-k", "test_vllm_is_checked_alike"),
+        limit_s=150,
     ),
     "live-bf16": Step(
         "vLLM, bfloat16: a live engine answers as one started on the merged checkpoint",

@@ -13,6 +13,8 @@ from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
 from tests.hub.conftest import BASE, LANGUAGE, SETTINGS, TASK, TIED, commit_of, content
 
+pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
+
 
 def weights(repositories, name):
     return sorted((repositories / name / commit_of(name)).glob("*.safetensors"))

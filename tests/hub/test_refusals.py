@@ -4,6 +4,8 @@ import pytest
 
 from tests.hub.conftest import BASE, LANGUAGE, TASK, content
 
+pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
+
 
 @pytest.mark.parametrize(
     ("task", "variables", "gated", "sentence"),

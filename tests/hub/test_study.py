@@ -10,6 +10,8 @@ from tests.hub.conftest import Machine
 from tests.standins.hub import running
 from tests.standins.studies import study_document, write_expert, write_tasks
 
+pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
+
 NAMES = {"base": "tiny/base", "math": "tiny/math", "swahili": "tiny/swahili"}
 
 

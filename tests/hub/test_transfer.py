@@ -16,6 +16,8 @@ from tests.hub.conftest import TASK, Machine, commit_of
 from tests.standins.fetching import LEFT, REQUEST
 from tests.standins.hub import running
 
+pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
+
 THREADS = 8
 
 

@@ -82,7 +82,9 @@ def test_nothing_of_one_model_shows_in_the_next_on_vllm_and_one_that_fails_spoil
     other = write_model(tmp_path / "other", 1)
     assert _evaluate(other, tasks, backend=backend).samples != first.samples
     (other / "model.safetensors").unlink()
-    with pytest.raises(LayerSwapError, match=r"vllm cannot load it: .*no file named model\.safetensors"):
+    with pytest.raises(
+        LayerSwapError, match=r"vllm cannot load it: .*no file named model\.safetensors"
+    ):
         _evaluate(other, tasks, backend=backend)
     assert _evaluate(model, tasks, backend=backend).samples == first.samples
 

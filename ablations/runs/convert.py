@@ -7,13 +7,14 @@ models and names whenever a report was made. Nothing else of a folder changes.
 from __future__ import annotations
 
 import base64
+import io
 import json
 import sys
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from ablations.machine.whole_files import MOST_BYTES, read_regular, write_text
+from ablations.machine.whole_files import MOST_BYTES, read_regular, write_bytes, write_text
 from ablations.runs.records import (
     EARLIER_VERSION,
     OBSERVATIONS_FILE,
@@ -60,7 +61,9 @@ def convert(folder: Path) -> None:
             table = pyarrow.parquet.read_table(observations)
             metadata = dict(table.schema.metadata)
             del metadata[_PACKED]
-            pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), observations)
+            content = io.BytesIO()
+            pyarrow.parquet.write_table(table.replace_schema_metadata(metadata), content)
+            write_bytes(observations, content.getvalue())
     except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
         raise InputError(f"{file}: cannot be converted: {first_line(error)}") from error
     write_run_file(folder, head)

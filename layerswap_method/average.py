@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple
 
-from layerswap_method.plan import ROLES, Source
+from layerswap_method.layer_plan import ROLES, Source
 
 if TYPE_CHECKING:
     import torch

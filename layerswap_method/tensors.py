@@ -38,7 +38,7 @@ from layerswap_method.checkpoint.stored import (
 )
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.frozen import Frozen
-from layerswap_method.plan import LayerPlan
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import Decoder
 

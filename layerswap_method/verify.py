@@ -10,7 +10,7 @@ import torch
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.stored import StoredTensor, read_rows, row_blocks
-from layerswap_method.plan import format_layers
+from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import Decoder
 
 

@@ -163,7 +163,7 @@ def card(
     mergekit's text stays. This adds the relation to the base, languages, licence, how to repeat the
     merge, and with --results the scores with intervals and protocol.
     """
-    from ablations.card import complete_card
+    from ablations.hub_card import complete_card
 
     with watched("writing the card"):
         path = complete_card(

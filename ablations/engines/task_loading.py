@@ -18,14 +18,14 @@ from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
-from ablations.tasks.contents import (
+from ablations.tasks.data import DataAway
+from ablations.tasks.mbpp import find_isolation
+from ablations.tasks.task_fingerprint import (
     check_task_files,
     local_data,
     paths_below,
     with_placed_data,
 )
-from ablations.tasks.data import DataAway
-from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
 
 _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")

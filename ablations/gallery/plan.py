@@ -10,12 +10,17 @@ from typing import Any
 from ablations.gallery.check import look_up
 from ablations.gallery.find import find_recipe
 from layerswap_method.errors import InputError, input_errors
+from layerswap_method.layer_plan import (
+    MODULES,
+    LayerPlan,
+    Source,
+    draw_plan,
+)
 from layerswap_method.methods import delta_revert, layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import OUR_METHODS, read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import MODULES, LayerPlan, Source, draw_plan
 from layerswap_method.recipe.references import named_models
 from layerswap_method.tensor_names import Decoder
 

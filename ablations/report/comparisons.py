@@ -23,10 +23,8 @@ from ablations.runs.models import StudyModel
 from ablations.runs.observations import CELL, ROLES, SCORE
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names, shown_scores
-from ablations.statistics.intervals import (
-    Estimate,
-    estimate,
-    estimate_over_clusters,
+from ablations.statistics.estimates import Estimate, estimate, estimate_over_clusters
+from ablations.statistics.paired_tests import (
     holm,
     mcnemar_p,
     paired_interval,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ablations.engines.task_loading import lm_eval_file
 from ablations.runs.records import Run
 from ablations.study.identity import record_key
-from ablations.tasks.contents import TaskContents
+from ablations.tasks.task_fingerprint import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from
 

@@ -13,7 +13,7 @@ from pydantic import Field, StrictInt, StrictStr
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
-from ablations.statistics.intervals import Interval
+from ablations.statistics.estimates import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.frozen import Frozen
 

@@ -23,7 +23,12 @@ from ablations.statistics.corpus import (
     signature,
     signatures,
 )
-from ablations.statistics.intervals import Array, Interval, estimate, score_interval
+from ablations.statistics.estimates import (
+    Array,
+    Interval,
+    estimate,
+    score_interval,
+)
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.statistics.intervals import Array
+from ablations.statistics.estimates import Array
 
 Pair = tuple[str, str]
 """Reference, translation."""

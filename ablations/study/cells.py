@@ -23,11 +23,11 @@ from ablations.study.documents import (
 from ablations.study.schema import BASELINE_ROLES, Kind, Pools, Study, Value
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
-from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.document import Recipe
 
 _Plan = Annotated[

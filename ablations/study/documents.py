@@ -16,10 +16,10 @@ from typing import Any
 from ablations.models.find import Expert
 from ablations.study.schema import EXPERTS, ROLES, BaselineKind, Study, Value
 from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import format_layers, parse_layers, runs_of
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import COUNTS, LayerSwapSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-from layerswap_method.plan import format_layers, parse_layers, runs_of
 from layerswap_method.recipe.references import map_texts
 
 _SHARED_KEYS = ("dtype", "out_dtype", "tokenizer", "tokenizer_source", "chat_template")

@@ -37,7 +37,7 @@ from ablations.scoring import SCORING_VERSION
 from ablations.scoring.evaluation import Backend, EvaluationRequest
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
-from ablations.tasks.contents import TaskContents
+from ablations.tasks.task_fingerprint import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from ablations.study.documents import merge_counts
 from ablations.study.schema import EXPERTS, Setting, Study, Value
+from layerswap_method.layer_plan import format_layers
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import LETTERS
-from layerswap_method.plan import format_layers
 
 if TYPE_CHECKING:  # a plan as it is written down
     pass

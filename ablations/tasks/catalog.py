@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, StrictStr
 
 from ablations.drawing.text_table import text_table
-from ablations.tasks.contents import read_task_file
+from ablations.tasks.task_fingerprint import read_task_file
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml

@@ -15,7 +15,7 @@ from ablations.machine.settings import parse_settings, with_settings
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.plan import parse_layers
+from layerswap_method.layer_plan import parse_layers
 from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts

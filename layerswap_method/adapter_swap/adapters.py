@@ -26,8 +26,8 @@ from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_t
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import FLOATS, read_tensor
 from layerswap_method.errors import InputError, input_errors
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.plan import LayerPlan
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import Merge, TensorMix
 

@@ -12,12 +12,12 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError, printable
+from layerswap_method.layer_plan import draw_plan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
-from layerswap_method.plan import draw_plan
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_json, write_synced_text
 

@@ -22,7 +22,7 @@ from layerswap_method.checkpoint.origin import far_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
-from layerswap_method.plan import format_layers
+from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
 
 _PARENT = "merging needs models of one pretrained parent"

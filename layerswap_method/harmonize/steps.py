@@ -15,7 +15,7 @@ from layerswap_method.checkpoint.config import DECODERS, FIELDS, stated_fields
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
 from layerswap_method.harmonize.shape import ModelShape
-from layerswap_method.plan import format_layers
+from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
 
 _LLAMA = "LlamaForCausalLM"

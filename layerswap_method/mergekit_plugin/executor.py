@@ -42,13 +42,13 @@ from layerswap_method.checkpoint.lora import (
 )
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
+from layerswap_method.layer_plan import format_layers
 from layerswap_method.mergekit_plugin.run import write_log
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
-from layerswap_method.plan import format_layers
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts

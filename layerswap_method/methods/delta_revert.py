@@ -20,7 +20,7 @@ from layerswap_method.checkpoint.compatible import merge_problems
 from layerswap_method.deltas.features import feature_layout, input_axis
 from layerswap_method.errors import InputError, input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
-from layerswap_method.plan import check_counts, format_layers, parse_layers
+from layerswap_method.layer_plan import check_counts, format_layers, parse_layers
 from layerswap_method.recipe.document import Block, Count, Entry, Recipe
 from layerswap_method.recipe.references import Model, same_model_key
 from layerswap_method.tensor_names import Decoder, layer_part

@@ -15,8 +15,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import (
+    MODULES,
+    ROLES,
+    LayerPlan,
+    Source,
+)
 from layerswap_method.methods.layer_swap import THRESHOLD, DeltaUnit, LayerSwapRecipe, LayerSwapSpec
-from layerswap_method.plan import MODULES, ROLES, LayerPlan, Source
 from layerswap_method.tensor_names import is_norm, layer_part
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
 
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.frozen import Described
-from layerswap_method.plan import (
+from layerswap_method.layer_plan import (
     ROLES,
     LayerPlan,
     Placement,
@@ -79,8 +79,8 @@ class LayerSwapSpec(Described):
     `layerswap_method.methods.delta_share.inverse_mav`."""
 
     placement: Placement = "outer"
-    """Where the swapped layers sit; see `layerswap_method.plan.build_plan`. `soup`: nowhere, every
-    layer is averaged. `delta_share`: see `layerswap_method.methods.delta_share`."""
+    """Where the swapped layers sit; see `layerswap_method.layer_plan.build_plan`. `soup`: nowhere,
+    every layer is averaged. `delta_share`: see `layerswap_method.methods.delta_share`."""
 
     language_layers: StrictStr | None = Field(default=None, examples=["0-4,30,31"])
     """For `placement: layers`: the swapped layers as a string such as "0-4,30,31"."""

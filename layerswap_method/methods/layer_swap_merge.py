@@ -13,10 +13,15 @@ from layerswap_method.average import weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
 from layerswap_method.errors import InputError, input_errors
+from layerswap_method.layer_plan import (
+    ROLES,
+    LayerPlan,
+    describe_plan,
+    draw_plan,
+)
 from layerswap_method.methods.delta_share import Measured, measure_deltas
 from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.plan import ROLES, LayerPlan, describe_plan, draw_plan
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import layer_part
 from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge

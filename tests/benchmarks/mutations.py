@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 TABLE = r"""
-layerswap_method/plan.py @ plan
+layerswap_method/layer_plan.py @ plan
 range(end, end + bottom_transition) => range(end, end + top_transition)
 (num_layers - top_layers, num_layers)] => (num_layers - top_layers, 0)]
 key=drawn.__getitem__)[:count] => key=drawn.__getitem__)[-count:]
@@ -123,7 +123,7 @@ ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
 tools/task_contents.py @ tasks/test_catalog.py
 "group_select": -1 => "group_select": 0
-ablations/statistics/intervals.py @ statistics
+ablations/statistics/estimates.py @ statistics
 * np.arange(len(p), 0, -1) => * len(p)
 np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0)
 scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0

@@ -25,8 +25,8 @@ from ablations.scoring.scores import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.layer_plan import build_plan
 from layerswap_method.methods.read import read_written
-from layerswap_method.plan import build_plan
 from tests.waiting import wait_until
 
 TASK = "fake_math"

@@ -11,16 +11,18 @@ from scipy import optimize, stats
 
 from ablations.scoring.scores import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
-from ablations.statistics.intervals import (
+from ablations.statistics.estimates import (
     Estimate,
     estimate,
     estimate_over_clusters,
+    score_interval,
+)
+from ablations.statistics.paired_tests import (
     holm,
     mcnemar_p,
     paired_interval,
     paired_p_outside,
     paired_score,
-    score_interval,
 )
 
 RNG = np.random.default_rng(5)

@@ -17,7 +17,7 @@ from ablations.tasks.catalog import (
     choose,
     list_tasks,
 )
-from ablations.tasks.contents import TaskContents
+from ablations.tasks.task_fingerprint import TaskContents
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
 from tests.standins.scripted import DATA
@@ -208,7 +208,7 @@ def test_what_comes_and_goes_beside_a_task_does_not_count(reader, name):
 
 
 def test_a_folder_of_too_many_files_is_one_warning(reader, monkeypatch, caplog):
-    monkeypatch.setattr("ablations.tasks.contents._MOST_FILES", 20)
+    monkeypatch.setattr("ablations.tasks.task_fingerprint._MOST_FILES", 20)
     folder, key = reader
     keys = [key()]
     for number in range(30):
@@ -246,7 +246,7 @@ def test_data_beside_a_task_counts(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkeypatch):
-    monkeypatch.setattr("ablations.tasks.contents._MOST_FILES", 20)
+    monkeypatch.setattr("ablations.tasks.task_fingerprint._MOST_FILES", 20)
     for number in range(30):
         (tmp_path / "data" / str(number)).mkdir(parents=True)
     (tmp_path / "tasks").mkdir()

@@ -23,9 +23,9 @@ from pydantic import BaseModel, PositiveInt, StrictFloat, StrictStr
 
 from layerswap_method.average import weighted_average, weighted_inputs
 from layerswap_method.deltas.features import feature_layout, input_axis, spread_features
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.delta_revert import RevertSpec
 from layerswap_method.methods.layer_swap import ExpertParameters, LayerSwapSpec
-from layerswap_method.plan import LayerPlan
 from layerswap_method.tensor_names import Decoder, find_decoder
 
 Values = TypeVar("Values", bound=BaseModel)

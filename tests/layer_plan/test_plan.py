@@ -10,7 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from layerswap_method.average import Input, weighted_average, weighted_inputs
-from layerswap_method.plan import (
+from layerswap_method.layer_plan import (
     ROLES,
     SOURCES,
     LayerPlan,

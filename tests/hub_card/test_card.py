@@ -8,14 +8,14 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from ablations.card import check_same_model
 from ablations.evaluate import evaluate_model
+from ablations.hub_card import check_same_model
 from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.read import read_recipe_file, read_written
-from layerswap_method.plan import LayerPlan
 from tests.standins import merging
 from tests.standins.command import output_of, told
 from tests.standins.scripted import DATA

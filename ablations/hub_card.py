@@ -31,11 +31,11 @@ from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.layer_plan import LayerPlan, describe_plan
 from layerswap_method.methods.layer_swap import COUNTS
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.methods.read import WrittenRecipe, read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
-from layerswap_method.plan import LayerPlan, describe_plan
 from layerswap_method.recipe.references import is_folder, resolve_from
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ whose weights differ from tensor to tensor, as those by magnitude do. "tensors" 
 an engine, into new memory on the device; "hf" and "vllm" are the engines of a study, which get the
 merges in turn, so none is there before. Everything is read from the page cache: the models are
 written just before. The first round of a way pays for memory that later ones use again, and is
-shown apart; "/ cat" is beside `cat` of as many bytes as are read. Needs 3.1 times the size of a
+shown apart; "/ cat" is beside `cat` of as many bytes as are read. "own reload" is vLLM's, of one of
+the models from its files: what a merge costs that is written before. Needs 3.1 times the size of a
 model on the disk, and memory for two; "vllm" needs vLLM.
 Absolute times mean nothing outside this machine, ratios to `cat` and `cp` do.
 """
@@ -194,6 +195,16 @@ def measure(loader, merges, rounds):
     return costs
 
 
+def measure_own_reload(loader, folder, rounds):
+    """Return the median of the seconds that vLLM takes to load a checkpoint by itself."""
+    seconds = []
+    for _ in range(rounds + 1):
+        started = time.perf_counter()
+        loader.model.collective_rpc("reload_weights", kwargs={"weights_path": str(folder)})
+        seconds.append(time.perf_counter() - started)
+    return median(seconds[1:])
+
+
 def figures_of(name, mixes, costs, floor):
     """Return what one merge cost."""
     read = sum(
@@ -218,11 +229,13 @@ def figures_of(name, mixes, costs, floor):
 def report(figures):
     """Return the table."""
     floor, gb = figures["floor"], figures["floor"]["model_bytes"] / 1e9
+    own = figures["floor"].get("vllm_reload")
     lines = [
         f"{figures['size']}: {gb:.2f} GB a model, {figures['device']}, {figures['cores']} cores, "
         f"torch on {figures['torch_threads']}, "
         f"{figures['threads'] or 'default'} threads, load {figures['load']:.1f}; "
-        f"cat {gb / floor['cat']:.2f} GB/s, cp -r {gb / floor['cp']:.2f} GB/s",
+        f"cat {gb / floor['cat']:.2f} GB/s, cp -r {gb / floor['cp']:.2f} GB/s"
+        + ("" if own is None else f", vLLM's own reload {own:.2f} s"),
         "| way | merge | first s | s | CPU s | s a GB | read GB/s | / cat | / cp -r |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
@@ -274,6 +287,9 @@ def main(size, device, ways, merges, rounds, threads, block, memory, work, json_
             loader = start_way(way, scratch / size / "task", device, threads, memory)
             click.echo(f"{way}: started in {time.perf_counter() - started:.1f} s", err=True)
             costs = measure(loader, chosen, rounds)
+            if way == "vllm":
+                own = measure_own_reload(loader, scratch.resolve() / size / "task", rounds)
+                figures["floor"]["vllm_reload"] = own
             loader.close()
             del loader
             figures["ways"][way] = [

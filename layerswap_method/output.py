@@ -19,6 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.file_names import ADAPTER_CONFIG
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
@@ -52,7 +53,7 @@ _WEIGHTS = re.compile(
     r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
 )
 _SETTINGS = (
-    "adapter_config.json",
+    ADAPTER_CONFIG,
     "generation_config.json",
     "chat_template.jinja",
     "chat_template.json",

@@ -20,12 +20,8 @@ from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import find_isolation
-from ablations.tasks.task_fingerprint import (
-    check_task_files,
-    local_data,
-    paths_below,
-    with_placed_data,
-)
+from ablations.tasks.task_fingerprint import local_data
+from ablations.tasks.task_yaml import check_task_files, paths_below, with_placed_data
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
 
 _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")

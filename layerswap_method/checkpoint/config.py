@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.frozen import Frozen
 from layerswap_method.hub.cache import file_roots
 
@@ -145,7 +146,7 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
             if type(value) is int and key.endswith(_SIZES) and not 0 <= value < limit:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
-        hint = f"; write BASE+{folder}" if (folder / "adapter_config.json").is_file() else ""
+        hint = f"; write BASE+{folder}" if (folder / ADAPTER_CONFIG).is_file() else ""
         raise InputError(f"{name}: {folder}: no readable config: {error}{hint}") from error
     return document
 

@@ -19,7 +19,8 @@ import torch
 
 from layerswap_method.checkpoint.stored import StoredTensor, read_into
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.tensors import Buffers, MixReader, TensorMix, memory_of
+from layerswap_method.mix_reader import Buffers, MixReader, memory_of
+from layerswap_method.tensors import TensorMix
 from layerswap_method.threads import one_core_threads
 
 if TYPE_CHECKING:

@@ -89,9 +89,9 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         """
         tensors = self.model.state_dict(keep_vars=True)
         names = list(names)
-        known = {tensors[name].data_ptr() for name in names if name in tensors}
+        addresses = {tensors[name].data_ptr() for name in names if name in tensors}
         odd = [name for name in names if name not in tensors]
-        odd += [name for name, tensor in tensors.items() if tensor.data_ptr() not in known]
+        odd += [name for name, tensor in tensors.items() if tensor.data_ptr() not in addresses]
         if odd:
             raise LayerSwapError(
                 "transformers holds this model under other names than its checkpoint "

@@ -312,8 +312,8 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     from lm_eval.api.instance import Instance
 
     special = set(lm.tokenizer.all_special_ids)
-    known = [token for token in range(len(lm.tokenizer)) if token not in special]
-    tokens = [known[place * len(known) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
+    plain = [token for token in range(len(lm.tokenizer)) if token not in special]
+    tokens = [plain[place * len(plain) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
     half = _PROBE_TOKENS // 2
     first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
     pair = (first, f" {second.lstrip()}")

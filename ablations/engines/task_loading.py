@@ -106,10 +106,10 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
             "(loglikelihood_rolling), which has no answers to store; use plain lm-eval"
         )
-    given = [task.task_name for task in tasks if not generates(task)]
-    if request.enable_thinking and given:
+    choosing = [task.task_name for task in tasks if not generates(task)]
+    if request.enable_thinking and choosing:
         raise InputError(
-            f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
+            f"enable_thinking: {', '.join(choosing)} scores given answers, before which no model "
             "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
@@ -137,9 +137,10 @@ def _check_settings(task: Any) -> None:
     aggregations = getattr(task, "_aggregation_list", None)
     if (metrics == {} and not has_function) or not getattr(task, "_filters", True):
         raise ValueError("an empty metric_list or filter_list")
-    for what, known in (("metric", {} if has_function else metrics), ("aggregation", aggregations)):
-        if unknown := [name for name, function in (known or {}).items() if function is None]:
-            raise ValueError(f"no {what} {', '.join(map(repr, unknown))}")
+    tables = {"metric": {} if has_function else metrics, "aggregation": aggregations}
+    for kind, functions in tables.items():
+        if unknown := [name for name, function in (functions or {}).items() if function is None]:
+            raise ValueError(f"no {kind} {', '.join(map(repr, unknown))}")
 
 
 def check_data(requests: Iterable[EvaluationRequest]) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
 from layerswap_method.file_names import WEIGHTS_FILE
-from layerswap_method.tensors import Merge, MixReader, TensorMix
+from layerswap_method.mix_reader import MixReader
+from layerswap_method.tensors import Merge, TensorMix
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one file; a single larger tensor exceeds it."""

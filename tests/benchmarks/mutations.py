@@ -31,8 +31,8 @@ total.div_(total.new_tensor(math.fsum(coefficients))) => total.mul_(1 / sum(coef
 in (dtype, result) else torch.float32 => in (dtype, result) else dtype
 (entry.weight / total) * entry.scale => entry.weight * entry.scale @ methods/test_merges.py
 return total.to(result) => return total.to(dtype).to(result)
-layerswap_method/tensors.py @ write/test_files.py
-_deltas[position][at : at + count] => _deltas[position][:count]
+layerswap_method/mix_reader.py @ write/test_files.py
+_deltas[position][offset : offset + count] => _deltas[position][:count]
 layerswap_method/checkpoint/lora.py @ checkpoint/test_lora.py
 math.sqrt(rank) if config.get("use_rslora") else rank => rank
 scaling=alpha / ( => scaling=1 / (

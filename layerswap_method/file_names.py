@@ -4,7 +4,7 @@ WEIGHTS_FILE = "model.safetensors"
 """All weights of a model, where they are in one file."""
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
-"""Which file has which tensor, where they are in several."""
+"""File of each tensor, where they are in several."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

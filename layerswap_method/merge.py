@@ -45,7 +45,7 @@ LOG = logging.getLogger("layerswap")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a merge is written. On the CPU no option changes a tensor.
+    """Options of writing a merge. On the CPU none of them changes a tensor.
 
     `shard_bytes` is the largest size of a file. With `verify`, what is written is read again and
     compared with its sources, and copied values that are not finite are a warning. `device` is

@@ -26,7 +26,7 @@ PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
 """Merge method -> the file next to the weights that says what came from where."""
 
 HARMONIZE_FILE = "harmonize.json"
-"""What `layerswap harmonize` did to a model, written next to its weights."""
+"""The record of what `layerswap harmonize` did to a model, next to its weights."""
 
 FILES = ".layerswap.json"
 """The list of what was written into a folder, in the folder: only that is ever replaced."""
@@ -77,7 +77,7 @@ list, would be taken for the new merge's, which may have none of that name."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
-"""Where the earlier merge is while the new one takes its place."""
+"""Folder of the earlier merge while the new one takes its place."""
 
 LOG = logging.getLogger("layerswap")
 

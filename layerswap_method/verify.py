@@ -1,4 +1,4 @@
-"""Where two checkpoints differ, and by how much, in the memory of a block of a tensor."""
+"""Differences of two checkpoints, by tensor and layer, in the memory of a block of a tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two checkpoints have in common.
+    """The common tensors of two checkpoints, and their differences.
 
     `tensors` is the number of those that both have in one shape; `shapes` and `dtypes` have the
     names of those that differ in them. Of different dtypes, values are compared and not bytes.

@@ -40,7 +40,7 @@ _PROBE_TOKENS = 48
 _ANSWER_TOKENS = 16
 
 NATS_PER_TOKEN = 0.01
-"""How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
+"""Most that a mean log-likelihood may move by rounding. On a processor it did not move at all; a
 weight that is not where it belongs costs whole nats."""
 
 _IDLE = frozenset(
@@ -61,7 +61,7 @@ at all, because every model is prompted with that of its donor (`ablations.engin
 
 
 class ProbeAnswers(NamedTuple):
-    """What a model answers."""
+    """The answers of a model to the probe."""
 
     log_likelihood: float
     """Mean of a token of the probe's second half, in nats."""

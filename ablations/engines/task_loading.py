@@ -28,7 +28,7 @@ _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 """Packages whose errors are about a hub or the way to it."""
 
 _NOT_CACHED = "Couldn't find cache for"
-"""What datasets says of a hub's data set, offline, when it has only other parts of it."""
+"""Text of datasets for a hub's data set, offline, of which it has only other parts."""
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
 """Why a task that executes generated code is skipped."""
@@ -37,7 +37,7 @@ _LISTED = 12
 """Known names that a message about an unknown task has."""
 
 _GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata"}
-"""What a group's file says of the group; everything else goes to its members."""
+"""Keys of a group's file that are the group's; all others go to its members."""
 
 
 class TaskFault(InputError):

@@ -25,7 +25,7 @@ from layerswap_method.write.files import write_json, write_synced_text
 LOG = logging.getLogger("layerswap")
 
 _KINDS = ("LORA", "PREFIX_TUNING")
-"""What peft calls the kinds of adapters that can be swapped."""
+"""Kinds of adapters that can be swapped, as peft calls them."""
 
 _CARD = """---
 base_model: {base!r}

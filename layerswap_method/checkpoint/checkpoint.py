@@ -19,16 +19,16 @@ _HEADS = ("lm_head.weight", "embed_out.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
 _LOADED = ("rotary_pos_emb.inv_freq",)
-"""How the names of output embeddings, input embeddings and constants end; and of those constants
+"""Ends of the names of output embeddings, input embeddings and constants; and of those constants
 that a loader asks for, as ChatGLM's does."""
 
 _TABLES = ("I64", "BOOL")
-"""What counts and tables are stored as (a batch norm's, hashed routers'), and weights never."""
+"""Dtypes of counts and tables (a batch norm's, hashed routers'), in which no weight is stored."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the headers and the config of one checkpoint say; tensors in the order of the files.
+    """The headers and the config of one checkpoint; tensors in the order of the files.
 
     `name` is that of the recipe.
     """

@@ -18,7 +18,7 @@ from layerswap_method.hub.cache import file_roots
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
-"""How the keys of sizes end."""
+"""Ends of the keys of sizes."""
 
 _MOST_LAYERS, _LARGEST = 100_000, 1 << 31
 """No model has so many layers, or any size so large."""
@@ -29,7 +29,7 @@ the function. `recipe`: the recipe of the merge does it."""
 
 NOTHING = "nothing reconciles it"
 COMMANDS = {"harmonize": "layerswap harmonize: ", "force": "layerswap harmonize --force: "}
-"""How the advice for a remedy begins."""
+"""Begin of the advice for a remedy."""
 
 
 class Field(NamedTuple):
@@ -55,7 +55,7 @@ _LAYERS = (
     "decoder_layers",  # Kosmos-2, TrOCR
 )
 FURTHER_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-"""What configs call the number of layers that predict further tokens (MTP)."""
+"""Keys of the number of layers that predict further tokens (MTP)."""
 
 _POSITIONS = ("max_position_embeddings",)
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")

@@ -1,4 +1,4 @@
-"""Where every tensor of a checkpoint will stand in its files, in safetensors' layout."""
+"""The place of every tensor of a checkpoint in its files, in safetensors' layout."""
 
 from __future__ import annotations
 

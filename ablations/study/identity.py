@@ -221,8 +221,8 @@ def _weights_identity(
     if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
         # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
         idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
-        left = {name: value for name, value in stated.items() if (name, value) not in idle}
-        parameters = left or {"bottom_layers": 0}
+        active = {name: value for name, value in stated.items() if (name, value) not in idle}
+        parameters = active or {"bottom_layers": 0}
         written = read_written({**written.document, "parameters": parameters})
     by_recipe = {
         "document": with_references(written.document, contents.references),

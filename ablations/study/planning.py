@@ -349,7 +349,9 @@ def _notes(
     claimed = [
         name
         for name, expert in experts.items()
-        if any(claimed_sha256(file) for at in expert.folders for file in checkpoint_files(at))
+        if any(
+            claimed_sha256(file) for folder in expert.folders for file in checkpoint_files(folder)
+        )
     ]
     if claimed:
         yield (

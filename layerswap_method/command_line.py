@@ -1,4 +1,4 @@
-"""What click's commands need of this project: its errors as they show them, and sizes.
+"""The command line: the project's errors as click's commands show them, and sizes.
 
 Both `layerswap` and mergekit's own programs, which call this project's merges, are such commands.
 """

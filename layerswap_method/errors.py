@@ -17,7 +17,7 @@ from contextlib import contextmanager
 
 
 class LayerSwapError(Exception):
-    """Something failed that the user may not have caused: what, where, what to do."""
+    """Something failed that the user may not have caused; the message says where and what to do."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -25,10 +25,10 @@ class LayerSwapError(Exception):
 
 
 class InputError(LayerSwapError):
-    """What the user wrote (recipe, option, path) is wrong."""
+    """A recipe, an option or a path of the user is wrong."""
 
     problems: tuple[str, ...] = ()
-    """What `from_problems` listed, one by one; () for an error of one text."""
+    """The list of `from_problems`, one by one; () for an error of one text."""
 
     @classmethod
     def from_problems(cls, where: str, problems: Sequence[str]) -> InputError:
@@ -85,8 +85,8 @@ def nearest(name: str, choices: Iterable[str]) -> str:
 
 def nearest_of(name: str, choices: Iterable[str]) -> str:
     """Return the hint of `nearest`, followed by all valid names."""
-    known = list(choices)
-    return with_valid(nearest(name, known), known)
+    names = list(choices)
+    return with_valid(nearest(name, names), names)
 
 
 def with_valid(text: str, choices: Iterable[str]) -> str:

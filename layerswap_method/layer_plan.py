@@ -23,7 +23,7 @@ Role = Literal["task", "language"]
 ROLES: tuple[Role, ...] = get_args(Role)
 
 Source = Literal["task", "language", "average", "base"]
-"""Where a layer or tensor comes from: one model unchanged, or the experts' weighted average."""
+"""Source of a layer or tensor: one model unchanged, or the experts' weighted average."""
 
 SOURCES: tuple[Source, ...] = get_args(Source)
 

@@ -19,7 +19,8 @@ import torch
 
 from layerswap_method.checkpoint.stored import StoredTensor, read_into
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.tensors import Buffers, MixReader, TensorMix, memory_of
+from layerswap_method.mix_reader import Buffers, MixReader, memory_of
+from layerswap_method.tensors import TensorMix
 from layerswap_method.threads import one_core_threads
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ _PART = 1 << 20
 """Values of a tensor that are one thread's work at a time on the CPU; on a GPU it is a block."""
 
 _MOST_THREADS = 8
-"""What one disk and one bus can feed."""
+"""Most threads that one disk and one bus can feed."""
 
 Target = Callable[[str, MixReader], torch.Tensor]
 """Name and content of a tensor -> contiguous memory of its shape that it is written to."""
@@ -208,7 +209,7 @@ def _load(
         pool.shutdown(cancel_futures=True)
         for lane in lanes:
             if isinstance(lane, _Lane):
-                # What is freed here unfinished is not given away while the lane may write to it.
+                # Memory that is freed here stays until the lane can no longer write to it.
                 torch.cuda.current_stream(device).wait_stream(lane.stream)
                 _FREE[device].append(lane)
 

@@ -45,7 +45,7 @@ LOG = logging.getLogger("layerswap")
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How a merge is written. On the CPU no option changes a tensor.
+    """Options of writing a merge. On the CPU none of them changes a tensor.
 
     `shard_bytes` is the largest size of a file. With `verify`, what is written is read again and
     compared with its sources, and copied values that are not finite are a warning. `device` is
@@ -84,8 +84,9 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
         if model.adapter is not None and is_lora(model.adapter):
             kind = unsupported_kind(read_adapter_config(model.adapter))
             if kind is not None:
-                more = f"the adapter of {reference} is more than low-rank changes: {kind}"
-                raise NeedsMergekit(more)
+                raise NeedsMergekit(
+                    f"the adapter of {reference} is more than low-rank changes: {kind}"
+                )
     return models
 
 
@@ -106,8 +107,9 @@ def merge_file(
     recipe = read_recipe(document)
     hub = hub_models(recipe, download)
     models = find_models(recipe, functools.partial(find, hub=hub))
-    how: Any = {"document": document, "text": text, "options": options, "bar": bar, "hub": hub}
-    return write_merge(recipe, models, out_path, **how)
+    return write_merge(
+        recipe, models, out_path, document=document, text=text, options=options, bar=bar, hub=hub
+    )
 
 
 def plan_merge(
@@ -154,12 +156,11 @@ def write_merge(
         LOG.warning("%s", warning)
     needs_code = needs_remote_code(merge.donor)
     list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises before a write
-    known = commits(models)
+    revisions = commits(models)
     lines = [*merge.lines, *(() if hub is None else hub.checked_lines(merge.ranges))]
-    record = with_commits(merge.record, known)
-    text = pinned_text(text, known) if known else text
+    record = with_commits(merge.record, revisions)
+    text = pinned_text(text, revisions) if revisions else text
     yield from lines
-    how: Any = {"threads": options.threads, "device": options.device}
     # Names the temporary folder: the same merge to the same place goes through the same one.
     mixes = MIXES.dump_json(dict(merge.tensors)).decode()
     content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
@@ -169,11 +170,21 @@ def write_merge(
             merge, folder, options.shard_bytes, lambda text: LOG.warning("%s", text)
         )
         with bar("writing", layout.nbytes) as advance:
-            write_files(layout, resume=options.resume, advance=advance, **how)
+            write_files(
+                layout,
+                threads=options.threads,
+                device=options.device,
+                resume=options.resume,
+                advance=advance,
+            )
         if options.verify:
             with bar("verifying", layout.nbytes) as advance:
                 verify_files(
-                    layout, advance=advance, warn=lambda text: LOG.warning("%s", text), **how
+                    layout,
+                    threads=options.threads,
+                    device=options.device,
+                    advance=advance,
+                    warn=lambda text: LOG.warning("%s", text),
                 )
         write_config(merge.donor, folder, merge.dtype, merge.config)
         copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
@@ -198,11 +209,15 @@ def check_device(device: str) -> None:
     try:
         place = torch.device(device)
     except RuntimeError as error:
-        what = "torch knows no such device; write cpu, cuda, or cuda:0 for the first GPU"
-        raise InputError(f"device {device}: {what}") from error
+        raise InputError(
+            f"device {device}: torch knows no such device; write cpu, cuda, or cuda:0 for the "
+            "first GPU"
+        ) from error
     if not torch.cuda.is_available():
-        what = f"there is no GPU that torch {torch.__version__} can use"
-        raise InputError(f"device {device}: {what}; leave it out to use the processor")
+        raise InputError(
+            f"device {device}: there is no GPU that torch {torch.__version__} can use; leave it "
+            "out to use the processor"
+        )
     count = torch.cuda.device_count()
     if place.index is not None and place.index >= count:
         raise InputError(f"device {device}: there are {count} GPUs, cuda:0 to cuda:{count - 1}")

@@ -19,13 +19,14 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.file_names import ADAPTER_CONFIG
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
 """Merge method -> the file next to the weights that says what came from where."""
 
 HARMONIZE_FILE = "harmonize.json"
-"""What `layerswap harmonize` did to a model, written next to its weights."""
+"""The record of what `layerswap harmonize` did to a model, next to its weights."""
 
 FILES = ".layerswap.json"
 """The list of what was written into a folder, in the folder: only that is ever replaced."""
@@ -46,13 +47,14 @@ TOKENIZER_FILES = (
     "tokenization_*.py",
     "additional_chat_templates",
 )
-"""They go where the new merge has one of them, and stay where its models have no tokenizer."""
+"""Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
+none."""
 
 _WEIGHTS = re.compile(
     r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
 )
 _SETTINGS = (
-    "adapter_config.json",
+    ADAPTER_CONFIG,
     "generation_config.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -70,12 +72,12 @@ _TOKENS = (
     "spiece.model",
     "tekken.json",
 )
-"""Exact names by which a model is loaded: of an earlier merge without a list, or of the user. They
-would be taken for the new merge's, which may have none of that name."""
+"""Exact names by which a model is loaded. A file of the user, or of an earlier merge that has no
+list, would be taken for the new merge's, which may have none of that name."""
 
 _PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
-"""Where the earlier merge is while the new one takes its place."""
+"""Folder of the earlier merge while the new one takes its place."""
 
 LOG = logging.getLogger("layerswap")
 
@@ -91,10 +93,10 @@ def check_output(out: Path, inputs: Iterable[Path], listing: str = FILES) -> Non
     """Check that a merge may be written to `out`, and that it can be."""
     if problem := _place_problem(out, [path.resolve() for path in inputs]):
         raise InputError(f"{out}: {problem}; give another")
-    held = sorted(path.name for path in out.glob("*"))
-    if held and not _is_merge(out, listing):
+    names = sorted(path.name for path in out.glob("*"))
+    if names and not _is_merge(out, listing):
         raise InputError(
-            f"{out}: the folder has files that no merge has written ({', '.join(held[:3])}); give "
+            f"{out}: the folder has files that no merge has written ({', '.join(names[:3])}); give "
             "another folder, or empty it"
         )
 
@@ -142,7 +144,7 @@ def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None
 def put_aside(folder: Path, names: Collection[str]) -> None:
     """Make place for files that are moved to `folder` one by one, and list them there.
 
-    What has one of their names and is not listed is of the user, and gets another name.
+    A file of one of their names that is not listed is the user's, and gets another name.
     """
     listed = listed_files(folder) or frozenset()
     for path in (folder / name for name in sorted({*names} - listed)):
@@ -175,11 +177,11 @@ def temporary_output(
             holder.mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
-    for left in sorted(place.parent.glob(_PARTIAL)):
-        if left != holder and (left / _REPLACED).exists():
-            LOG.warning("%s: has files of an earlier merge; move what you need away", left)
-        elif left != holder and (left / out.name).exists():
-            LOG.warning("%s belongs to a merge; if none is running, delete it", left)
+    for partial in sorted(place.parent.glob(_PARTIAL)):
+        if partial != holder and (partial / _REPLACED).exists():
+            LOG.warning("%s: has files of an earlier merge; move what you need away", partial)
+        elif partial != holder and (partial / out.name).exists():
+            LOG.warning("%s belongs to a merge; if none is running, delete it", partial)
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
     is_spare = not resume
     with _exclusive_lock(holder), _ended_by_sigterm():
@@ -202,12 +204,14 @@ def temporary_output(
             try:
                 _replace(folder, place, holder, listing)
             except OSError as error:
-                what = "the merge is finished, but cannot be moved there"
-                if not folder.exists():
-                    what = "the merge is written, but the files before it cannot be moved back"
-                    folder = holder / _REPLACED
+                if folder.exists():
+                    raise LayerSwapError(
+                        f"{out}: the merge is finished, but cannot be moved there "
+                        f"({error.strerror}); it is in {folder}"
+                    ) from error
                 raise LayerSwapError(
-                    f"{out}: {what} ({error.strerror}); it is in {folder}"
+                    f"{out}: the merge is written, but the files before it cannot be moved back "
+                    f"({error.strerror}); it is in {holder / _REPLACED}"
                 ) from error
             is_spare = True
         finally:
@@ -256,7 +260,7 @@ def _replace(folder: Path, out: Path, holder: Path, listing: str) -> None:
 
 
 def _restore(replaced: Path, out: Path, listing: str) -> None:
-    """Put an earlier merge back where no new one is; else what was not written by it."""
+    """Put an earlier merge back where no new one is; else only the files that it did not write."""
     if not replaced.is_dir():
         return
     if not out.exists():
@@ -270,7 +274,10 @@ def _restore(replaced: Path, out: Path, listing: str) -> None:
 def _put_back(
     replaced: Path, out: Path, written: Collection[str], settings: Collection[str] = ()
 ) -> None:
-    """Move what is not `written` to its place, aside where it is taken or would be loaded there."""
+    """Move files that are not `written` to their places, or aside.
+
+    A file goes aside where its place is taken, or where a model would be loaded by its name.
+    """
     for path in sorted(replaced.iterdir()):
         target, start = out / path.name, f"{path.name}/"
         below = {name.removeprefix(start) for name in written if name.startswith(start)}
@@ -315,12 +322,12 @@ def _written(folder: Path, listing: str) -> frozenset[str]:
 
 
 def _staying(replaced: Path, out: Path, listing: str) -> frozenset[str]:
-    """Return the files of an earlier merge's tokenizer, where the merge in `out` has none."""
+    """Return the files of an earlier merge's tokenizer, () where the merge in `out` has its own."""
     if _has_tokens(out):
         return frozenset()
-    stay = [pattern for pattern in TOKENIZER_FILES if pattern != "chat_template*"]
+    patterns = [pattern for pattern in TOKENIZER_FILES if pattern != "chat_template*"]
     names = _written(replaced, listing)
-    return frozenset(n for n in names if any(fnmatch(n.split("/")[0], p) for p in stay))
+    return frozenset(n for n in names if any(fnmatch(n.split("/")[0], p) for p in patterns))
 
 
 def _list_files(folder: Path, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""How functions that take long say how many bytes are done."""
+"""The bytes that are done, of functions that take long."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ Advance = Callable[[int], object]
 """Called with the bytes that are done since the last call, from any thread."""
 
 Bar = Callable[[str, int], AbstractContextManager[Advance]]
-"""(what is done, bytes of it) -> a context that shows the progress it is called with."""
+"""(title of the work, its bytes) -> a context that shows the progress it is called with."""
 
 
-def no_bar(what: str, size: int) -> AbstractContextManager[Advance]:
+def no_bar(title: str, size: int) -> AbstractContextManager[Advance]:
     """Show no progress."""
     return nullcontext(lambda count: None)

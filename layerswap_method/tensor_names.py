@@ -1,4 +1,4 @@
-"""Which layer a tensor is in, and which part of it (attention, feed-forward, norm), by its name.
+"""The layer of a tensor, and its part (attention, feed-forward, norm), by its name.
 
 A stack is a list of modules that a model numbers, such as `model.layers` or `visual.blocks`. One of
 them is the text decoder; what is in no layer of it is treated as embeddings are.
@@ -15,7 +15,7 @@ Part = Literal["attention", "mlp", "norm", "other"]
 
 _NUMBERED = re.compile(r"(.+?)\.(\d+)\.(.+)", re.DOTALL)
 _LAYERS = re.compile(r"(?:^|\.)(?:layers|h|blocks?|layer)$")
-"""How models call the list of their layers."""
+"""Names of the list of layers in models."""
 
 _ATTENTION = re.compile(r"attn|attention")
 _MLP = re.compile(r"mlp|feed_forward|ffn|moe|experts|^fc\d|shared_expert")
@@ -27,7 +27,7 @@ _NOT_TEXT = re.compile(
     r"|(?:^|[._])(?:mtp|[av]pm|vit|qformer|talker|tts|token2wav|code2wav)(?:[._]|$)"
     r"|(?:^|[._])(?:acoustic|semantic|depth|diffusion)(?:[._]|$)"
 )
-"""What the paths of text models say, and those of towers, codecs and further heads. Not "encoder":
+"""Words in the paths of text models, and of towers, codecs and further heads. Not "encoder":
 ChatGLM calls its decoder so. "mtp" layers predict further tokens (Qwen3-Next)."""
 
 _FURTHER = re.compile(r"(?:^|[._])mtp(?:[._]|$)")

@@ -1,18 +1,15 @@
-"""One output tensor as coefficients over stored tensors: its identity, and its content.
+"""Merges as values: one output tensor as coefficients over stored tensors, and all of a model.
 
-A `TensorMix` is hashable and goes through JSON. No tensor is held whole (except an adapter's
-change): content is read and computed a block of rows at a time.
+A `TensorMix` is hashable and goes through JSON; `mix_reader.py` computes its content.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -28,22 +25,11 @@ from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.checkpoint.stored import (
-    FLOATS,
-    StoredTensor,
-    open_stored,
-    read_into,
-    row_blocks,
-    torch_dtype,
-)
-from layerswap_method.deltas.features import feature_layout, spread_features
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, torch_dtype
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import Decoder
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Term(Frozen):
@@ -120,208 +106,6 @@ MIXES = TypeAdapter(dict[str, TensorMix])
 """Tensor name -> mix, to and from JSON."""
 
 
-class Buffers:
-    """Memory in which one thread computes a block of values, made once and used again."""
-
-    block = 1 << 17
-    """Values that are read and computed at a time: with their sum they stay in a core's cache."""
-
-    def __init__(self, device: str | torch.device = "cpu") -> None:
-        self._device = device
-        self._memory: dict[tuple[str, str], torch.Tensor] = {}
-
-    def take(
-        self, use: str, dtype: torch.dtype, count: int, device: str | torch.device | None = None
-    ) -> torch.Tensor:
-        """Return a flat tensor of `count` values, which is overwritten when `use` is taken anew."""
-        import torch
-
-        place, nbytes = device or self._device, count * dtype.itemsize
-        memory = self._memory.get((use, str(place)))
-        if memory is None or len(memory) < nbytes:
-            room = max(count, self.block) * dtype.itemsize
-            memory = torch.empty(room, dtype=torch.uint8, device=place)
-            self._memory[use, str(place)] = memory
-        return memory[:nbytes].view(dtype)
-
-    def read(self, opened: IO[bytes], stored: StoredTensor, first: int, out: torch.Tensor) -> None:
-        """Fill `out` with stored values from `first` on; `opened` is the tensor's `open_stored`."""
-        on_cpu = out.device.type == "cpu"
-        host = out if on_cpu else self.take("host", out.dtype, out.numel(), "cpu")
-        read_into(opened, stored, first * stored.itemsize, memory_of(host))
-        if not on_cpu:
-            out.copy_(host)
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a flat, contiguous tensor on the CPU, which can be written."""
-    import torch
-
-    return tensor.view(torch.uint8).numpy().data
-
-
-class MixReader:
-    """The content of one `TensorMix`, computed block by block.
-
-    `shape`, `dtype` (torch's) and `nbytes` are those of the result. Values do not depend on where
-    blocks begin; every operation rounds as in `average.weighted_average`. Several threads may call
-    `fill` at once, each with its own buffers, unless `has_changes`.
-    """
-
-    def __init__(self, mix: TensorMix, device: str = "cpu") -> None:
-        self._mix, self._device = mix, device
-        self._deltas: dict[int, torch.Tensor] = {}
-        self._buffers = Buffers(device)
-        self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
-        self.shape = mix.shape
-        self.dtype = torch_dtype(mix.dtype or mix.sum_dtype)
-        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
-        if any(term.stored.shape != self.shape for term in mix.terms):
-            raise ValueError(f"shapes differ: {[term.stored.shape for term in mix.terms]}")
-
-    @property
-    def has_changes(self) -> bool:
-        """Return whether an adapter is added: its whole product is computed at the first block."""
-        return any(term.change is not None for term in self._mix.terms)
-
-    @property
-    def work_bytes(self) -> int:
-        """Return the bytes of the tensor and of the products of its adapters."""
-        changes = sum(term.change is not None for term in self._mix.terms)
-        return self.nbytes + changes * math.prod(self.shape) * 4
-
-    @property
-    def is_wide(self) -> bool:
-        """Return whether anything is float64."""
-        names = {name for term in self._mix.terms for name in (term.dtype, term.stored.torch_name)}
-        return "float64" in names | {self._mix.load_dtype, self._mix.dtype}
-
-    def read(self) -> torch.Tensor:
-        """Return the tensor on CPU; it is the caller's. Raises as `stored.read_rows`."""
-        return self._rows(0, self._mix.terms[0].stored.rows).view(self.shape)
-
-    def blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield first row and content of each block of rows; see `read`."""
-        for block in row_blocks(self.shape):
-            yield block.start, self._rows(block.start, block.stop)
-
-    def fill(self, out: torch.Tensor, first: int = 0, buffers: Buffers | None = None) -> None:
-        """Write values, in the order of memory from `first` on, over a flat, contiguous tensor.
-
-        They are cast to its dtype. `buffers` are those of this thread, on the device of `out`, or
-        else the reader's own. Raises as `stored.read_rows`.
-        """
-        import torch
-
-        buffers = buffers or self._buffers
-        with torch.inference_mode(), ExitStack() as files:
-            opened = [files.enter_context(open_stored(term.stored)) for term in self._mix.terms]
-            if self.has_changes and not self._deltas:
-                self._multiply(buffers)
-            for start in range(0, out.numel(), buffers.block):
-                part, at = out[start : start + buffers.block], first + start
-                if self._mix.copy_of is not None and part.dtype == self.dtype:
-                    buffers.read(opened[0], self._mix.copy_of, at, part)
-                else:
-                    self._compute(opened, part, at, buffers)
-
-    def _rows(self, start: int, stop: int) -> torch.Tensor:
-        import torch
-
-        shape = (stop - start, *self.shape[1:])
-        rows = torch.empty(shape, dtype=self.dtype, device=self._device)
-        self.fill(rows.view(-1), start * math.prod(self.shape[1:]))
-        return rows.cpu()
-
-    def _multiply(self, buffers: Buffers) -> None:
-        """Compute the products of adapters, whole and on the CPU.
-
-        A GPU, or a part of the rows, would round them otherwise.
-        """
-        import torch
-
-        for position, term in enumerate(self._mix.terms):
-            if term.change is not None:
-                compute = torch.promote_types(torch_dtype(term.dtype), torch.float32)
-                size = math.prod(self.shape)
-                memory = buffers.take(f"change {position}", compute, size, "cpu")
-                self._deltas[position] = term.change.read(compute, memory).reshape(-1)
-
-    def _compute(
-        self, opened: Sequence[IO[bytes]], out: torch.Tensor, at: int, buffers: Buffers
-    ) -> None:
-        """Write what is no copy over one block; values begin `at` a place in the tensor."""
-        import torch
-
-        mix, count = self._mix, out.numel()
-        result = out
-        if out.dtype != self.dtype:
-            result = buffers.take("result", self.dtype, count)
-        sum_dtype = torch_dtype(mix.sum_dtype)
-        is_wide = torch.float64 in (sum_dtype, self.dtype)
-        compute = torch.float64 if is_wide else torch.float32
-        if self._first is not None:
-            total = buffers.take("total", sum_dtype, count)
-            total.copy_(self._values(1, opened[1], at, count, buffers))
-            others = buffers.take("term", sum_dtype, count)
-            others.copy_(self._values(0, opened[0], at, count, buffers))
-            first = self._first_of(at, count, out.device)
-            result.copy_(torch.where(first, others, total, out=total))
-        elif len(mix.terms) == 1:
-            result.copy_(self._values(0, opened[0], at, count, buffers))
-        else:
-            total = buffers.take("total", compute, count)
-            for position, term in enumerate(mix.terms):
-                wide = total if position == 0 else buffers.take("term", compute, count)
-                wide.copy_(self._values(position, opened[position], at, count, buffers))
-                if term.coefficient != 1:
-                    wide.mul_(term.coefficient)  # apart from the sum: `alpha=` would fuse them
-                if position:
-                    total.add_(wide)
-            divisor = math.fsum(term.coefficient for term in mix.terms)
-            # By a tensor on the device: by a plain number a GPU multiplies with the inverse.
-            result.copy_(total.div_(total.new_full((), divisor)))
-        if mix.factor != 1:
-            result.mul_(mix.factor)
-        if result is not out:
-            out.copy_(result)
-
-    def _values(
-        self, position: int, opened: IO[bytes], at: int, count: int, buffers: Buffers
-    ) -> torch.Tensor:
-        """Return values of one term as they enter the sum, in a buffer."""
-        term = self._mix.terms[position]
-        values = buffers.take("stored", torch_dtype(term.stored.torch_name), count)
-        buffers.read(opened, term.stored, at, values)
-        if (dtype := torch_dtype(term.dtype)) != values.dtype:
-            values = buffers.take("cast", dtype, count).copy_(values)
-        if position in self._deltas:
-            values.add_(self._deltas[position][at : at + count].to(values.device))
-        if (loaded := torch_dtype(self._mix.load_dtype or term.dtype)) != values.dtype:
-            values = buffers.take("loaded", loaded, count).copy_(values)
-        return values
-
-    def _first_of(self, at: int, count: int, device: torch.device) -> torch.Tensor:
-        """Return whether values are the first term's."""
-        assert self._first is not None
-        width = math.prod(self.shape[1:])
-        rows = slice(at // width, -(-(at + count) // width))
-        first = self._first if len(self._first) == 1 else self._first[rows]
-        spread = first.to(device).expand(rows.stop - rows.start, *self.shape[1:]).reshape(-1)
-        return spread[at - rows.start * width :][:count]
-
-
-def _spread_mask(mask: FeatureMask, shape: Sequence[int]) -> torch.Tensor:
-    """Return whether the values are the first term's, in a shape that broadcasts to `shape`."""
-    import numpy as np
-    import torch
-
-    packed = np.frombuffer(bytes.fromhex(mask.first), dtype=np.uint8)
-    count = feature_layout(shape, mask.axis).features
-    first = torch.from_numpy(np.unpackbits(packed, count=count).astype(bool))
-    return spread_features(first, shape or (1,), mask.axis)
-
-
 class LazyModel(Frozen):
     """A checkpoint with its adapter, whose `changes` are added to tensors when they are read."""
 
@@ -338,8 +122,8 @@ class LazyModel(Frozen):
         changes = read_changes(model.adapter, checkpoint)
         if ties(checkpoint) and checkpoint.head is not None:
             # peft saves the copy that an adapter is merged into without a tied head.
-            left = {name: at for name, at in checkpoint.tensors.items() if not is_head(name)}
-            checkpoint = Checkpoint(checkpoint.name, checkpoint.path, checkpoint.config, left)
+            tensors = {n: tensor for n, tensor in checkpoint.tensors.items() if not is_head(n)}
+            checkpoint = dataclasses.replace(checkpoint, tensors=tensors)
         return cls(checkpoint=checkpoint, adapter=model.adapter, changes=changes)
 
     def stored(self, name: str) -> StoredTensor:
@@ -377,7 +161,7 @@ class LazyModel(Frozen):
         return TensorMix(terms=(term,), load_dtype=load, dtype=result)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Merge:
     """A merged model, not written yet: every tensor by what it is made of.
 
@@ -388,14 +172,14 @@ class Merge:
     has what the merge's config says otherwise than the donor's, where that states it.
     """
 
-    tensors: Mapping[str, TensorMix] = field(repr=False)
+    tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)
     donor: Path
     dtype: str | None
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plan: LayerPlan | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> dict[Path, Any]:
@@ -431,8 +215,12 @@ def build_merge(
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
     names = dict.fromkeys([*checkpoints[0].tensors, *heads])
-    extra, stored = set(extra_tensors(checkpoints)), donor.checkpoint.tensors
-    copied = {name for name, at in stored.items() if name in extra or is_table(at)}
+    extra = set(extra_tensors(checkpoints))
+    copied = {
+        name
+        for name, tensor in donor.checkpoint.tensors.items()
+        if name in extra or is_table(tensor)
+    }
     mixes = {
         name: donor.copy_mix(name, dtype) if name in copied else make(name)
         for name in (*names, *sorted(copied - names.keys()))
@@ -442,13 +230,13 @@ def build_merge(
     weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
     kinds = {mix.dtype or mix.sum_dtype for mix in weights}
     common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
-    bases = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
+    base_warnings = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or common,
         lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
-        warnings=(*warnings, *filter(None, bases)),
+        warnings=(*warnings, *filter(None, base_warnings)),
         config=further_layer_settings(donor.checkpoint.decoder, mixes),
     )
 

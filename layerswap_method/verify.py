@@ -1,4 +1,4 @@
-"""Where two checkpoints differ, and by how much, in the memory of a block of a tensor."""
+"""Differences of two checkpoints, by tensor and layer, in the memory of a block of a tensor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two checkpoints have in common.
+    """The common tensors of two checkpoints, and their differences.
 
     `tensors` is the number of those that both have in one shape; `shapes` and `dtypes` have the
     names of those that differ in them. Of different dtypes, values are compared and not bytes.
@@ -59,23 +59,23 @@ def compare(
     that are not weights are left out. `advance` is called with the bytes of `ours` that are done.
     """
     first, second = _weights(ours), _weights(theirs)
-    for model, held, other in ((ours, first, second), (theirs, second, first)):
+    for model, weights, others in ((ours, first, second), (theirs, second, first)):
         if model.config.tie_word_embeddings and model.embedding is not None:
-            heads = [name for name in other if is_head(name) and name not in held]
-            held |= dict.fromkeys(heads, model.tensors[model.embedding])
+            heads = [name for name in others if is_head(name) and name not in weights]
+            weights |= dict.fromkeys(heads, model.tensors[model.embedding])
     common = sorted(first.keys() & second.keys())
-    same = [name for name in common if first[name].shape == second[name].shape]
+    comparable = [name for name in common if first[name].shape == second[name].shape]
     differences: list[Difference] = []
-    for name in same:
+    for name in comparable:
         differences += _differences(name, first[name], second[name], ours.decoder)
         advance(first[name].nbytes)
     return Comparison(
-        tensors=len(same),
+        tensors=len(comparable),
         differences=tuple(differences),
         ours_only=tuple(sorted(first.keys() - second.keys())),
         theirs_only=tuple(sorted(second.keys() - first.keys())),
         shapes=tuple(name for name in common if first[name].shape != second[name].shape),
-        dtypes=tuple(name for name in same if first[name].dtype != second[name].dtype),
+        dtypes=tuple(name for name in comparable if first[name].dtype != second[name].dtype),
     )
 
 
@@ -90,30 +90,30 @@ def describe(comparison: Comparison, ours: str, theirs: str) -> Iterator[str]:
         yield f"equal: all {comparison.tensors} tensors of {ours} and {theirs}, bit for bit"
         return
     yield f"{ours} and {theirs} are not equal"
-    for what, names in (
+    for title, names in (
         (f"only in {ours}", comparison.ours_only),
         (f"only in {theirs}", comparison.theirs_only),
         ("other shapes", comparison.shapes),
         ("other dtypes (compared by value)", comparison.dtypes),
     ):
         if names:
-            yield f"  {what}: {len(names)} tensors: {name_list(names, 5)}"
+            yield f"  {title}: {len(names)} tensors: {name_list(names, 5)}"
     if not comparison.differences:
         yield f"  the values of all {comparison.tensors} common tensors are equal"
         return
     outside = "outside the layers"
     places: dict[str, list[Difference]] = {}
-    for one in sorted(comparison.differences, key=lambda one: (one.layer is None, one.layer or 0)):
-        places.setdefault(outside if one.layer is None else f"layer {one.layer}", []).append(one)
-    layers = {one.layer for one in comparison.differences if one.layer is not None}
+    for row in sorted(comparison.differences, key=lambda row: (row.layer is None, row.layer or 0)):
+        places.setdefault(outside if row.layer is None else f"layer {row.layer}", []).append(row)
+    layers = {row.layer for row in comparison.differences if row.layer is not None}
     yield (
         f"  {len(comparison.differences)} of {comparison.tensors} common tensors differ; layers "
         f"(0-based): {format_layers(sorted(layers)) or 'none'}; {outside}: "
-        f"{name_list([one.name for one in places.get(outside, [])], 5) or 'none'}"
+        f"{name_list([row.name for row in places.get(outside, [])], 5) or 'none'}"
     )
     for place, rows in places.items():
-        largest = max(rows, key=lambda one: (math.isnan(one.largest), one.largest)).largest
-        most = max(rows, key=lambda one: (math.isnan(one.relative), one.relative))
+        largest = max(rows, key=lambda row: (math.isnan(row.largest), row.largest)).largest
+        most = max(rows, key=lambda row: (math.isnan(row.relative), row.relative))
         yield (
             f"  {place}: {len(rows)} tensors, largest difference {largest:.3g}, relative norm up "
             f"to {most.relative:.3g} ({most.name})"
@@ -121,7 +121,7 @@ def describe(comparison: Comparison, ours: str, theirs: str) -> Iterator[str]:
 
 
 def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    return {name: at for name, at in checkpoint.tensors.items() if not is_buffer(name)}
+    return {n: tensor for n, tensor in checkpoint.tensors.items() if not is_buffer(n)}
 
 
 def _differences(
@@ -130,18 +130,18 @@ def _differences(
     """Yield how two tensors of one shape differ; nothing where they are equal."""
     differs, largest, squares, norm = False, 0.0, 0.0, 0.0
     for rows in row_blocks(ours.shape):
-        one, other = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
-        values = other.double()
+        first, second = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
+        values = second.double()
         norm += float(values.square().sum())
-        if one.dtype == other.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
-            width = one.element_size()
-            bits = (tensor.view(torch.uint8).view(-1, width) for tensor in (one, other))
+        if first.dtype == second.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
+            width = first.element_size()
+            bits = (tensor.view(torch.uint8).view(-1, width) for tensor in (first, second))
             unequal = torch.ne(*bits).any(1)
         else:
-            unequal = one.double() != values
+            unequal = first.double() != values
         if bool(unequal.any()):
             differs = True
-            distances = (one.double() - values)[unequal].abs()
+            distances = (first.double() - values)[unequal].abs()
             largest = float(torch.maximum(distances.max(), torch.tensor(largest).double()))
             squares += float(distances.square().sum())
     if differs:

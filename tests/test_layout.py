@@ -15,8 +15,9 @@ FLOORS = {
     " > engines > scoring delta gallery > tasks models paper pocket_world"
     " > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge verify harmonize adapter_swap"
-    " > methods write loading > tensors deltas > checkpoint recipe output > hub > layer_plan"
-    " average command_line > tensor_names errors frozen progress threads jobs",
+    " > methods write loading > mix_reader > tensors deltas > checkpoint recipe output > hub"
+    " > layer_plan average command_line"
+    " > tensor_names file_names errors frozen progress threads jobs",
 }
 ALLOWED = {("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload")}
 """What Python calls at start-up and the methods' registration call each other."""

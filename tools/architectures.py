@@ -54,7 +54,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
         }
     },
 }
-"""What the defaults of a config lack to build its model."""
+"""Settings that the defaults of a config lack to build its model."""
 
 DECODERS = {
     "BltForCausalLM": None,

@@ -1,4 +1,4 @@
-"""What a task file says about one language.
+"""The content of a task file that depends on its language.
 
 What all languages share stands in the template that each task includes: `_mgsm.yaml`,
 `_belebele.yaml`, `_flores.yaml`, `_mbpp.yaml`, `_mmlu.yaml`.

@@ -53,12 +53,12 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
 
 
 def find_differences(folder: Path, files: dict[str, str]) -> list[str]:
-    """Return what stands in `folder` that the table does not say, and the other way round."""
+    """Return how the task files in `folder` differ from those of the table."""
     there = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.yaml")}
     missing, odd = files.keys() - there.keys(), there.keys() - files.keys()
     differing = {name for name in files.keys() & there.keys() if files[name] != there[name]}
     kinds = {"is missing": missing, "is not from the table": odd, "differs": differing}
-    return [f"{name} {what}" for what, names in kinds.items() for name in sorted(names)]
+    return [f"{name} {difference}" for difference, names in kinds.items() for name in sorted(names)]
 
 
 class _Dumper(yaml.SafeDumper):

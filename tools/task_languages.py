@@ -110,8 +110,10 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
     except ValidationError as error:
         problems = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors()]
         raise InputError.from_problems(str(source), problems) from error
-    own = {code for code, entry in languages.items() if isinstance(entry.mbpp, MbppProblems)}
+    with_problems = {
+        code for code, entry in languages.items() if isinstance(entry.mbpp, MbppProblems)
+    }
     for code, language in languages.items():
-        if isinstance(language.mbpp, str) and language.mbpp not in own:
+        if isinstance(language.mbpp, str) and language.mbpp not in with_problems:
             raise InputError(f"{source}: {code}.mbpp: {language.mbpp!r} has no problems of its own")
     return languages

@@ -82,7 +82,7 @@ def plan(recipe: str, layers: int | None) -> None:
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.plan import plan_lines
+    from ablations.gallery.recipe_plan import plan_lines
 
     for line in plan_lines(recipe, layers):
         print_line(line)

@@ -1,4 +1,4 @@
-"""What both engines share: stored answers are reused, and how each request ended is recorded.
+"""The common part of both engines: stored answers are reused, and ends of requests recorded.
 
 `Answering` stands before lm-eval's model classes. It differs from them where they go wrong, or HF
 from vLLM; the tests named show each case:
@@ -28,7 +28,7 @@ from ablations.models.tokens import prompt_tokens
 from ablations.scoring.observed import Outcome
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
-"""What a task may call the limit of an answer; lm-eval takes the first in this order."""
+"""Names of the limit of an answer in tasks; lm-eval takes the first in this order."""
 
 
 @dataclass
@@ -40,13 +40,13 @@ class Question:
     """Hash under which its answer is stored."""
 
     draw: str | None = None
-    """What tells a sampled answer from others to the same prompt; None where nothing is drawn."""
+    """Key of a sampled answer among those to the same prompt; None where nothing is drawn."""
 
     options: Mapping[str, Any] | None = None
     """Settings of generation, with a limit that fits the context."""
 
     outcome: Outcome | None = None
-    """How the request went; complete once its answer has ended."""
+    """Facts of the request; complete once its answer has ended."""
 
 
 class Answering:
@@ -65,7 +65,7 @@ class Answering:
     """Whether the limit of an answer is the user's own."""
 
     sample_seed = ""
-    """What the seeds of sampled answers are derived from."""
+    """Source of the seeds of sampled answers."""
 
     max_length: int
     max_gen_toks: int

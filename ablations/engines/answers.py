@@ -39,7 +39,7 @@ def key_of(*question: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a model gave to one request of lm-eval."""
+    """A model's answer to one request of lm-eval."""
 
     response: str | tuple[float, bool]
     """The text; or log-likelihood in nats and whether it is greedy."""

@@ -1,4 +1,4 @@
-"""Which engine evaluates on this machine, in which version. Only `importing` imports one."""
+"""The engine that evaluates on this machine, and its version. Only `importing` imports one."""
 
 from __future__ import annotations
 

@@ -72,9 +72,10 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         if adapter is not None:
             self._model = load_adapter(self.model, adapter)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
-        marks = {name: getattr(self.model.generation_config, name) for name in names}
-        for each in [self.model, *([] if adapter is None else [self.model.get_base_model()])]:
-            each.generation_config = GenerationConfig(**marks)
+        token_ids = {name: getattr(self.model.generation_config, name) for name in names}
+        self.model.generation_config = GenerationConfig(**token_ids)
+        if adapter is not None:
+            self.model.get_base_model().generation_config = GenerationConfig(**token_ids)
 
     def _create_model(self, pretrained: str, **options: Any) -> None:
         """Load the weights, where the files give all of them."""
@@ -85,17 +86,17 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         """Check that every tensor has a parameter of its name, and no parameter is left over.
 
         Raises:
-            LayerSwapError: where one has not.
+            LayerSwapError: for a tensor without a parameter, or a parameter that is left over.
         """
         tensors = self.model.state_dict(keep_vars=True)
         names = list(names)
-        known = {tensors[name].data_ptr() for name in names if name in tensors}
-        odd = [name for name in names if name not in tensors]
-        odd += [name for name, tensor in tensors.items() if tensor.data_ptr() not in known]
-        if odd:
+        addresses = {tensors[name].data_ptr() for name in names if name in tensors}
+        unmatched = [name for name in names if name not in tensors]
+        unmatched += [n for n, tensor in tensors.items() if tensor.data_ptr() not in addresses]
+        if unmatched:
             raise LayerSwapError(
                 "transformers holds this model under other names than its checkpoint "
-                f"({', '.join(odd[:3])}), so its tensors cannot be replaced in place"
+                f"({', '.join(unmatched[:3])}), so its tensors cannot be replaced in place"
             )
 
     def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:

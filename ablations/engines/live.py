@@ -40,7 +40,7 @@ _PROBE_TOKENS = 48
 _ANSWER_TOKENS = 16
 
 NATS_PER_TOKEN = 0.01
-"""How far a mean log-likelihood may move by rounding. On a processor it did not move at all; a
+"""Most that a mean log-likelihood may move by rounding. On a processor it did not move at all; a
 weight that is not where it belongs costs whole nats."""
 
 _IDLE = frozenset(
@@ -61,7 +61,7 @@ at all, because every model is prompted with that of its donor (`ablations.engin
 
 
 class ProbeAnswers(NamedTuple):
-    """What a model answers."""
+    """The answers of a model to the probe."""
 
     log_likelihood: float
     """Mean of a token of the probe's second half, in nats."""
@@ -312,8 +312,8 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     from lm_eval.api.instance import Instance
 
     special = set(lm.tokenizer.all_special_ids)
-    known = [token for token in range(len(lm.tokenizer)) if token not in special]
-    tokens = [known[place * len(known) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
+    plain = [token for token in range(len(lm.tokenizer)) if token not in special]
+    tokens = [plain[place * len(plain) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
     half = _PROBE_TOKENS // 2
     first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
     pair = (first, f" {second.lstrip()}")

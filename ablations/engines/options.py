@@ -1,4 +1,4 @@
-"""How engines are chosen and run."""
+"""The choice of an engine, and its options."""
 
 from __future__ import annotations
 

@@ -20,19 +20,15 @@ from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import find_isolation
-from ablations.tasks.task_fingerprint import (
-    check_task_files,
-    local_data,
-    paths_below,
-    with_placed_data,
-)
+from ablations.tasks.task_fingerprint import local_data
+from ablations.tasks.task_yaml import check_task_files, paths_below, with_placed_data
 from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest, with_valid
 
 _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 """Packages whose errors are about a hub or the way to it."""
 
 _NOT_CACHED = "Couldn't find cache for"
-"""What datasets says of a hub's data set, offline, when it has only other parts of it."""
+"""Text of datasets for a hub's data set, offline, of which it has only other parts."""
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
 """Why a task that executes generated code is skipped."""
@@ -41,7 +37,7 @@ _LISTED = 12
 """Known names that a message about an unknown task has."""
 
 _GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadata"}
-"""What a group's file says of the group; everything else goes to its members."""
+"""Keys of a group's file that are the group's; all others go to its members."""
 
 
 class TaskFault(InputError):
@@ -110,10 +106,10 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
             "(loglikelihood_rolling), which has no answers to store; use plain lm-eval"
         )
-    given = [task.task_name for task in tasks if not generates(task)]
-    if request.enable_thinking and given:
+    choosing = [task.task_name for task in tasks if not generates(task)]
+    if request.enable_thinking and choosing:
         raise InputError(
-            f"enable_thinking: {', '.join(given)} scores given answers, before which no model "
+            f"enable_thinking: {', '.join(choosing)} scores given answers, before which no model "
             "thinks; leave such tasks out, or evaluate them without it"
         )
     return tasks, choice.skipped
@@ -141,9 +137,10 @@ def _check_settings(task: Any) -> None:
     aggregations = getattr(task, "_aggregation_list", None)
     if (metrics == {} and not has_function) or not getattr(task, "_filters", True):
         raise ValueError("an empty metric_list or filter_list")
-    for what, known in (("metric", {} if has_function else metrics), ("aggregation", aggregations)):
-        if unknown := [name for name, function in (known or {}).items() if function is None]:
-            raise ValueError(f"no {what} {', '.join(map(repr, unknown))}")
+    tables = {"metric": {} if has_function else metrics, "aggregation": aggregations}
+    for kind, functions in tables.items():
+        if unknown := [name for name, function in (functions or {}).items() if function is None]:
+            raise ValueError(f"no {kind} {', '.join(map(repr, unknown))}")
 
 
 def check_data(requests: Iterable[EvaluationRequest]) -> None:

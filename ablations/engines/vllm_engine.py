@@ -121,24 +121,26 @@ def explain_start(error: Exception, model: Path, options: EngineOptions) -> str:
 
 
 def memory_of_a_start(weights: int, free: int, total: int, options: EngineOptions) -> str:
-    """Return what the memory of its (first) GPU, in bytes, has to do with a start that failed."""
+    """Return how the memory of its (first) GPU, in bytes, explains a start that failed."""
     room = total * options.gpu_memory_utilization
     weights = weights // options.gpus
+    weights_gb, free_gb, total_gb, room_gb = (n / 1e9 for n in (weights, free, total, room))
+    setting = f"gpu_memory_utilization {options.gpu_memory_utilization:g}"
     if free < room:
-        what = f"{free / 1e9:.1f} of {total / 1e9:.1f} GB are free, and an engine takes "
-        what += f"{room / 1e9:.1f}"
-        how = "end what else runs there, or lower it"
-    elif weights > room:
-        what = f"its weights alone are {weights / 1e9:.1f} GB, and an engine has {room / 1e9:.1f}"
-        what += f" of {total / 1e9:.1f} GB"
-        how = "raise it, or let GPUs share every layer: tensor_parallel_size"
-    else:
-        free_gb, total_gb = free / 1e9, total / 1e9
         return (
-            f"the cause is in the lines above; it has {free_gb:.1f} of {total_gb:.1f} GB free, and "
-            f"its weights are {weights / 1e9:.1f} GB"
+            f"{free_gb:.1f} of {total_gb:.1f} GB are free, and an engine takes {room_gb:.1f} "
+            f"({setting}): end what else runs there, or lower it"
         )
-    return f"{what} (gpu_memory_utilization {options.gpu_memory_utilization:g}): {how}"
+    if weights > room:
+        return (
+            f"its weights alone are {weights_gb:.1f} GB, and an engine has {room_gb:.1f} of "
+            f"{total_gb:.1f} GB ({setting}): raise it, or let GPUs share every layer: "
+            "tensor_parallel_size"
+        )
+    return (
+        f"the cause is in the lines above; it has {free_gb:.1f} of {total_gb:.1f} GB free, and "
+        f"its weights are {weights_gb:.1f} GB"
+    )
 
 
 def is_eager(options: EngineOptions) -> bool:

@@ -1,4 +1,4 @@
-"""What vLLM's workers load: a model before the first answer, and others into a running engine.
+"""Loading in vLLM's workers: a model before the first answer, and others into a running engine.
 
 Workers import this, before they load a model, as the home of their ``worker_extension_cls``.
 """

@@ -1,4 +1,4 @@
-"""How large a task is, before an engine is started: items and tokens.
+"""The size of a task, before an engine is started: items and tokens.
 
 Reads the data of tasks where it is on this machine, and a tokenizer; nothing is downloaded and no
 weights are read.

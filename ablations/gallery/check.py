@@ -1,7 +1,6 @@
-"""What can be seen to be wrong with a recipe, all at once. Merges nothing, downloads no weights.
+"""All faults of a recipe that can be seen before a merge. Merges nothing, downloads no weights.
 
-What the models of a merge must share is checked by `layerswap_method.checkpoint.compatible`, as it
-is for a merge.
+`layerswap_method.checkpoint.compatible` checks what the models must share, as it does for a merge.
 """
 
 from __future__ import annotations
@@ -56,19 +55,19 @@ from layerswap_method.write.layout import lay_out_files
 _UNCHECKED = "its layers and shapes were not checked"
 
 Level = Literal["error", "warning", "note"]
-"""`error`: the merge would fail or mean something else. `warning`: it may not be what is meant.
-`note`: what could not be checked, or which of two the merge takes."""
+"""`error`: the merge would fail or mean something else. `warning`: it may not be as meant.
+`note`: something could not be checked, or the merge takes one of two."""
 
 
 class Finding(NamedTuple):
-    """One thing that a check says of a recipe."""
+    """One sentence of a check on a recipe."""
 
     level: Level
     message: str
 
 
-class Known(NamedTuple):
-    """What is known of a model on this machine."""
+class ModelFacts(NamedTuple):
+    """The facts of a model that this machine, or the hub, has."""
 
     depth: int | None = None
     """Decoder layers; None where no config states it."""
@@ -80,7 +79,7 @@ class Known(NamedTuple):
     """Where it is, with its `checkpoint`."""
 
     finding: Finding | None = None
-    """Why nothing is known of it, or what is odd about its adapter."""
+    """Why there are no facts of it, or what is odd about its adapter."""
 
     adapter: Path | None = None
 
@@ -100,7 +99,7 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
 
 
 def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
-    """Return what is wrong with one recipe, errors first.
+    """Return the findings on one recipe, errors first.
 
     With `hub`, configs and headers of models that are not on this machine are fetched from the hub.
     """
@@ -119,7 +118,7 @@ def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
         levels.update(finding.level for finding in listed)
     counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
-    recipes, *others = (f"{n} {what}{'' if n == 1 else 's'}" for what, n in counts.items())
+    recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
     return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 
@@ -130,7 +129,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     except InputError as error:
         yield from _errors(error)
     named = () if recipe is None else recipe.references
-    known: dict[str, Known] = {}
+    facts: dict[str, ModelFacts] = {}
     source = HubModels(download_choice(), headers_only=True) if hub else None
     for reference in dict.fromkeys([*named, *named_models(document)]):
         if "+" in reference and is_folder(resolve_from(reference, None)):
@@ -145,7 +144,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
                     ),
                 )
         try:
-            known[reference] = model = look_up(reference, hub=hub, source=source)
+            facts[reference] = model = look_up(reference, hub=hub, source=source)
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue
@@ -155,15 +154,17 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         elif model.finding is not None:
             yield model.finding
     try:
-        yield from _depth_findings(recipe, known)
-        if models := [m.checkpoint for m in known.values() if m.checkpoint is not None]:
+        yield from _depth_findings(recipe, facts)
+        if models := [m.checkpoint for m in facts.values() if m.checkpoint is not None]:
             find = functools.partial(_merge_findings, document, recipe, models)
             yield from find() if source is None else source.retried(lambda: [*find()])
-        read = [(m.checkpoint, m.adapter) for m in known.values() if m.checkpoint is not None]
-        for problem in tie_problems(read):
+        with_adapters = [
+            (m.checkpoint, m.adapter) for m in facts.values() if m.checkpoint is not None
+        ]
+        for problem in tie_problems(with_adapters):
             yield Finding("error", problem)
         if source is not None and recipe is not None:
-            yield from _download_findings(recipe, known, source)
+            yield from _download_findings(recipe, facts, source)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
 
@@ -182,13 +183,14 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     return recipe if is_ours else None
 
 
-def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterator[Finding]:
+def _depth_findings(recipe: Recipe | None, facts: Mapping[str, ModelFacts]) -> Iterator[Finding]:
     """Yield layer counts that do not fit the models, and models of different depths."""
-    depths = {name: model.depth for name, model in known.items() if model.depth is not None}
+    depths = {name: model.depth for name, model in facts.items() if model.depth is not None}
     if len(set(depths.values())) > 1:
         shown = ", ".join(f"{name} {depth}" for name, depth in depths.items())
-        why = f"the models have different depths ({shown}); merging needs one parent"
-        yield Finding("error", why)
+        yield Finding(
+            "error", f"the models have different depths ({shown}); merging needs one parent"
+        )
         return
     for depth in set(depths.values()):
         if isinstance(recipe, DeltaRevertRecipe):
@@ -202,21 +204,22 @@ def _depth_findings(recipe: Recipe | None, known: Mapping[str, Known]) -> Iterat
 def _merge_findings(
     document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
 ) -> Iterator[Finding]:
-    """Yield what does not fit between the models on this machine."""
+    """Yield how the models on this machine do not fit together."""
     rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
     if rows_from and recipe is not None and recipe.why_mergekit() is not None:
         rows_from.add(str(recipe.base_model))  # as in mergekit's executor
-    how: dict[str, Any] = {
-        "rows_from": rows_from,
-        "aligned": any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source")),
-    }
+    aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
     is_revert = isinstance(recipe, DeltaRevertRecipe)
-    for problem in merge_problems(models, is_revert=is_revert, **how):
+    for problem in merge_problems(
+        models, rows_from=rows_from, aligned=aligned, is_revert=is_revert
+    ):
         yield Finding("error", problem)
     dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
     if dtype in ("", *DTYPES):
         base = next((m for m in models if recipe and m.name == recipe.base_model), None)
-        for warning in merge_warnings(models, dtype=dtype or None, base=base, **how):
+        for warning in merge_warnings(
+            models, dtype=dtype or None, base=base, rows_from=rows_from, aligned=aligned
+        ):
             yield Finding("warning", warning)
     donor = next((m for m in models if m.name == document.get("base_model")), models[0])
     if isinstance(recipe, LayerSwapRecipe) and recipe.why_mergekit() is None:
@@ -236,10 +239,10 @@ def _merge_findings(
 
 
 def _download_findings(
-    recipe: Recipe, known: Mapping[str, Known], source: HubModels
+    recipe: Recipe, facts: Mapping[str, ModelFacts], source: HubModels
 ) -> Iterator[Finding]:
     """Yield how much of the models will be downloaded for a merge, and the disk that it needs."""
-    models = {name: one.files for name, one in known.items() if one.files is not None}
+    models = {name: model.files for name, model in facts.items() if model.files is not None}
     if any(reference not in models for reference in recipe.references):
         return
     if recipe.needs_deltas or recipe.why_mergekit() is not None:
@@ -255,8 +258,8 @@ def _download_findings(
         yield Finding("note", f"the merge itself needs {size / 1e9:.3g} GB of disk")
 
 
-def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Known:
-    """Return what is known of a model: its headers if it is local, else, with `hub`, its config.
+def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> ModelFacts:
+    """Return the facts of a model: of its headers if it is local, else, with `hub`, of its config.
 
     With `source` the headers of a model on the hub are fetched where they can be.
 
@@ -267,7 +270,7 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Kn
         files = find_model(reference, download=False)
     except InputError as error:
         if not any(_is_on_hub(part) for part in reference.split("+")):
-            return Known(finding=Finding("error", error.message))
+            return ModelFacts(finding=Finding("error", error.message))
         model, why = reference.partition("+")[0], "is not on this machine"
         refused: Finding | None = None
         if hub and _is_on_hub(model):
@@ -278,18 +281,20 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Kn
                     refused = Finding("error" if is_refusal(error) else "note", error.message)
                 else:
                     checkpoint = read_checkpoint(reference, files.folder)
-                    return Known(checkpoint.num_layers, checkpoint, files)
+                    return ModelFacts(checkpoint.num_layers, checkpoint, files)
             if (folder := _config_from_hub(model)) is not None:
-                return Known(read_config(reference, folder).num_hidden_layers)
+                return ModelFacts(read_config(reference, folder).num_hidden_layers)
             if refused is not None:
-                return Known(finding=refused)
+                return ModelFacts(finding=refused)
             why += ", and the hub gave no config"
-        return Known(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
+        return ModelFacts(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
     weights = ("*.safetensors", "*.bin", "*.pt*")
     if not any(next(files.folder.glob(pattern), None) for pattern in weights):
-        missing = Finding("error", f"{reference}: has no weights; download or copy them there")
         depth = read_config(reference, files.folder).num_hidden_layers
-        return Known(depth, finding=None if _is_on_hub(reference.partition("+")[0]) else missing)
+        if _is_on_hub(reference.partition("+")[0]):
+            return ModelFacts(depth)
+        missing = Finding("error", f"{reference}: has no weights; download or copy them there")
+        return ModelFacts(depth, finding=missing)
     checkpoint = read_checkpoint(reference, files.folder)
     other = None
     if files.adapter is not None:
@@ -298,7 +303,7 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Kn
         if kind is None or not is_lora(files.adapter):  # others mergekit merges
             read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     finding = Finding("warning", other) if other else None
-    return Known(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
+    return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 
 
 def _is_on_hub(path: str) -> bool:

@@ -16,7 +16,7 @@ from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import read_recipe_file
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
-"""What the opening comment of a recipe says, in this order."""
+"""Fields of the opening comment of a recipe, in this order."""
 
 
 def find_recipe(name: str) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 _WARDEN = """
@@ -32,7 +31,8 @@ for pid in descendants | {late for pid in descendants for late in below(pid)}:
         pass
 """
 
-_wardens: dict[int, subprocess.Popen[bytes]] = {}
+_wards = set[int]()
+"""Processes that have a warden: this one, and those that were forked from it."""
 
 
 def take_descendants_along() -> None:
@@ -42,15 +42,22 @@ def take_descendants_along() -> None:
     A small watchdog process outside of the terminal's session lists the descendants of this process
     five times a second, and kills those that are left when this process is gone.
     """
-    if os.getpid() in _wardens:
+    if os.getpid() in _wards:
         return
-    warden = _wardens[os.getpid()] = subprocess.Popen(
+    _wards.add(os.getpid())
+    read_end, write_end = os.pipe()
+    # Not a Popen, which warns of a child that it leaves running: this one ends after its parent.
+    os.posix_spawn(
+        sys.executable,
         [sys.executable, "-I", "-S", "-c", _WARDEN, str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # its starter may end before it has begun
-        start_new_session=True,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, write_end, 1),
+            (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),  # its starter may end before it
+        ],
+        setsid=True,
     )
-    if warden.stdout is not None:  # it looks from now on
-        with warden.stdout:
-            warden.stdout.readline()
+    os.close(write_end)
+    with open(read_end, "rb") as file:  # noqa: PTH123 - a descriptor
+        file.readline()  # it looks from now on

@@ -12,7 +12,7 @@ from typing import Any
 from layerswap_method.errors import InputError
 
 CHAT = [{"role": "user", "content": "1 + 1 = ?"}]
-"""What a template is tried on."""
+"""Messages that a template is tried on."""
 
 _CPU_S, _MEMORY_GIB = 10, 2
 

@@ -86,7 +86,7 @@ class PocketConfig(Frozen):
         `quickstart` takes minutes, `tiny` seconds (its scores mean nothing), `other_size` is as
         `quickstart` with another width, depth and number of key heads.
         """
-        return cls(**{**_PRESETS[name], **changes})
+        return cls(**(_PRESETS[name] | changes))
 
 
 _PRESETS: dict[Preset, dict[str, Any]] = {

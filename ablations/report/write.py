@@ -196,7 +196,7 @@ def render_markdown(report: Report) -> str:
         lines.append(_markdown(figure.caption))
     for frame in report.tables:
         shown = frame.map(_markdown).rename(columns=lambda name: _markdown(str(name)))
-        align = ["left" if at < 2 else "right" for at in range(len(frame.columns))]
+        align = ["left" if column < 2 else "right" for column in range(len(frame.columns))]
         text = shown.to_markdown(index=False, disable_numparse=True, colalign=align)
         lines += ["", f"## {_markdown(frame.attrs['title'])}", "", text]
         lines += [line for note in frame.attrs["notes"] for line in ("", f"*{_markdown(note)}*")]

@@ -81,7 +81,7 @@ class StudyEngine:
 
     @functools.cached_property
     def answer_settings(self) -> Mapping[str, Any]:
-        """What is part of the key of all answers of the study; see `answer_file`."""
+        """Common part of the keys of all answers of the study; see `answer_file`."""
         plan = self.plan
         return {
             "backend": plan.backend,

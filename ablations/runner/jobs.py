@@ -48,7 +48,7 @@ ShowCell = Callable[[Cell, Mapping[str, Evaluation]], None]
 
 @dataclass
 class Summary:
-    """What a call has done."""
+    """The outcome of a call."""
 
     evaluated: list[str] = field(default_factory=list)
     """Labels of cells that were finished now (those of equal weights counted each)."""

@@ -74,13 +74,13 @@ class RunOptions:
     """Folder of the answers that runs share; None is that of `default_answers`."""
 
     isolation: Isolation | None = None
-    """What holds generated programs; None skips the tasks that run them."""
+    """Sandbox of generated programs; None skips the tasks that run them."""
 
     read_tasks: bool = False
     """Whether a dry run loads the tasks of the study's own folder, which are programs."""
 
     download: str | None = None
-    """What is fetched of models of the hub (`hub.models.Download`); None is the environment's."""
+    """Parts of the hub's models to fetch (`hub.models.Download`); None takes the environment's."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
@@ -95,7 +95,7 @@ class RunOptions:
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run has done."""
+    """The outcome of a run."""
 
     run: records.Run
     """Its folder with the plan of this call: another call may have replaced `run.json` since."""
@@ -103,7 +103,7 @@ class RunResult:
     summary: Summary
 
     tasks: frozenset[str]
-    """What was to be evaluated."""
+    """The models and tasks that were to be evaluated."""
 
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""

@@ -1,4 +1,4 @@
-"""What a worker is given: tasks of cells, and the job that they are part of."""
+"""The work of a worker: tasks of cells, and the job that they are part of."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ModelFailed(LayerSwapError):
 
 
 class Engine(Protocol):
-    """What a worker evaluates with; `runner.engines.StudyEngine` is one."""
+    """The interface by which a worker evaluates; `runner.engines.StudyEngine` has it."""
 
     def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
         """Return the scores of a task with its samples, and their provenance.
@@ -56,7 +56,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Job:
-    """What every worker of a call is given; picklable."""
+    """The part of a call that all its workers get; picklable."""
 
     out: Path
     """The run folder."""

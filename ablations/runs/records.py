@@ -85,7 +85,7 @@ class TaskRecord(Frozen):
     """Wall time in seconds: ``total``, of which ``evaluate`` was not spent on getting the model."""
 
     provenance: dict[str, Any]
-    """How the weights got into the engine, where the answers are, when it was finished."""
+    """Facts of the making: way of the weights into the engine, place of the answers, time."""
 
     no_answers: dict[str, str] = Field(default_factory=dict)
     """Filter -> why it scores 0, where a reason is plain; see `zero_reasons`."""
@@ -427,7 +427,7 @@ def _damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
 
 @contextmanager
 def as_input_errors() -> Iterator[None]:
-    """Raise what is wrong with the files of a run, whose folder the user named, as `InputError`."""
+    """Raise faults in the files of a run, whose folder the user named, as `InputError`."""
     try:
         yield
     except LayerSwapError as error:

@@ -20,6 +20,7 @@ from ablations.models.find import find_model
 from ablations.models.load import load_model, read_tokenizer
 from ablations.pocket.task_files import write_rows
 from layerswap_method.errors import InputError, describe_error
+from layerswap_method.file_names import WEIGHTS_FILE
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ def _copy(source: Path, folder: Path, gguf_file: str | None = None) -> None:
     tokenizer.model_max_length = model.config.max_position_embeddings
     model.save_pretrained(folder, max_shard_size="50GB")
     tokenizer.save_pretrained(folder)
-    (folder / "model.safetensors").chmod(0o644)
+    (folder / WEIGHTS_FILE).chmod(0o644)
 
 
 _TOPICS = (

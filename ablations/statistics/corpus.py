@@ -23,7 +23,9 @@ Counts = npt.NDArray[np.int64]
 CORPUS_METRICS = {"bleu": "BLEU", "chrf": "chrF", "chrf++": "chrF++"}
 """lm-eval's names of the metrics that have no value per sentence, and how they are written."""
 
-_WORD_ORDER = {"chrf": 0, "chrf++": 2}
+_CHAR_ORDER, _WORD_ORDER = 6, {"chrf": 0, "chrf++": 2}
+"""Longest n-grams of characters and of words, of which the metrics are named."""
+
 _PLAIN = {
     "bleu": {"nrefs": "1", "case": "mixed", "smooth": "exp"},
     "chrf": {"nrefs": "1", "case": "mixed", "eff": "yes", "space": "no"},
@@ -70,7 +72,7 @@ def corpus_metric(metric: str, signature: str | None = None) -> CorpusMetric | N
         return None
     if family == "bleu":
         return CorpusMetric(_scorer(metric, settings.get("tok", "13a")))
-    char_order = int(settings.get("nc", 6))
+    char_order = int(settings.get("nc", _CHAR_ORDER))
     word_order = int(settings.get("nw", _WORD_ORDER[metric]))
     return CorpusMetric(_scorer(metric, char_order=char_order, word_order=word_order))
 
@@ -129,10 +131,17 @@ def signature(metric: str, *, tokenizer: str = "13a") -> str:
     return str(scorer.get_signature())
 
 
-def _scorer(metric: str, tokenizer: str = "13a", **orders: int) -> Any:
+def _scorer(
+    metric: str,
+    tokenizer: str = "13a",
+    char_order: int = _CHAR_ORDER,
+    word_order: int | None = None,
+) -> Any:
     from sacrebleu.metrics import BLEU, CHRF
 
     if metric == "bleu":
         # Forced: it warns of text that looks tokenised, about which a reader can do nothing.
         return BLEU(tokenize=tokenizer, force=True)
-    return CHRF(**{"word_order": _WORD_ORDER[metric], **orders})
+    if word_order is None:
+        word_order = _WORD_ORDER[metric]
+    return CHRF(char_order=char_order, word_order=word_order)

@@ -1,4 +1,4 @@
-"""What is wrong with a study beyond its form, and what a reader of its scores should know."""
+"""Faults of a study beyond its form, and notes for a reader of its scores."""
 
 from __future__ import annotations
 

@@ -55,22 +55,22 @@ def describe_study_plan(
         place = f"{keys.index(cell.weights_key) + 1:3d}  {cell.weights_key[:8]}"
         ended = "  finished" if cell.label in done else ""
         lines.append(f"  {place}  {cell.label:{width}}  {_layers(cell)}{ended}")
-    left = {
+    missing = {
         key: task for cell in cells for task, key in cell.records.items() if key not in finished
     }
-    if not left:
+    if not missing:
         return "\n".join([*lines, "", "cost: none; every task of these cells is finished"])
     todo = {cell.weights_key: cell for cell in reversed(cells) if cell.label not in done}
     lines += [
         "",
-        f"cost: {counted(len(left), 'evaluation')} for {counted(len(cells), 'cell')}, on "
+        f"cost: {counted(len(missing), 'evaluation')} for {counted(len(cells), 'cell')}, on "
         f"{plan.backend} in {plan.options.dtype}",
         f"  engine: {describe_start(plan.backend, plan.options)}",
-        f"  tasks: {', '.join(dict.fromkeys(left.values()))}; "
+        f"  tasks: {', '.join(dict.fromkeys(missing.values()))}; "
         f"items per task: {study.evaluate.limit or 'all'}",
         f"  models to load: {len(todo)}",
         _disk(plan, todo.values(), materialize=materialize),
-        *_work(plan, Counter(left.values()), sizes or {}),
+        *_work(plan, Counter(missing.values()), sizes or {}),
     ]
     return "\n".join(lines)
 

@@ -1,4 +1,4 @@
-"""What the cells of a study read of their experts: byte ranges of some, and all of others."""
+"""The parts of their experts that cells of a study read: byte ranges of some, all of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerswap_method.methods.merges import merge_models
 
 
 class Needed(NamedTuple):
-    """What is read of experts: of some folders all, and byte ranges of files."""
+    """The parts of experts that are read: some folders whole, and byte ranges of files."""
 
     whole: set[Path]
     ranges: Mapping[Path, list[Range]]

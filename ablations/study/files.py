@@ -187,8 +187,8 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
         changes["include_path"] = file.include_path
     if file.tasks and not is_set("evaluate.tasks"):
         changes["tasks"] = file.tasks
-        gone = {*evaluate.tasks} - {*file.tasks}
-        primary = tuple(task for task in report.primary.tasks if task not in gone)
+        dropped = {*evaluate.tasks} - {*file.tasks}
+        primary = tuple(task for task in report.primary.tasks if task not in dropped)
         if isinstance(by := file.tasks, dict):
             changes["tasks"] = _replaced(evaluate.tasks, by)
             if not is_set("evaluate.languages"):

@@ -1,4 +1,4 @@
-"""What makes two cells one model, and two scores one number.
+"""Keys: of weights, by which two cells are one model, and of scores, by which two are one.
 
 - ``weights_key``: every output tensor by the content it is made of, and config and tokenizer.
   No layer swapped and everything else from the task expert *is* the task expert.
@@ -123,7 +123,7 @@ def folder_state(folder: Path) -> str:
 
 
 class Contents(NamedTuple):
-    """What the experts of a study are made of."""
+    """The content of the experts of a study."""
 
     references: dict[str, str]
     """Reference, as recipes write it -> hash of checkpoint and adapter."""
@@ -221,8 +221,8 @@ def _weights_identity(
     if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
         # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
         idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
-        left = {name: value for name, value in stated.items() if (name, value) not in idle}
-        parameters = left or {"bottom_layers": 0}
+        active = {name: value for name, value in stated.items() if (name, value) not in idle}
+        parameters = active or {"bottom_layers": 0}
         written = read_written({**written.document, "parameters": parameters})
     by_recipe = {
         "document": with_references(written.document, contents.references),

@@ -90,10 +90,10 @@ class StudyPlan:
     """Folder of an expert or adapter -> `folder_state` when its content was read."""
 
     notes: tuple[str, ...]
-    """What a reader of the scores should know."""
+    """Notes for a reader of the scores."""
 
     needs: tuple[Need, ...] = ()
-    """What a run would fetch of models of the hub; () where they are here."""
+    """Parts of models of the hub that a run would fetch; () where they are here."""
 
     def missing(
         self, only: Sequence[str], finished: Collection[str]
@@ -113,7 +113,7 @@ class StudyPlan:
 
     @property
     def options(self) -> EngineOptions:
-        """How the engine runs."""
+        """Options of the engine."""
         return self.study.evaluate.options
 
 
@@ -349,7 +349,9 @@ def _notes(
     claimed = [
         name
         for name, expert in experts.items()
-        if any(claimed_sha256(file) for at in expert.folders for file in checkpoint_files(at))
+        if any(
+            claimed_sha256(file) for folder in expert.folders for file in checkpoint_files(folder)
+        )
     ]
     if claimed:
         yield (

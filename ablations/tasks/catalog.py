@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field, StrictStr
 
 from ablations.drawing.text_table import text_table
-from ablations.tasks.task_fingerprint import read_task_file
+from ablations.tasks.task_yaml import read_task_file
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
@@ -111,7 +111,7 @@ def list_tasks() -> tuple[Task, ...]:
     languages = read_languages()
     tasks: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
-        content = read_task_file(path)
+        content = read_task_file(path).content
         if "group" not in content:
             tasks.append(_task(content, languages))
     benchmarks = list(TITLES)

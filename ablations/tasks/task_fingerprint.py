@@ -1,4 +1,4 @@
-"""The contents of a task: its YAML with the files it includes, its data, files its functions read.
+"""A hash of all that a task reads: its YAML with what that includes, data, files of its functions.
 
 Comments, the order of keys and the place of files do not count. Where a task calls a function, the
 other files of its folder count, which the function may read. Files that it reads elsewhere do not,
@@ -7,7 +7,6 @@ nor does an installed package; this project's code has `scoring.SCORING_VERSION`
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import glob
 import itertools
@@ -16,14 +15,21 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import yaml
+from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
+from ablations.tasks.task_yaml import (
+    LOCAL_DATA,
+    TaskFile,
+    read_task_file,
+    task_file_paths,
+    walk_below,
+    with_local_data,
+    with_placed_data,
+)
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
-from layerswap_method.recipe.references import is_there, map_texts
+from layerswap_method.recipe.references import map_texts
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +37,8 @@ _MOST_FILES = 10_000
 """Most files of a task's data set, or of its folder; a folder of more, such as /usr, is a slip of
 the pen."""
 
-_MOST_PATHS, _MOST_LEVELS = 100_000, 100
-"""Most files and folders in which task files are looked for, and levels of a task file."""
-
-_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 _TASK_KEYS = {"task", "group", "tag", "include"}
 """One of them makes a YAML file a task's, which counts only for the tasks that include it."""
-
-_LOCAL = ("data_files", "data_dir")
-"""Options of `load_dataset` that name files or folders."""
 
 _PACKAGES = {"ablations", "lm_eval"}
 """Packages whose functions read no file of a task's folder, and whose versions are in the key."""
@@ -66,11 +64,11 @@ class TaskContents:
         The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
         """
         self._elsewhere, self._data_dir = elsewhere, data_dir
-        self._files_by_task: dict[str, _TaskFile] = {}
+        self._files_by_task: dict[str, TaskFile] = {}
         self._paths: set[Path] = set()
         self._hashes: dict[str, str] = {}
-        for path in itertools.chain(*map(_task_files, folders)):
-            task_file = _read(path)
+        for path in itertools.chain(*map(task_file_paths, folders)):
+            task_file = read_task_file(path)
             if len(task_file.files) > 1 or _TASK_KEYS & task_file.content.keys():
                 self._paths.update(file.resolve() for file in task_file.files)
             if isinstance(name := task_file.content.get("task"), str):
@@ -83,7 +81,7 @@ class TaskContents:
         """
         if name not in self._hashes:
             if name not in self._files_by_task:
-                self._files_by_task[name] = _read(self._elsewhere(name) or Path())
+                self._files_by_task[name] = read_task_file(self._elsewhere(name) or Path())
             files, content, aliases = self._files_by_task[name]
             if aliases:
                 raise InputError(
@@ -185,136 +183,9 @@ def _warn_of_many_files(folder: Path) -> None:
     )
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads ``!function NAME`` as text; notes whether there is an alias."""
-
-    has_alias = False
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose the next node; an alias after ``<<:`` is no repeat of a value."""
-        merges = isinstance(index, yaml.ScalarNode) and index.tag == "tag:yaml.org,2002:merge"
-        if not merges and self.check_event(yaml.AliasEvent):
-            self.has_alias = True
-        return super().compose_node(parent, index)
-
-
-_Loader.add_multi_constructor(
-    "!", lambda loader, tag, node: f"!{tag} {getattr(node, 'value', node)}"
-)
-
-
-def read_task_file(path: Path) -> dict[str, Any]:
-    """Return a task file with what it includes, as lm-eval reads it: the file's own keys win."""
-    return _read(path).content
-
-
-class _TaskFile(NamedTuple):
-    files: Sequence[Path]
-    """The file, and those that it includes."""
-
-    content: dict[str, Any]
-    aliases: Sequence[Path] = ()
-    """Files of those that have an alias: a few aliases make a content of enormous size."""
-
-
-def _read(path: Path, above: Sequence[Path] = ()) -> _TaskFile:
-    """Read a task file, which is included by those `above`."""
-    empty = _TaskFile([path], {})
-    try:
-        if not path.is_file():
-            return empty
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        content = loader.get_single_data()
-    # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
-        return empty
-    if not isinstance(content, dict):
-        return empty
-    files, aliases = [path], [path] if loader.has_alias else []
-    included: dict[str, Any] = {}
-    names = content.pop("include", [])
-    for name in names if isinstance(names, list) else [names]:
-        if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
-            task_file = _read(inner, (path, *above))
-            files += task_file.files
-            aliases += task_file.aliases
-            included |= task_file.content
-    return _TaskFile(files, {**included, **content}, aliases)
-
-
-def check_task_files(folders: Sequence[Path]) -> None:
-    """Check that lm-eval can read the task files below `folders`: others hang it, or end Python.
-
-    Raises:
-        InputError: for too large a folder, and a file that is a pipe or nested too deeply.
-    """
-    for path in itertools.chain(*map(_task_files, folders)):
-        for file in (path, *_read(path).files):
-            if file.exists() and not (file.is_file() or file.is_dir()):
-                raise InputError(f"{file}: is a pipe or a device, not a task file; remove it")
-        depth = 0
-        with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
-            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=_Parser):
-                depth += isinstance(event, yaml.CollectionStartEvent)
-                depth -= isinstance(event, yaml.CollectionEndEvent)
-                if depth > _MOST_LEVELS:
-                    raise InputError(
-                        f"{path}: is nested over {_MOST_LEVELS} levels deep: no task file; remove "
-                        "it"
-                    )
-
-
-def _task_files(folder: Path) -> list[Path]:
-    """Return what ends in ``.yaml`` below a folder, sorted and left out as in lm-eval's index."""
-    paths = [
-        path
-        for path in paths_below(folder)
-        if path.suffix == ".yaml" and ".ipynb_checkpoints" not in path.parts
-    ]
-    return sorted(paths, key=Path.as_posix)
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield what `Path.rglob` does, which fails where something vanishes under it, as in /proc."""
-    for place, folders, files in os.walk(folder):
-        yield from (Path(place, name) for name in (*folders, *files))
-
-
-def paths_below(folder: Path) -> list[Path]:
-    """Return all files and folders below a folder of tasks.
-
-    Raises `InputError` for a folder of too many, such as ``/``.
-    """
-    paths = list(itertools.islice(_below(folder), _MOST_PATHS + 1))
-    if len(paths) > _MOST_PATHS:
-        raise InputError(
-            f"{folder}: holds over {_MOST_PATHS:,} files and folders; name the folder that has the "
-            "task files"
-        )
-    return paths
-
-
-def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return the content of a task's file with the data next to it named by its whole path.
-
-    lm-eval reads relative `data_files` from the working directory. Here a file that is not there,
-    but next to the task's YAML in `folder`, is that one.
-    """
-    source, options = config.get("dataset_path"), config.get("dataset_kwargs")
-    # One of datasets' own readers, such as json or csv, not a data set of the hub.
-    if not isinstance(source, str) or "/" in source or not isinstance(options, Mapping):
-        return dict(config)
-
-    def place(text: str) -> str:
-        neighbour = folder / text
-        return str(neighbour.absolute()) if not is_there(text) and is_there(neighbour) else text
-
-    return {**config, "dataset_kwargs": _with_local(options, place)}
-
-
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     """Return the content with every local file or folder of data as a hash of what is in it."""
-    options = _with_local(config.get("dataset_kwargs") or {}, _hash_local)
+    options = with_local_data(config.get("dataset_kwargs") or {}, _hash_local)
     source = map_texts(config.get("dataset_path"), _hash_local)
     return {**config, "dataset_kwargs": options, "dataset_path": source}
 
@@ -328,7 +199,7 @@ def local_data(config: Mapping[str, Any]) -> str | None:
     # The options of a task with a loader of its own are that loader's.
     if "custom_dataset" in config or not isinstance(options, Mapping):
         return None
-    paths = {"path": source, "options": {key: options.get(key) for key in _LOCAL}}
+    paths = {"path": source, "options": {key: options.get(key) for key in LOCAL_DATA}}
     hashed = map_texts(paths, _hash_local)
     return None if hashed == paths else fingerprint_of(**hashed)
 
@@ -352,10 +223,5 @@ def _hash_local(text: str) -> str:
 
 
 def _check_size(folder: Path) -> None:
-    if sum(1 for _ in itertools.islice(_below(folder), _MOST_FILES + 1)) > _MOST_FILES:
+    if sum(1 for _ in itertools.islice(walk_below(folder), _MOST_FILES + 1)) > _MOST_FILES:
         raise InputError(f"{folder}: holds over {_MOST_FILES:,} files: no data set of a task")
-
-
-def _with_local(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
-    paths = {key: options[key] for key in _LOCAL if key in options}
-    return {**options, **map_texts(paths, change)}

@@ -26,8 +26,6 @@ from torch import nn
 from ablations.train.decoder import decoder_of
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import (
-    ADAPTER_CONFIG,
-    ADAPTER_WEIGHTS,
     read_adapter_config,
     read_adapter_tensors,
     read_changes,
@@ -35,6 +33,7 @@ from layerswap_method.checkpoint.lora import (
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 
 KIND = "ADAPTER_FUSION"
 """The kind in a fusion's ``adapter_config.json``, in the place of one of peft's."""

@@ -38,6 +38,7 @@ from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.output import give_folder_mode, put_aside
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
@@ -254,13 +255,13 @@ def _write_expert(config: TrainConfig, base: Expert, checkpoint: Path, out: Path
             for file in checkpoint.glob("*.safetensors*"):
                 _link(file, temporary / file.name)
         if is_adapter:
-            document = json.loads((checkpoint / "adapter_config.json").read_text(encoding="utf-8"))
+            document = json.loads((checkpoint / ADAPTER_CONFIG).read_text(encoding="utf-8"))
             if not is_folder(config.base):  # an id, which other machines have too
                 document["base_model_name_or_path"] = config.base.partition("@")[0]
-            write_text(temporary / "adapter_config.json", json.dumps(document, indent=2) + "\n")
+            write_text(temporary / ADAPTER_CONFIG, json.dumps(document, indent=2) + "\n")
         else:
             copy_donor_files(base.folder, temporary, "float32")
-        last = ("adapter_config.json", "config.json")
+        last = (ADAPTER_CONFIG, "config.json")
         give_folder_mode(temporary)
         files = sorted(
             path.relative_to(temporary) for path in temporary.rglob("*") if path.is_file()

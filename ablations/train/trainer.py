@@ -119,7 +119,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     }
     try:
         arguments = TrainingArguments(
-            **{**defaults, **options},
+            **(defaults | options),
             output_dir=str(out / CHECKPOINTS),
             num_train_epochs=1,
             gradient_accumulation_steps=config.batch_size // (device_batch * world),

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, read_adapter_config
+from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError, printable
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.layer_plan import draw_plan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -24,7 +25,7 @@ from layerswap_method.write.files import write_json, write_synced_text
 LOG = logging.getLogger("layerswap")
 
 _KINDS = ("LORA", "PREFIX_TUNING")
-"""What peft calls the kinds of adapters that can be swapped."""
+"""Kinds of adapters that can be swapped, as peft calls them."""
 
 _CARD = """---
 base_model: {base!r}

@@ -12,25 +12,23 @@ from pathlib import Path
 from layerswap_method.checkpoint.config import ModelConfig, read_config
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_header
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.tensor_names import Decoder, find_decoder
-
-_INDEX = "model.safetensors.index.json"
-_SINGLE = "model.safetensors"
 
 _HEADS = ("lm_head.weight", "embed_out.weight")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _BUFFERS = ("inv_freq", "masked_bias", ".attn.bias", ".attention.bias", "position_ids")
 _LOADED = ("rotary_pos_emb.inv_freq",)
-"""How the names of output embeddings, input embeddings and constants end; and of those constants
+"""Ends of the names of output embeddings, input embeddings and constants; and of those constants
 that a loader asks for, as ChatGLM's does."""
 
 _TABLES = ("I64", "BOOL")
-"""What counts and tables are stored as (a batch norm's, hashed routers'), and weights never."""
+"""Dtypes of counts and tables (a batch norm's, hashed routers'), in which no weight is stored."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What the headers and the config of one checkpoint say; tensors in the order of the files.
+    """The headers and the config of one checkpoint; tensors in the order of the files.
 
     `name` is that of the recipe.
     """
@@ -98,8 +96,8 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         absent = [key for key in listed or () if key not in header]
         if absent:
             raise InputError(
-                f"{name}: {_INDEX} names {len(absent)} tensors that {shard.name} does not hold: "
-                f"{name_list(absent)}; download it again"
+                f"{name}: {WEIGHTS_INDEX} names {len(absent)} tensors that {shard.name} does not "
+                f"hold: {name_list(absent)}; download it again"
             )
         # mergekit sees no tensors that the index does not list
         for key, tensor in header.items():
@@ -140,7 +138,7 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     """Return each file of weights, with the tensors the index places in it (None: no index)."""
     if not path.is_dir():
         raise InputError(f"{name}: {path} is not a folder")
-    index, single = path / _INDEX, path / _SINGLE
+    index, single = path / WEIGHTS_INDEX, path / WEIGHTS_FILE
     if not index.is_file():
         if single.is_file():
             return [(single, None)]
@@ -149,13 +147,13 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
                 f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
                 "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
             )
-        raise InputError(f"{name}: no {_SINGLE} and no {_INDEX} in {path}")
+        raise InputError(f"{name}: no {WEIGHTS_FILE} and no {WEIGHTS_INDEX} in {path}")
     shards: dict[str, set[str]] = defaultdict(set)
     for key, file in _weight_map(name, index).items():
         shards[file].add(key)
-    if single.is_file() and _SINGLE not in shards:
+    if single.is_file() and WEIGHTS_FILE not in shards:
         raise InputError(
-            f"{name}: {path} has {_SINGLE} and also {_INDEX}, which names other files; "
+            f"{name}: {path} has {WEIGHTS_FILE} and also {WEIGHTS_INDEX}, which names other files; "
             "transformers loads the one, mergekit the others: remove what is not the model's"
         )
     absent = [file for file in sorted(shards) if not (path / file).is_file()]

@@ -1,4 +1,4 @@
-"""Whether checkpoints can be merged, and why not; what a user should know before they are.
+"""Reasons for which checkpoints cannot be merged, and warnings about those that can.
 
 Every command that merges uses these checks, so all of them accept the same models.
 """
@@ -31,7 +31,7 @@ _ONE_VOCABULARY = (
     "its tokens (load the base, resize_token_embeddings, save it)"
 )
 COMPAT = "layerswap compat lists every difference, and what can be done"
-"""Where problems send a user, at their end."""
+"""End of a problem: the command that explains it."""
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SHARED = re.compile(r"\.shared_transf\w*")

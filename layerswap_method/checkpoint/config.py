@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.frozen import Frozen
 from layerswap_method.hub.cache import file_roots
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
-"""How the keys of sizes end."""
+"""Ends of the keys of sizes."""
 
 _MOST_LAYERS, _LARGEST = 100_000, 1 << 31
 """No model has so many layers, or any size so large."""
@@ -28,7 +29,7 @@ the function. `recipe`: the recipe of the merge does it."""
 
 NOTHING = "nothing reconciles it"
 COMMANDS = {"harmonize": "layerswap harmonize: ", "force": "layerswap harmonize --force: "}
-"""How the advice for a remedy begins."""
+"""Begin of the advice for a remedy."""
 
 
 class Field(NamedTuple):
@@ -54,7 +55,7 @@ _LAYERS = (
     "decoder_layers",  # Kosmos-2, TrOCR
 )
 FURTHER_LAYERS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers")
-"""What configs call the number of layers that predict further tokens (MTP)."""
+"""Keys of the number of layers that predict further tokens (MTP)."""
 
 _POSITIONS = ("max_position_embeddings",)
 _EPS = ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon")
@@ -145,7 +146,7 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
             if type(value) is int and key.endswith(_SIZES) and not 0 <= value < limit:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
-        hint = f"; write BASE+{folder}" if (folder / "adapter_config.json").is_file() else ""
+        hint = f"; write BASE+{folder}" if (folder / ADAPTER_CONFIG).is_file() else ""
         raise InputError(f"{name}: {folder}: no readable config: {error}{hint}") from error
     return document
 

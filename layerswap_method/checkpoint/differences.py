@@ -1,4 +1,4 @@
-"""What several checkpoints have in common, what differs, and what can be done about it."""
+"""Differences of several checkpoints, field by field, and remedies for them."""
 
 from __future__ import annotations
 

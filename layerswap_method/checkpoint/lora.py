@@ -21,10 +21,8 @@ from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, same_content
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.tensor_names import bare_name
-
-ADAPTER_CONFIG = "adapter_config.json"
-ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")

@@ -52,7 +52,7 @@ _RUNNING = (
     "use_mambapy",
     "use_mem_eff_path",
 )
-"""How weights are stored, and with which programs a model is run."""
+"""Settings of how weights are stored, and of the programs that run a model."""
 
 _TRAINING = (
     "freeze_*",
@@ -70,7 +70,7 @@ _TRAINING = (
     "*jitter_noise",
     "*layerdrop",
 )
-"""What only training reads."""
+"""Settings that only training reads."""
 
 _CLASSIFYING = ("classifier_*", "id2label", "label2id", "num_labels", "problem_type", "summary_*")
 """Heads of classifiers."""
@@ -98,7 +98,7 @@ _GENERATING = (
     "top_p",
     "*suppress_tokens",
 )
-"""How text is generated, see `generation_notes`."""
+"""Settings of generation, see `generation_notes`."""
 
 _STORED = (
     "mtp_*",
@@ -107,7 +107,7 @@ _STORED = (
     "tie_word_embeddings",
     "vocab_size",
 )
-"""What the tensors say, which are compared themselves."""
+"""Settings that follow from the tensors, which are compared themselves."""
 
 _LENGTHS = (
     "max_position_embeddings",

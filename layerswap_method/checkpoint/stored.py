@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-"""What weights may be stored as, the widest first; integers and smaller floats are quantised."""
+"""Dtypes of weights, the widest first; integers and smaller floats are quantised."""
 
 TORCH_NAMES: Mapping[str, str] = {
     "F64": "float64",
@@ -65,7 +65,7 @@ a partial download are 0: it is written while others read what is there already.
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """Where the bytes of one tensor are: `nbytes` from byte `offset` of a file (no link) on.
+    """The place of one tensor: `nbytes` from byte `offset` of a file (no link) on.
 
     `stamp` is the file's state when its header was read, `dtype` safetensors' name, such as `BF16`.
     """
@@ -80,7 +80,7 @@ class StoredTensor:
 
     @property
     def torch_name(self) -> str:
-        """What torch calls the dtype; safetensors' name where torch has none."""
+        """Torch's name of the dtype; safetensors' where torch has none."""
         return TORCH_NAMES.get(self.dtype, self.dtype)
 
     @property

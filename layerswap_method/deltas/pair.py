@@ -87,7 +87,7 @@ class DeltaPair:
 
     @cached_property
     def identity(self) -> object:
-        """What tells the pair from every other: files with their states, and their rows."""
+        """Identity of the pair: files with their states, and their rows."""
         sides = (self.expert_tensors.values(), self.base_tensors.values())
         stored = (frozenset((stored.file, stored.stamp) for stored in side) for side in sides)
         # Names and rows follow from the configs as well, and files may be links of several models.

@@ -1,4 +1,4 @@
-"""How a model is written in another shape: a table of names, places and factors by axis.
+"""The conversion of a model to another shape: a table of names, places and factors by axis.
 
 Steps (`steps.py`) only change this table. `make` then makes one tensor at a time, so the memory of
 one tensor is enough for any model, and what no step changes is copied from file to file.
@@ -57,7 +57,7 @@ _NOT_IN_EVERY_LAYER = ("model.", "lm_head", "self_attn.q_norm", "self_attn.k_nor
 _LAYER_TENSORS = frozenset(
     f"{module}.weight" for module in _AXES if not module.startswith(_NOT_IN_EVERY_LAYER)
 )
-"""What follows the layer's number in the names of the tensors that every layer has."""
+"""Names, after the layer's number, of the tensors that every layer has."""
 
 
 def axes_of(name: str) -> tuple[Axis, ...]:

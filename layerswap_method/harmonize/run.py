@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
 import torch
 
@@ -19,7 +18,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
-from layerswap_method.progress import Bar
+from layerswap_method.progress import Bar, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import write_files, write_json
@@ -33,7 +32,7 @@ def harmonize(
     dtype: str | None = None,
     force: bool = False,
     shard_bytes: int = SHARD_BYTES,
-    bar: Bar = lambda what, size: nullcontext(lambda count: None),
+    bar: Bar = no_bar,
 ) -> Iterator[str]:
     """Write every model in the common architecture, in a folder below `out_path`; yield log lines.
 

@@ -24,10 +24,10 @@ class CachedModel(NamedTuple):
     name: str
     folder: Path
     nbytes: int
-    """What it takes on the disk."""
+    """Room on the disk, in bytes."""
 
     length: int
-    """What its files would take if they were whole."""
+    """Room of its files if they were whole, in bytes."""
 
     used: float
     """When something of it was fetched last, as a time stamp."""

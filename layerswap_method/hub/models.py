@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+from layerswap_method.file_names import WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
@@ -58,8 +59,6 @@ SMALL = (
 
 IGNORED = ("consolidated*", "original/*")
 """The same weights once more."""
-
-_INDEX, _SINGLE = "model.safetensors.index.json", "model.safetensors"
 
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 """Errors of a file system that has no place for our folder, or knows no links."""
@@ -116,10 +115,11 @@ def download_choice(choice: str | None = None) -> Download:
 
 def is_whole(folder: Path) -> bool:
     """Return whether a snapshot has every file of weights that its index names."""
-    names = {_SINGLE}
-    if (folder / _INDEX).is_file():
+    names = {WEIGHTS_FILE}
+    if (folder / WEIGHTS_INDEX).is_file():
         try:
-            names = set(json.loads((folder / _INDEX).read_text("utf-8"))["weight_map"].values())
+            index = json.loads((folder / WEIGHTS_INDEX).read_text("utf-8"))
+            names = set(index["weight_map"].values())
         except (ValueError, LookupError, TypeError, AttributeError):
             return True  # the reader of the checkpoint says why it is damaged
     return all((folder / str(name)).is_file() for name in names)

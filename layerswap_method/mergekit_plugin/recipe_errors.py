@@ -1,4 +1,4 @@
-"""What is wrong with a recipe, reported before mergekit reads it."""
+"""Faults of a recipe, reported before mergekit reads it."""
 
 from __future__ import annotations
 

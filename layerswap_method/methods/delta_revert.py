@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import torch
 
 NAME = "delta_revert"
-"""What a recipe writes as ``merge_method``."""
+"""Name of the method in a recipe (``merge_method``)."""
 
 Rule = Literal["expert", "base", "features"]
-"""Where one tensor comes from: the expert, the base, or feature by feature."""
+"""Source of one tensor: the expert, the base, or feature by feature."""
 
 MODULES = ("attention", "mlp", "norm", "other", "non_layer")
 """What `revert_modules` can name: the parts of a layer (`tensor_names`), and all that

@@ -23,7 +23,7 @@ from layerswap_method.recipe.document import Block, Count, Entry, Recipe
 from layerswap_method.recipe.references import same_model_key
 
 DeltaUnit = Literal["layer", "module"]
-"""What goes to one expert as a whole: a layer, or the attention or the MLP of a layer."""
+"""The unit that goes to one expert as a whole: a layer, or its attention or its MLP."""
 
 
 THRESHOLD = 0.001
@@ -34,7 +34,7 @@ BLEND = 0.5
 """alpha, the task expert's share of a blend, as published."""
 
 NAME = "layer_swap"
-"""What a recipe writes as ``merge_method``."""
+"""Name of the method in a recipe (``merge_method``)."""
 
 Weight = Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[StrictFloat, Field(ge=0, le=1)]

@@ -1,1 +1,1 @@
-"""What every recipe shares: strict YAML, parameters in words, keys, references."""
+"""Common parts of all recipes: strict YAML, parameters in words, keys, references."""

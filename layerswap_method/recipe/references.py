@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.hub.models import IGNORED, SMALL, WEIGHTS, HubModels
 from layerswap_method.hub.refusals import describe_refusal
 
@@ -117,7 +118,7 @@ def find_model_files(
         plus = f"; {reference}: {PLUS}" if adapters else ""
         raise InputError(f"{error.message}{plus}") from error
     for adapter, adapter_folder in zip(adapters, adapter_folders, strict=True):
-        for file in ("adapter_config.json", "adapter_model.safetensors"):
+        for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
             if not (adapter_folder / file).is_file():
                 consequence = "so it is not a PEFT adapter"
                 if (adapter_folder / "adapter_model.bin").is_file():

@@ -1,1 +1,1 @@
-"""What goes to mergekit itself: the method in one file, with its guide, example and tests."""
+"""Proposals to mergekit itself: the method in one file, with its guide, example and tests."""

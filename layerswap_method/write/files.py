@@ -18,11 +18,12 @@ from typing import IO
 
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
+from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.hub.partial import check_there
 from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance
 from layerswap_method.threads import one_core_threads
-from layerswap_method.write.layout import INDEX, Layout, PlannedFile, PlannedTensor
+from layerswap_method.write.layout import Layout, PlannedFile, PlannedTensor
 
 _PIECE, _IN_KERNEL = 1 << 20, 1 << 26
 """Bytes that this process, and the kernel, copies at a time: an interrupt waits for no more."""
@@ -65,7 +66,7 @@ def write_files(
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
     if len(files) > 1:
-        write_json(folder / INDEX, layout.index)
+        write_json(folder / WEIGHTS_INDEX, layout.index)
 
 
 def verify_files(

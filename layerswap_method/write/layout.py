@@ -1,4 +1,4 @@
-"""Where every tensor of a checkpoint will stand in its files, in safetensors' layout."""
+"""The place of every tensor of a checkpoint in its files, in safetensors' layout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
-from layerswap_method.tensors import Merge, MixReader, TensorMix
+from layerswap_method.file_names import WEIGHTS_FILE
+from layerswap_method.mix_reader import MixReader
+from layerswap_method.tensors import Merge, TensorMix
 
 SHARD_BYTES = 5_000_000_000
 """Most bytes of tensors in one file; a single larger tensor exceeds it."""
-
-INDEX = "model.safetensors.index.json"
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def lay_out_tensors(
     files = []
     for number, tensors in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{count:05d}.safetensors"
-        files.append(_file(folder / (name if count > 1 else "model.safetensors"), tensors))
+        files.append(_file(folder / (name if count > 1 else WEIGHTS_FILE), tensors))
     return Layout(tuple(files), inputs or {})
 
 

@@ -29,7 +29,7 @@ from statistics import median
 import click
 import torch
 
-from layerswap_method.checkpoint.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import LazyModel, TensorMix
 

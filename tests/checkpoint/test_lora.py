@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 
 from layerswap_method.errors import InputError
 from layerswap_method.methods.passthrough import merge_of_one
+from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import MixReader
 from tests.standins.fine_tunes import (
     edited,
     rewritten,

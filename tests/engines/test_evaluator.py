@@ -16,7 +16,7 @@ from ablations.engines.task_loading import TaskFault
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method import loading
 from layerswap_method.errors import InputError
-from layerswap_method.tensors import MixReader
+from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import VLLM
 from tests.standins.live_cells import OPTIONS, make_world
 from tests.standins.merging import merge_of, merge_of_folder

@@ -12,7 +12,7 @@ from layerswap_method import loading
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.hub.partial import NotDownloaded
-from layerswap_method.tensors import MixReader
+from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import BACKENDS, VLLM
 from tests.engines.test_evaluator import WRONG
 from tests.engines.test_live import ORDER

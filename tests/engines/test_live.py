@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from ablations.engines import live as live_module
 from ablations.engines.live import LiveEvaluator, SwapFailed, ask_probe
-from layerswap_method.tensors import MixReader
+from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import BACKENDS
 from tests.engines.test_processes import likelihoods
 from tests.engines.test_processes import texts as generations

@@ -11,7 +11,7 @@ import yaml
 import layerswap_method
 from ablations.gallery.check import check_recipe
 from ablations.gallery.find import FIELDS, find_recipe, read_recipe_header
-from ablations.gallery.plan import plan_lines
+from ablations.gallery.recipe_plan import plan_lines
 from layerswap_method.errors import InputError
 from tests.standins import merging
 from tests.standins.command import told

@@ -13,6 +13,7 @@ from layerswap_method.hub.partial import ranges_there
 from layerswap_method.hub.ranges import join_ranges, lacking, size, split
 from layerswap_method.hub.transfer import check_room
 from tests.hub.conftest import TASK, Machine, commit_of
+from tests.kills import kill_when
 from tests.standins.fetching import LEFT, REQUEST
 from tests.standins.hub import running
 
@@ -83,11 +84,8 @@ def test_a_killed_download_goes_on_where_it_was(machine):
     for _ in range(kills):
         process, before = machine.start_fetching(TASK), machine.hub.bytes["store"]
         least = before + drawn.randrange(1_000_000, 3_000_000)
-        while machine.hub.bytes["store"] < least:
-            assert process.poll() is None, process.communicate()[0]
-            time.sleep(0.002)
-        process.kill()
-        process.communicate()
+        code = kill_when(process, lambda n=least: machine.hub.bytes["store"] >= n)
+        assert code == -signal.SIGKILL, "it ended before it could be killed"
         assert machine.hub.bytes["store"] < needed(machine.hub)
     assert machine.fetch(TASK)[0] == 0
     assert_fetched(machine)

@@ -16,7 +16,8 @@ from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.loading import fill_tensors, read_tensors
 from layerswap_method.merge import check_device
-from layerswap_method.tensors import FeatureMask, MixReader, TensorMix, Term
+from layerswap_method.mix_reader import MixReader
+from layerswap_method.tensors import FeatureMask, TensorMix, Term
 
 SHAPES = [(), (7,), (0, 5), (131, 3), (65, 2, 9), (700, 450), (300_001,)]
 """The last two are of several blocks, the last one of an odd length."""

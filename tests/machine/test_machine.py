@@ -240,6 +240,13 @@ def test_descendants_end_with_the_worker(end):
         wait_for_end(below)
 
 
+def test_a_process_ends_without_a_warning_of_its_warden():
+    code = "from ablations.machine.lifetime import take_descendants_along as take; take(); take()"
+    command = [sys.executable, "-W", "always::ResourceWarning", "-c", code]
+    done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    assert done.stderr == ""
+
+
 def test_the_command_and_its_step_are_shown(capfd):
     steps = [
         Step("", 1, 3, unit="tasks", is_whole=True),

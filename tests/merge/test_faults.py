@@ -1,6 +1,7 @@
 """What fails leaves nothing that looks whole, inputs as they were, and one clear message."""
 
 import errno
+import functools
 import os
 import random
 import resource
@@ -8,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import yaml
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import WriteOptions
 from layerswap_method.write import donor_files
+from tests.kills import kill_when, start
 from tests.merge.test_merge import SWAP, run_merge
 from tests.standins.experts import content, left_in
 from tests.standins.fine_tunes import restored, tune
@@ -146,6 +147,11 @@ PROGRAMS = {
 }
 
 
+def is_written(out, pattern):
+    """Return whether a merge to `out` has begun a file that the pattern fits."""
+    return any(out.parent.glob(f".layerswap-*/out/{pattern}"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_killed_at_any_moment(program, tmp_path):
@@ -168,18 +174,12 @@ def test_killed_at_any_moment(program, tmp_path):
     chance, killed, partly = random.Random(13), 0, 0
     for turn in range(KILLS // 2):
         more = ["--resume"] if turn % 2 and program == "layerswap" else []
-        running = subprocess.Popen([*command, *more], **quiet)
         # While Python starts, from the first byte on, or from the first finished file on.
         awaited = (None, "*", "*", "*.safetensors", "*.safetensors")[turn % 5]
-        while (
-            awaited
-            and running.poll() is None
-            and not any(out.parent.glob(f".layerswap-*/out/{awaited}"))
-        ):
-            time.sleep(0.001)
-        time.sleep(chance.uniform(0, 0.15))
-        running.send_signal(signal.SIGKILL)
-        killed += running.wait() == -signal.SIGKILL
+        moment = functools.partial(is_written, out, awaited) if awaited else None
+        running = start([*command, *more], **quiet)
+        code = kill_when(running, moment, after_s=chance.uniform(0, 0.15))
+        killed += code == -signal.SIGKILL
         partly += any(out.parent.glob(".layerswap-*/out/*.safetensors"))
         if out.exists():
             found = stored(out)

@@ -1,6 +1,5 @@
 """Models into engines: experts that change, engines that go wrong, answers that are reused."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -21,10 +20,10 @@ from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.methods import merges
 from tests.engines.backends import BACKENDS
+from tests.kills import ENVIRONMENT, kill_when, start
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.studies import study_document, write_expert, write_study, write_yaml
-from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PLAN = merges.merge_models
@@ -160,7 +159,6 @@ def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
     study, experts = write_study(tmp_path, items=240, baseline=["base"], evaluate=evaluate)
     code = "from ablations.cli import main; main()"
     words = ["run", str(study), "--experts", str(experts), "--backend", backend]
-    given = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}, "text": True}
     killed, peaceful = tmp_path / "killed", tmp_path / "peaceful"
 
     def command(out):
@@ -171,14 +169,13 @@ def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend):
         found = killed.with_suffix(".answers").glob("*/*.jsonl")
         return [path for path in found if path.read_bytes().count(b"\n") >= 5]
 
-    with subprocess.Popen(command(killed), stderr=subprocess.DEVNULL, **given) as runner:
-        wait_until(stored, running=runner, every_s=0.005)
-        runner.send_signal(signal.SIGKILL)
+    runner = start(command(killed), cwd=ROOT, stderr=subprocess.DEVNULL)
+    assert kill_when(runner, stored) == -signal.SIGKILL, "it ended before it could be killed"
     (answers,) = stored()
     assert not list(killed.glob("records/[!.]*"))
     before = answers.read_bytes().count(b"\n")
     for out in (killed, peaceful):
-        subprocess.run(command(out), check=True, capture_output=True, **given)
+        subprocess.run(command(out), check=True, capture_output=True, cwd=ROOT, env=ENVIRONMENT)
     (cell,), (whole,) = (records.load_run(out).cells for out in (killed, peaceful))
     assert cell.backend == backend
     # vLLM's CPU build has no batch invariance.

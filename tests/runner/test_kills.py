@@ -5,22 +5,21 @@
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ablations.runs import records
+from tests.kills import ENVIRONMENT, kill_when, start
 from tests.runner.fakes import make_cells, run, scores_by_label, scores_on_disk
 from tests.standins.studies import write_study
-from tests.waiting import wait_for_end, wait_until
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 
 def finished(out):
@@ -28,24 +27,26 @@ def finished(out):
     return {path.stem: path.stat().st_mtime_ns for path in out.glob("records/[!.]*")}
 
 
+def kill_an_engine(family, rng):
+    """Kill an engine a moment before its runner, now and then."""
+    engines = [p for p in family if p.is_running() and "spawn_main" in " ".join(p.cmdline())]
+    if engines and rng.random() < 0.3:
+        rng.choice(engines).kill()
+        time.sleep(rng.uniform(0, 0.1))
+
+
 def kill(command, out, kills):
     """Start a study and kill it at random moments; return how many records each run finished."""
     rng, whole, progress = random.Random(20260101), {}, []
     for number in range(1, kills + 1):
-        runner = psutil.Popen(command, cwd=ROOT, env=ENVIRONMENT, stderr=subprocess.PIPE)
         wanted = len(whole) + number % 4
-        wait_until(lambda n=wanted: len(finished(out)) >= n, running=runner, every_s=0.005)
-        time.sleep(rng.uniform(0, 0.05))
-        family = runner.children(recursive=True)
-        engines = [p for p in family if p.is_running() and "spawn_main" in " ".join(p.cmdline())]
-        if engines and rng.random() < 0.3:  # the engine first, its runner a moment later
-            rng.choice(engines).kill()
-            time.sleep(rng.uniform(0, 0.1))
-            family += runner.children(recursive=True)
-        assert runner.poll() is None, "the study ended before it was killed often enough"
-        runner.kill()
-        runner.communicate()
-        wait_for_end(family)  # an engine that outlives its runner holds a GPU for nobody
+        code = kill_when(
+            start(command, cwd=ROOT, stderr=subprocess.PIPE),
+            lambda n=wanted: len(finished(out)) >= n,
+            after_s=rng.uniform(0, 0.05),
+            first=lambda family: kill_an_engine(family, rng),
+        )
+        assert code == -signal.SIGKILL, "the study ended before it was killed often enough"
         now = finished(out)
         assert all(records.read_record(out, key) is not None for key in now)
         assert whole.items() <= now.items(), "a record was written again"

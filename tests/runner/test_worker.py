@@ -11,7 +11,6 @@ import sys
 import threading
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ablations.machine.locks import try_claim
@@ -20,6 +19,7 @@ from ablations.runner.work import ModelFailed, Work
 from ablations.runner.worker import LOCKS
 from ablations.runs import records
 from layerswap_method.errors import LayerSwapError
+from tests.kills import kill_when, start
 from tests.runner.fakes import (
     RAISES,
     TASK,
@@ -32,7 +32,6 @@ from tests.runner.fakes import (
     run,
     scores_on_disk,
 )
-from tests.waiting import wait_for_end, wait_until
 
 ROOT = Path(__file__).parents[2]
 ONE = functools.partial(in_processes, jobs=1, gpus=1)
@@ -238,9 +237,8 @@ def test_a_cell_that_another_runner_holds_is_waited_for(tmp_path):
 
 
 def start_victim(out, cells, delay, company=1, jobs=1):
-    words = map(str, (out, cells, delay, company, jobs))
-    command = [sys.executable, "-m", "tests.runner.victim", *words]
-    return psutil.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "tests.runner.victim", out, cells, delay, company, jobs]
+    return start(command, cwd=ROOT, stderr=subprocess.PIPE)
 
 
 @pytest.mark.parametrize("runners", [1, 2])
@@ -259,11 +257,8 @@ def test_workers_of_one_call_or_of_two_share_the_cells(tmp_path, runners):
 def test_workers_end_with_a_runner_that_is_killed(tmp_path):
     victim = start_victim(tmp_path / "run", 20, 0.5, company=2, jobs=2)
     journal = tmp_path / "run.journal"
-    wait_until(lambda: journal.exists() and len(journal_of(journal)) >= 2, running=victim)
-    family = victim.children(recursive=True)
-    victim.kill()
-    victim.communicate()
-    wait_for_end(family)
+    code = kill_when(victim, lambda: journal.exists() and len(journal_of(journal)) >= 2)
+    assert code == -signal.SIGKILL, "it ended before it could be killed"
 
 
 def test_a_worker_that_dies_costs_its_model_only(tmp_path):

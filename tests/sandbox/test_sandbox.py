@@ -19,6 +19,7 @@ from ablations import sandbox
 from ablations.sandbox import ProgramVerdict, judge, run_program
 from ablations.tasks.mbpp import NoIsolation, code_isolation, describe_isolation, find_isolation
 from layerswap_method.errors import LayerSwapError
+from tests.kills import kill_when, start
 from tests.waiting import wait_until
 
 held = pytest.mark.skipif(
@@ -258,11 +259,9 @@ def test_an_evaluation_that_is_killed_leaves_no_program(marked):
     source = marked + "import time; time.sleep(1000)"
     call = f"run_program({source!r}, '', 600, 1 << 29, 1000, held=True)"
     script = f"from ablations.sandbox import run_program\n{call}"
-    with subprocess.Popen([sys.executable, "-c", script]) as evaluation:
-        try:
-            wait_until(lambda: processes_of(marked), running=evaluation)
-        finally:
-            evaluation.kill()
+    evaluation = start([sys.executable, "-c", script])
+    code = kill_when(evaluation, lambda: processes_of(marked))
+    assert code == -signal.SIGKILL, "it ended before it could be killed"
     wait_until(lambda: not processes_of(marked))
 
 

@@ -8,8 +8,9 @@ from layerswap_method.merge import WriteOptions, write_merge
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.methods.read import read_recipe
+from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model, find_model_files
-from layerswap_method.tensors import Merge, MixReader
+from layerswap_method.tensors import Merge
 
 
 def recipe(models, parameters=None, base=None, **top):

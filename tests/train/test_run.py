@@ -1,7 +1,6 @@
 """A run that is ended goes on to the same weights; of its checkpoints the best become experts."""
 
 import json
-import os
 import resource
 import shutil
 import signal
@@ -20,6 +19,7 @@ from ablations.train import trainer as training
 from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
 from layerswap_method.errors import LayerSwapError
+from tests.kills import ENVIRONMENT, kill_when, start
 from tests.standins.command import layerswap
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.fresh_engines import evaluate_cold
@@ -27,10 +27,8 @@ from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
 from tests.standins.word_models import write_model
 from tests.train.conftest import call, equal_weights, run, write_base, write_config, write_rows
-from tests.waiting import wait_until
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def steps(out):
@@ -64,10 +62,8 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     command = [sys.executable, "-c", "from ablations.cli import main; main()", "train", str(config)]
     subprocess.run([*command, "--out", str(undisturbed)], check=True, env=ENVIRONMENT)
-    process = subprocess.Popen([*command, "--out", str(killed)], env=ENVIRONMENT)
-    wait_until(lambda: len(steps(killed)) >= 3, running=process)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it was over before it could be ended"
+    code = kill_when(start([*command, "--out", killed]), lambda: len(steps(killed)) >= 3)
+    assert code == -signal.SIGKILL, "it was over before it could be ended"
     assert not (killed / "experts.yml").exists()
     again = [*command, "--out", str(killed)]
     done = subprocess.run(again, check=True, capture_output=True, text=True, env=ENVIRONMENT)

@@ -20,8 +20,9 @@ from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.merge import check_device
 from layerswap_method.methods.passthrough import merge_of_one
+from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import MIXES, MixReader, TensorMix, Term
+from layerswap_method.tensors import MIXES, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files
 from layerswap_method.write.layout import INDEX, lay_out_files
 from tests.standins.merging import merge_of, recipe, roles, tensors_of

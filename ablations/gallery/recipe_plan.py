@@ -1,4 +1,4 @@
-"""Which expert supplies what in a recipe or a merge, from configs only."""
+"""The layer plan of a recipe or a finished merge, in lines and as a picture; reads configs only."""
 
 from __future__ import annotations
 

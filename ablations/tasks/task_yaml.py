@@ -1,0 +1,161 @@
+"""Task files of lm-eval: the YAML of a task with what it includes, found and read without lm-eval.
+
+`task_fingerprint.py` makes a hash of what is read here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from layerswap_method.errors import InputError
+from layerswap_method.recipe.references import is_there, map_texts
+
+_MOST_PATHS, _MOST_LEVELS = 100_000, 100
+"""Most files and folders in which task files are looked for, and levels of a task file."""
+
+_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+LOCAL_DATA = ("data_files", "data_dir")
+"""Options of `load_dataset` that name files or folders."""
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads ``!function NAME`` as text; notes whether there is an alias."""
+
+    has_alias = False
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose the next node; an alias after ``<<:`` is no repeat of a value."""
+        merges = isinstance(index, yaml.ScalarNode) and index.tag == "tag:yaml.org,2002:merge"
+        if not merges and self.check_event(yaml.AliasEvent):
+            self.has_alias = True
+        return super().compose_node(parent, index)
+
+
+_Loader.add_multi_constructor(
+    "!", lambda loader, tag, node: f"!{tag} {getattr(node, 'value', node)}"
+)
+
+
+class TaskFile(NamedTuple):
+    """A task file with what it includes."""
+
+    files: Sequence[Path]
+    """The file, and those that it includes."""
+
+    content: dict[str, Any]
+    """The keys of the file, and those of included files that it does not have."""
+
+    aliases: Sequence[Path] = ()
+    """Files of those that have an alias: a few aliases make a content of enormous size."""
+
+
+def read_task_file(path: Path, above: Sequence[Path] = ()) -> TaskFile:
+    """Return a task file with what it includes, as lm-eval reads it: the file's own keys win.
+
+    `above` are the files that include it. The content of a file that cannot be read is empty.
+    """
+    empty = TaskFile([path], {})
+    try:
+        if not path.is_file():
+            return empty
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        content = loader.get_single_data()
+    # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
+        return empty
+    if not isinstance(content, dict):
+        return empty
+    files, aliases = [path], [path] if loader.has_alias else []
+    included: dict[str, Any] = {}
+    names = content.pop("include", [])
+    for name in names if isinstance(names, list) else [names]:
+        if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
+            task_file = read_task_file(inner, (path, *above))
+            files += task_file.files
+            aliases += task_file.aliases
+            included |= task_file.content
+    return TaskFile(files, {**included, **content}, aliases)
+
+
+def check_task_files(folders: Sequence[Path]) -> None:
+    """Check that lm-eval can read the task files below `folders`: others hang it, or end Python.
+
+    Raises:
+        InputError: for too large a folder, and a file that is a pipe or nested too deeply.
+    """
+    for path in itertools.chain(*map(task_file_paths, folders)):
+        for file in (path, *read_task_file(path).files):
+            if file.exists() and not (file.is_file() or file.is_dir()):
+                raise InputError(f"{file}: is a pipe or a device, not a task file; remove it")
+        depth = 0
+        with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
+            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=_Parser):
+                depth += isinstance(event, yaml.CollectionStartEvent)
+                depth -= isinstance(event, yaml.CollectionEndEvent)
+                if depth > _MOST_LEVELS:
+                    raise InputError(
+                        f"{path}: is nested over {_MOST_LEVELS} levels deep: no task file; remove "
+                        "it"
+                    )
+
+
+def task_file_paths(folder: Path) -> list[Path]:
+    """Return what ends in ``.yaml`` below a folder, sorted and left out as in lm-eval's index."""
+    paths = [
+        path
+        for path in paths_below(folder)
+        if path.suffix == ".yaml" and ".ipynb_checkpoints" not in path.parts
+    ]
+    return sorted(paths, key=Path.as_posix)
+
+
+def walk_below(folder: Path) -> Iterator[Path]:
+    """Yield what `Path.rglob` does, which fails where something vanishes under it, as in /proc."""
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def paths_below(folder: Path) -> list[Path]:
+    """Return all files and folders below a folder of tasks.
+
+    Raises `InputError` for a folder of too many, such as ``/``.
+    """
+    paths = list(itertools.islice(walk_below(folder), _MOST_PATHS + 1))
+    if len(paths) > _MOST_PATHS:
+        raise InputError(
+            f"{folder}: holds over {_MOST_PATHS:,} files and folders; name the folder that has the "
+            "task files"
+        )
+    return paths
+
+
+def with_placed_data(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the content of a task's file with the data next to it named by its whole path.
+
+    lm-eval reads relative `data_files` from the working directory. Here a file that is not there,
+    but next to the task's YAML in `folder`, is that one.
+    """
+    source, options = config.get("dataset_path"), config.get("dataset_kwargs")
+    # One of datasets' own readers, such as json or csv, not a data set of the hub.
+    if not isinstance(source, str) or "/" in source or not isinstance(options, Mapping):
+        return dict(config)
+
+    def place(text: str) -> str:
+        neighbour = folder / text
+        return str(neighbour.absolute()) if not is_there(text) and is_there(neighbour) else text
+
+    return {**config, "dataset_kwargs": with_local_data(options, place)}
+
+
+def with_local_data(options: Mapping[str, Any], change: Callable[[str], str]) -> dict[str, Any]:
+    """Return the options of `load_dataset` with the names of files and folders changed."""
+    paths = {key: options[key] for key in LOCAL_DATA if key in options}
+    return {**options, **map_texts(paths, change)}

@@ -137,7 +137,10 @@ def _check_settings(task: Any) -> None:
     aggregations = getattr(task, "_aggregation_list", None)
     if (metrics == {} and not has_function) or not getattr(task, "_filters", True):
         raise ValueError("an empty metric_list or filter_list")
-    tables = {"metric": {} if has_function else metrics, "aggregation": aggregations}
+    tables: dict[str, Any] = {
+        "metric": {} if has_function else metrics,
+        "aggregation": aggregations,
+    }
     for kind, functions in tables.items():
         if unknown := [name for name, function in (functions or {}).items() if function is None]:
             raise ValueError(f"no {kind} {', '.join(map(repr, unknown))}")

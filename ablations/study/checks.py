@@ -158,10 +158,10 @@ def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> li
     return list(folders)
 
 
-def lacking_tokenizers(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models have no tokenizer and need one: the base, and unmerged ones."""
+def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:
+    """Yield which models need a tokenizer and have none: the base, and `template_folders`."""
     base = next(iter(experts.values())).folder
-    for folder in dict.fromkeys([base, *template_folders(cells, experts)]):
+    for folder in dict.fromkeys([base, *folders]):
         if not has_tokenizer(folder):
             names = ", ".join(n for n, expert in experts.items() if expert.folder == folder)
             yield (

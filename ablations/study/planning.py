@@ -9,7 +9,7 @@ import contextlib
 import importlib.metadata
 import itertools
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,7 +244,7 @@ def _check_files(
         requests = _requests(study, isolation)
         problems += _primary_problems(study, requests)
     hub = HubModels(download_choice(download), headers_only=dry)
-    experts = _find_experts(study, places, folders, problems, hub, download=not dry)
+    experts = _find_experts(study, placeholders, places, folders, problems, hub, download=not dry)
     InputError.raise_any(str(file.path), problems)
     return _Checked(study, places, experts, requests, chosen, hub)
 
@@ -270,15 +270,16 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     checkpoints, unfit = checked.hub.retried(lambda: _check_experts(checked.study, experts))
     InputError.raise_any(where, unfit)
     show_step(Step("planning the cells"))
-    study = _with_dtype(checked.study, checked.base)
+    study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
-    problems += checks.lacking_tokenizers(cells, experts)
+    template_folders = checks.template_folders(cells, experts)
+    problems += checks.lacking_tokenizers(template_folders, experts)
     if checkpoints:
         recipes = [cell.recipe for cell in cells]
         unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
-        check_protocol(study.evaluate, checks.template_folders(cells, experts))
+        check_protocol(study.evaluate, template_folders)
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
         # What transformers cannot read, the engine says.
         with _collected(problems), contextlib.suppress(OSError, ValueError):
@@ -388,6 +389,7 @@ def _with_experts(
 
 def _find_experts(
     study: Study,
+    names: Iterable[str],
     places: Mapping[str, str],
     folders: tuple[Path | None, Path | None],
     problems: list[str],
@@ -395,12 +397,12 @@ def _find_experts(
     *,
     download: bool,
 ) -> dict[str, Expert]:
-    """Return the experts by name; `folders` are those of the study and of the experts file.
+    """Return the experts of `names`; `folders` are those of the study and of the experts file.
 
     Where something is wrong already, no expert is downloaded.
     """
     experts: dict[str, Expert] = {}
-    for name in checks.expert_names(study):
+    for name in names:
         try:
             # Paths and hub ids have a slash (./math, org/math) and need no experts file.
             if name not in places and "/" not in name:
@@ -438,8 +440,10 @@ def _check_experts(
     return checkpoints, problems
 
 
-def _with_dtype(study: Study, base: Expert) -> Study:
+def _with_dtype(study: Study, base: Expert, checkpoints: Sequence[Checkpoint]) -> Study:
     """Return the study with the dtype of all of its models: ``auto`` is that of the base.
+
+    `checkpoints` are those of the experts, the base first; () where nothing is merged.
 
     One that is stated is its recipe's, too, if that has none.
     """
@@ -448,7 +452,8 @@ def _with_dtype(study: Study, base: Expert) -> Study:
         if not recipe or recipe.keys() & {"dtype", "out_dtype"}:
             return study
         return study.model_copy(update={"recipe": {**recipe, "dtype": evaluate.options.dtype}})
-    stored = read_checkpoint(base.name, base.folder).dtype
+    parent = checkpoints[0] if checkpoints else read_checkpoint(base.name, base.folder)
+    stored = parent.dtype
     if stored not in get_args(EngineOptions.model_fields["dtype"].annotation):
         return study
     options = {"options": evaluate.options.model_copy(update={"dtype": stored})}

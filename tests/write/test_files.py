@@ -18,13 +18,14 @@ from layerswap_method.checkpoint import stored as stored_module
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.merge import check_device
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES, TensorMix, Term
 from layerswap_method.write.files import verify_files, write_files
-from layerswap_method.write.layout import INDEX, lay_out_files
+from layerswap_method.write.layout import lay_out_files
 from tests.standins.merging import merge_of, recipe, roles, tensors_of
 from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same, stored
@@ -58,10 +59,10 @@ def test_what_is_written_is_what_safetensors_reads(top, most, experts, tmp_path)
             names = list(opened.keys())
         assert sum(wanted[name].nbytes for name in names) <= most
         listed |= dict.fromkeys(names, file.path.name)
-    assert (tmp_path / INDEX).is_file() == (most == 20_000) == (len(layout.files) > 1)
+    assert (tmp_path / WEIGHTS_INDEX).is_file() == (most == 20_000) == (len(layout.files) > 1)
     if most == 20_000:
         total = {"total_size": sum(tensor.nbytes for tensor in wanted.values())}
-        index = json.loads((tmp_path / INDEX).read_text())
+        index = json.loads((tmp_path / WEIGHTS_INDEX).read_text())
         assert index == {"metadata": total, "weight_map": listed}
 
 

@@ -123,6 +123,7 @@ NUMBERS = {
         "true verbs minus permuted verbs, experts of disjoint layers": compared(
             "real_model_disjoint:layer swap", "real_model_permuted:layer swap"
         ),
+        "permuted verbs: swap minus math expert": swap_minus("real_model_permuted", "task expert"),
         "the base in place of the language expert: swap minus math expert": swap_minus(
             "real_model_base", "task expert"
         ),
@@ -343,6 +344,23 @@ def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     assert all((RESULTS / folder).is_dir() for folder in folders)
     assert "(../ablations/LOG.md#" in section.text
     assert re.search(r"Made by `|removed", section.text)
+
+
+@pytest.mark.parametrize(
+    ("folder", "task"), [("real_model", SPANISH), ("real_model_french", FRENCH)]
+)
+def test_with_each_of_nine_pairs_the_swap_is_above_experts_and_soup(folder, task):
+    scores = pd.read_csv(RESULTS / folder / "scores.csv")
+    scores = scores[(scores["task"] == task) & (scores["metric"] == "operation")]
+    by_model = dict(list(scores.groupby("model")))
+    pairs = by_model["layer swap"]
+    for model, keys in {
+        "task expert": ["task_expert"],
+        "language expert": ["language_expert"],
+        "soup": ["task_expert", "language_expert"],
+    }.items():
+        both = pairs.merge(by_model[model], on=keys, suffixes=("", "_other"))
+        assert (len(both), sum(both["value"] > both["value_other"])) == (9, 9), model
 
 
 @pytest.mark.skipif(

@@ -156,6 +156,11 @@ NUMBERS = {
         "swap minus math expert": over_bases("task_expert"),
         "swap minus soup": over_bases("soup"),
     },
+    "And on the pocket, against other merges and joint training?": lambda: {
+        "swap minus soup": comparison("table_2", MATH, "soup .*", SWAP),
+        "swap minus TIES": comparison("table_2", MATH, "TIES .*", SWAP),
+        "joint training minus swap": comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
+    },
     "Can a swap keep both skills, if each expert changed other layers?": lambda: {
         "math: swap minus math expert": comparison("disjoint", MATH, "task expert .*", DISJOINT),
         **{
@@ -308,6 +313,15 @@ NUMBERS = {
         "math expert of the other layers alone: swap minus soup": swap_minus(
             "real_model_disjoint", "soup"
         ),
+    },
+    "Must all of an expert's change be kept?": lambda: {
+        f"{words}: a tenth minus all": comparison(
+            "keep_fraction",
+            task,
+            "delta revert keep_fraction=1.0",
+            "delta revert keep_fraction=0.1",
+        )
+        for words, task in (("English math", "pocket_math_en"), ("target-language math", MATH))
     },
 }
 """Heading of a section -> the rows of its table."""

@@ -191,7 +191,7 @@ def test_the_upstream_files_parameters_are_ours_but_fewer():
     assert len(taken & {own.name for own in upstream.layer_swap.spec.shared_parameters}) == 6
     for name in taken & fields.keys():
         assert theirs[name].default == fields[name].default, name
-    section = Path(upstream.__file__).with_name("new") / "docs" / "section.md"
+    section = Path(upstream.__file__).with_name("2_layer_swap") / "docs.patch"
     named = re.findall(r"`(\w+)`", section.read_text(encoding="utf-8").partition("Parameters")[2])
     assert taken <= {*named}
     assert not {*named} & {*upstream._REFUSED}

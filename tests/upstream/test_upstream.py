@@ -1,5 +1,6 @@
 """The method in a copy of mergekit without our package: the same tensors; mergekit's own tests."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -45,7 +46,7 @@ class Copy(Environment):
         """Do what the README says: three files and a patch."""
         shutil.copy(FOLDER / "layer_swap.py", self.site_packages / "mergekit" / "merge_methods")
         shutil.copy(THEIR_TEST, self.site_packages / "tests" / "test_layer_swap.py")
-        self.apply("new/register.patch", *options)
+        self.apply("2_layer_swap/register.patch", *options)
 
     def pytest(self, *names):
         """Run tests of the copy, with none of our plug-ins, settings or cache."""
@@ -121,15 +122,35 @@ def test_mergekits_own_tests_pass_there(copy, tmp_path):
         opened.extractall(tmp_path / "release", filter="data")
     for test in (tmp_path / "release").glob("*/tests/test_*.py"):
         shutil.copy(test, copy.site_packages / "tests")
+    (readme,) = (tmp_path / "release").glob("*/README.md")
+    shutil.copy(readme, copy.site_packages)
+    copy.apply("2_layer_swap/docs.patch", "--include=README.md")  # the release lacks docs
     copy.add_the_method()
     copy.pytest("tests")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["entry_points", "select_inputs"])
-def test_a_proposal_applies_and_its_tests_pass(name, copy):
-    copy.apply(f"proposals/{name}.patch")
+@pytest.mark.parametrize("place", ["1_entry_points", "3_select_inputs"])
+def test_a_patch_applies_by_itself_and_its_tests_pass(place, copy):
+    name = place.partition("_")[2]
+    copy.apply(f"{place}/{name}.patch")
     copy.pytest(f"tests/test_{name}.py")
+
+
+def test_the_folders_are_the_pull_requests_of_the_page():
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    folders = sorted(path.name for path in FOLDER.iterdir() if path.name[0].isdigit())
+    assert re.findall(r"^\| \d \| \[.+?\]\((\w+)/description\.md\)", page, re.M) == folders
+    for folder in folders:
+        assert any((FOLDER / folder).glob("*.patch"))
+
+
+def test_the_pages_of_the_method_name_it_in_contents_section_and_table():
+    added = re.findall(r"^\+(?!\+)(.*)", (FOLDER / "2_layer_swap" / "docs.patch").read_text(), re.M)
+    (heading,) = [line for line in added if line.startswith("### ")]
+    anchor = re.sub(r"[^\w\- ]", "", heading.removeprefix("### ").lower()).replace(" ", "-")
+    links = [line for line in added if f"#{anchor})" in line]
+    assert [line.lstrip()[0] for line in links] == ["|", "-"]
 
 
 def test_the_entry_points_that_we_declare_are_our_methods():

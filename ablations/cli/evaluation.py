@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -55,7 +56,8 @@ from layerswap_method.errors import InputError
     "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with what differs from the "
     "defaults in its name]",
 )
-def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
+@json_option
+def evaluate(model: str, languages: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run the paper's benchmarks on MODEL and print its scores.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
@@ -72,7 +74,17 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         result = evaluate_model(model, run_options, languages)
-    print_line(result.report())
+    if as_json:
+        print_json(
+            model=result.model,
+            folder=result.out,
+            engine=result.engine,
+            scores=result.scores,
+            notes=result.notes,
+            warnings=result.warnings,
+        )
+    else:
+        print_line(result.report())
 
 
 @click.command()
@@ -202,7 +214,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
 @names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
 @click.option("--metric", default="", help="Compare by this.  [default: each task's first]")
-def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> None:
+@json_option
+def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Test two or more evaluated models against each other.
 
     MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
@@ -219,5 +232,13 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> Non
         from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            text = compare_models(models, tasks, metric, warnings_of=changed_tasks)
-    click.echo(text)
+            result = compare_models(models, tasks, metric, warnings_of=changed_tasks)
+    if as_json:
+        print_json(
+            models=result.models,
+            warnings=result.warnings,
+            scores=result.scores,
+            comparisons=result.comparisons,
+        )
+    else:
+        click.echo(str(result))

@@ -25,7 +25,6 @@ from ablations.cli.options import (
     settings_option,
 )
 from ablations.machine.progress import Step, show_step
-from layerswap_method.errors import InputError
 
 
 @click.command()
@@ -188,18 +187,14 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     folder stay.
     """
     with watched("loading the libraries"):
-        from ablations.report.write import answer_text, make_report, write_report
+        from ablations.report.write import answer_text, make_report, report_folder, write_report
         from ablations.runner.changed_tasks import changed_tasks
-        from ablations.runs.records import RUN_FILE, as_input_errors, load_run
+        from ablations.runs.records import as_input_errors, load_run
 
         with as_input_errors():
             show_step(Step("reading the records"))
             content = load_run(run)
-            folder = out or run / "report"
-            if out is None and folder.is_symlink():
-                raise InputError(f"{folder}: is a link; name the folder to write to with --out")
-            if (folder / RUN_FILE).exists():
-                raise InputError(f"--out {folder}: is a run, whose files the report would replace")
+            folder = report_folder(run, out)
             show_step(Step("computing tables, tests and figures"))
             warnings = changed_tasks(content)
             result = make_report(content, draw=format != ("csv",), warnings=warnings)

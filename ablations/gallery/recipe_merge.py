@@ -48,6 +48,9 @@ class Merged:
         is_swap = (self.folder / PLAN_FILE).is_file()
         return plan_recipe(str(self.folder)) if is_swap else None
 
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
     def __str__(self) -> str:
         return "\n".join(self.lines)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,15 @@ class RecipePlan:
     adapter: Mapping[str, Any] | None
     """Of a folder of `swap-adapters`: what kind of adapter it holds, and what was cut of it."""
 
-    lines: tuple[str, ...] = field(repr=False)
+    lines: tuple[str, ...]
 
     @property
     def num_layers(self) -> int:
         """The depth of the model."""
         return len(self.layers)
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
 
     def __str__(self) -> str:
         return "\n".join(self.lines)

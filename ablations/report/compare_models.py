@@ -53,6 +53,9 @@ class ModelComparison:
     study: Study
     """Level of the intervals, margin, and the tasks that p is corrected over."""
 
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
     def __str__(self) -> str:
         compared = comparisons_table(self.comparisons, self.study.evaluate.level)
         compared["difference"] += " " + compared.pop(UNCORRECTED)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
 
 from ablations.report.tables import score_frame
-from ablations.report.write import FORMATS, Report, answer_text, make_report, write_report
+from ablations.report.write import (
+    FORMATS,
+    Report,
+    answer_text,
+    make_report,
+    report_folder,
+    write_report,
+)
 from ablations.runs.records import Run, as_input_errors, load_run
 from ablations.runs.results import Results, read_results
 
@@ -23,8 +30,8 @@ class RunTables:
     The tables have the names of the files that hold them.
     """
 
-    run: Run = field(repr=False)
-    changed: tuple[str, ...] = field(default=(), repr=False)
+    run: Run
+    changed: tuple[str, ...] = ()
     """Warnings about tasks that are not those of the records any more."""
 
     @property
@@ -85,8 +92,13 @@ class RunTables:
 
         Returns its files, those to read first.
         """
-        report = make_report(self.run, draw=tuple(formats) != ("csv",), warnings=self.changed)
-        return write_report(report, formats, self.folder / "report" if out is None else Path(out))
+        folder = report_folder(self.folder, None if out is None else Path(out))
+        with as_input_errors():
+            report = make_report(self.run, draw=tuple(formats) != ("csv",), warnings=self.changed)
+        return write_report(report, formats, folder)
+
+    def __repr__(self) -> str:
+        return f"RunTables({str(self.folder)!r})"
 
     def __str__(self) -> str:
         return answer_text(self._report)

@@ -74,7 +74,7 @@ def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
     assert content(merged.folder)["mergekit_config.yml"] == file.read_bytes()
     assert layerswap.verify(merged.folder, tmp_path / "of_file").is_equal
     assert str(layerswap.plan(document)) == output_of("plan", file).rstrip("\n")
-    assert merged.plan.layers == layerswap.plan(file).layers
+    assert repr(merged.plan) == repr(layerswap.plan(file)) == str(merged.plan)
     assert merged.plan.models == {
         str(trio.base): "base",
         str(trio.task): "task",
@@ -146,6 +146,9 @@ def test_a_run_has_the_tables_of_its_files(made_up):
     pd.testing.assert_frame_equal(run.observations, observed)
     assert run.observations["item"].nunique() == 40
     assert run.models == ("task expert", "base", "soup", "layer swap")
+    assert repr(run) == f"RunTables({str(made_up.path)!r})"
+    with pytest.raises(layerswap.InputError, match="is a run, whose files the report"):
+        run.report(made_up.path)
     assert run.failures == {"soup": "no memory"}
     assert run.unfinished == ("soup",)
     assert any("no memory" in warning for warning in run.warnings)

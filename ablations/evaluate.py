@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.machine.settings import with_settings
@@ -22,8 +24,10 @@ from ablations.models.find import find_model
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, run_file
 from ablations.runs.evaluation_problems import evaluation_problems
+from ablations.runs.observations import SCORE
 from ablations.runs.records import Run
 from ablations.runs.results import SCORES_FILE
+from ablations.runs.score_table import table_of_scores
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval
@@ -35,6 +39,21 @@ from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.recipe.validation import validated
+
+_COLUMNS = (
+    "model",
+    *SCORE,
+    "value",
+    "low",
+    "high",
+    "stderr",
+    "n",
+    "higher_is_better",
+    "is_share",
+    "floor",
+    "floor_name",
+)
+"""Columns of the scores of one model; those of `table_of_scores` that say something of it."""
 
 _NAME = "evaluate"
 _SHARED = ("tasks", "benchmarks", "include_path")
@@ -62,6 +81,26 @@ class SuiteResult:
         update = {"model": self.model}
         return {task.task: task.evaluation.model_copy(update=update) for task in cell.tasks}
 
+    @property
+    def engine(self) -> Backend:
+        """The engine that ran."""
+        return self.run.cells[0].backend
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """A row for every score of every task; the interval is from `low` to `high`."""
+        return table_of_scores(self.run).assign(model=self.model)[[*_COLUMNS]]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of the scores may want to know."""
+        return tuple(_notes(self.run, self.tasks))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know before the scores."""
+        return tuple(evaluation_problems(self.run))
+
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
@@ -69,13 +108,11 @@ class SuiteResult:
         table = render_table5(name, self.tasks, self.evaluations)
         notes = "\n".join(
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
-            for note in _notes(self.run, self.tasks)
+            for note in self.notes
         )
-        warnings = [
-            textwrap.fill(f"Warning: {problem}", 100) for problem in evaluation_problems(self.run)
-        ]
+        warnings = [textwrap.fill(f"Warning: {problem}", 100) for problem in self.warnings]
         source = (
-            f"Evaluated by lm-eval on {describe_backend(self.run.cells[0].backend)}.\n"
+            f"Evaluated by lm-eval on {describe_backend(self.engine)}.\n"
             f"Scores: {self.out / SCORES_FILE}"
         )
         return "\n\n".join([*warnings, table, notes, source])

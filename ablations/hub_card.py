@@ -82,7 +82,7 @@ def complete_card(
                 f"{model}: holds no {name}; give the folder that mergekit-yaml or layerswap merge "
                 "wrote (without --no-write-model-card)"
             )
-    text, document = read_recipe_file(model / RECIPE)
+    _, text, document = read_recipe_file(model / RECIPE)
     recipe = read_written(document)
     try:
         card = ModelCard.load(model / CARD)

@@ -10,14 +10,13 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.hub.models import HubModels, download_choice
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import read_recipe, read_recipe_file
+from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.output import (
     PLAN_FILES,
     check_output,
@@ -91,24 +90,30 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
 
 
 def merge_file(
-    path: Path,
+    file: RecipeFile,
     out_path: str,
     find: Callable[..., Model],
     options: WriteOptions = WriteOptions(),
     bar: Bar = no_bar,
     download: str | None = None,
 ) -> Iterator[str]:
-    """Read a recipe and find its models; return the lines of `write_merge`, which then merges it.
+    """Find the models of a recipe; return the lines of `write_merge`, which then merges it.
 
     `find` takes a reference and `hub`; `download` is as in `hub_models`. Raises `NeedsMergekit`
     where only mergekit can merge it, `InputError` where it is wrong.
     """
-    text, document = read_recipe_file(path)
-    recipe = read_recipe(document)
+    recipe = read_recipe(file.document)
     hub = hub_models(recipe, download)
     models = find_models(recipe, functools.partial(find, hub=hub))
     return write_merge(
-        recipe, models, out_path, document=document, text=text, options=options, bar=bar, hub=hub
+        recipe,
+        models,
+        out_path,
+        document=file.document,
+        text=file.text,
+        options=options,
+        bar=bar,
+        hub=hub,
     )
 
 

@@ -11,6 +11,7 @@ from tests.standins.imports import imports
 
 ROOT = Path(__file__).parents[1]
 FLOORS = {
+    "layerswap": "",
     "ablations": "cli > hub_card > evaluate > report > runner smol pocket > runs > study train"
     " > engines > scoring delta gallery > tasks models paper pocket_world"
     " > statistics sandbox drawing machine",
@@ -19,6 +20,8 @@ FLOORS = {
     " > layer_plan average command_line"
     " > tensor_names file_names errors frozen progress threads jobs",
 }
+"""Package, the highest first -> its folders, the highest first."""
+
 ALLOWED = {("layerswap_method.mergekit_plugin.registration", "layerswap_method.autoload")}
 """What Python calls at start-up and the methods' registration call each other."""
 
@@ -35,7 +38,7 @@ def _modules(package):
 
 
 MODULES = {package: _modules(package) for package in FLOORS}
-EVERY = MODULES["ablations"] | MODULES["layerswap_method"]
+EVERY = {name: path for modules in MODULES.values() for name, path in modules.items()}
 
 
 def _imports(path):
@@ -61,12 +64,13 @@ IMPORTS = {
 def test_imports_run_down_only(package):
     floors = enumerate(FLOORS[package].split(" > "))
     floor = {room: number for number, rooms in floors for room in rooms.split()}
+    packages = list(FLOORS)
     up = []
     for name in MODULES[package]:
         for other in IMPORTS[name]:
             (own, *mine), (whose, *theirs) = name.split("."), other.split(".")
             if own != whose:
-                runs_up = package == "layerswap_method"
+                runs_up = packages.index(whose) < packages.index(own)
             else:  # every module stands in a folder that has a floor
                 runs_up = mine and theirs and floor[theirs[0]] < floor[mine[0]]
             up += [f"{name} -> {other}"] if runs_up else []
@@ -109,8 +113,10 @@ def _definitions(path):
 def test_one_name_is_one_thing():
     places = defaultdict(list)
     for name, path in EVERY.items():
-        # A command has the name of the function that it calls; upstream's file is mergekit's.
-        if not name.startswith(("ablations.cli", "layerswap_method.upstream")):
+        # Commands, of the shell and of Python, have the names of the functions that they call;
+        # upstream's file is mergekit's.
+        is_command = name == "layerswap" or name.startswith("ablations.cli")
+        if not is_command and not name.startswith("layerswap_method.upstream"):
             for definition in _definitions(path):
                 places[definition].append(name)
     assert len(places) > 500

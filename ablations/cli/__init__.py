@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from ablations.cli.json_output import print_json_error, wants_json
 from layerswap_method import __version__
 from layerswap_method.command_line import shown
 from layerswap_method.errors import LayerSwapError, nearest, printable
@@ -27,6 +28,9 @@ _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 
 _PRESSED = "layerswap.pressed"
 """Key in click's context of such a command, set once Ctrl-C was pressed."""
+
+_AS_JSON = "layerswap.as_json"
+"""Key in click's context: whether errors are printed as JSON."""
 
 _MODULES = {
     "evaluation": "compare evaluate report run tasks",
@@ -58,6 +62,11 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the words up to the command; note whether all of them ask for JSON."""
+        ctx.meta[_AS_JSON] = wants_json(args)
+        return super().parse_args(ctx, args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -83,6 +92,9 @@ class LazyGroup(click.Group):
                 error = LayerSwapError(f"{where}{error.strerror or error}")
             if isinstance(error, LayerSwapError):
                 error = shown(error)
+            if isinstance(error, click.ClickException) and ctx.meta[_AS_JSON]:
+                print_json_error(error)
+                ctx.exit(error.exit_code)
             if isinstance(error, click.ClickException):
                 error.message = printable(error.message)  # type: ignore[misc]
             raise error

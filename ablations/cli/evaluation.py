@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -24,7 +25,6 @@ from ablations.cli.options import (
     settings_option,
 )
 from ablations.machine.progress import Step, show_step
-from layerswap_method.errors import InputError
 
 
 @click.command()
@@ -55,7 +55,8 @@ from layerswap_method.errors import InputError
     "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with what differs from the "
     "defaults in its name]",
 )
-def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
+@json_option
+def evaluate(model: str, languages: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Run the paper's benchmarks on MODEL and print its scores.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
@@ -72,7 +73,17 @@ def evaluate(model: str, languages: tuple[str, ...], **options: Any) -> None:
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         result = evaluate_model(model, run_options, languages)
-    print_line(result.report())
+    if as_json:
+        print_json(
+            model=result.model,
+            folder=result.out,
+            engine=result.engine,
+            scores=result.scores,
+            notes=result.notes,
+            warnings=result.warnings,
+        )
+    else:
+        print_line(result.report())
 
 
 @click.command()
@@ -176,18 +187,14 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     folder stay.
     """
     with watched("loading the libraries"):
-        from ablations.report.write import answer_text, make_report, write_report
+        from ablations.report.write import answer_text, make_report, report_folder, write_report
         from ablations.runner.changed_tasks import changed_tasks
-        from ablations.runs.records import RUN_FILE, as_input_errors, load_run
+        from ablations.runs.records import as_input_errors, load_run
 
         with as_input_errors():
             show_step(Step("reading the records"))
             content = load_run(run)
-            folder = out or run / "report"
-            if out is None and folder.is_symlink():
-                raise InputError(f"{folder}: is a link; name the folder to write to with --out")
-            if (folder / RUN_FILE).exists():
-                raise InputError(f"--out {folder}: is a run, whose files the report would replace")
+            folder = report_folder(run, out)
             show_step(Step("computing tables, tests and figures"))
             warnings = changed_tasks(content)
             result = make_report(content, draw=format != ("csv",), warnings=warnings)
@@ -202,7 +209,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
 @names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
 @click.option("--metric", default="", help="Compare by this.  [default: each task's first]")
-def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> None:
+@json_option
+def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_json: bool) -> None:
     """Test two or more evaluated models against each other.
 
     MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
@@ -219,5 +227,13 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str) -> Non
         from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            text = compare_models(models, tasks, metric, warnings_of=changed_tasks)
-    click.echo(text)
+            result = compare_models(models, tasks, metric, warnings_of=changed_tasks)
+    if as_json:
+        print_json(
+            models=result.models,
+            warnings=result.warnings,
+            scores=result.scores,
+            comparisons=result.comparisons,
+        )
+    else:
+        click.echo(str(result))

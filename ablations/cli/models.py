@@ -8,15 +8,16 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import FOLDER, Place, folder_option, names_option
-from ablations.machine.progress import byte_progress
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
 @click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
 @click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
-def compat(models: tuple[str, ...], base: str | None) -> None:
+@json_option
+def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
     """Show what differs between the models A, B, ... and what can be done about it.
 
     Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
@@ -26,50 +27,63 @@ def compat(models: tuple[str, ...], base: str | None) -> None:
 
     with watched("reading configs, headers and tokenizers"):
         result = check_compatibility(models, base)
-    print_line(result.table())
+    if as_json:
+        print_json(
+            models=result.names,
+            fields=[field.model_dump() for field in result.rows],
+            problems=result.problems,
+            base=result.base,
+            changes=result.changes,
+            verdict=result.verdict(),
+        )
+    else:
+        print_line(result.table())
     sys.exit(1 if result.problems else 0)
 
 
 @click.command(short_help="List or remove what was downloaded in part.")
 @click.argument("models", nargs=-1, metavar="[OWNER/NAME]...")
 @click.option("--remove", is_flag=True, help="Remove them; without a name, all.")
-def cache(models: tuple[str, ...], remove: bool) -> None:
+@json_option
+def cache(models: tuple[str, ...], remove: bool, as_json: bool) -> None:
     """List the models of the hub of which only the byte ranges that a merge read were downloaded.
 
     They are in a folder beside the hub's cache, which has whole files (hf cache list).
     """
-    from layerswap_method.hub.cache import describe_cache, remove_models
+    from layerswap_method.hub.cache import cached_models, describe_cache, remove_models
 
-    if remove:
-        for model in remove_models(models):
+    listed = remove_models(models) if remove else cached_models(models)
+    if as_json:
+        print_json(models=listed, removed=remove)
+    elif remove:
+        for model in listed:
             print_line(f"{model.name}: removed, {model.nbytes / 1e9:.3g} GB")
-        return
-    for line in describe_cache(models):
-        print_line(line)
+    else:
+        for line in describe_cache(listed):
+            print_line(line)
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
 @click.argument("merged")
 @click.argument("published")
-def verify(merged: str, published: str) -> None:
+@json_option
+def verify(merged: str, published: str, as_json: bool) -> None:
     """Compare the checkpoint MERGED with the checkpoint PUBLISHED, tensor by tensor.
 
     Each is a folder or a hub id. Says whether every tensor is equal bit for bit, or which layers
     differ and by how much. Neither model is loaded: a few million values are in memory at a time.
     Exit code 1: they differ.
     """
-    from ablations.models.find import find_checkpoint
-    from layerswap_method.verify import compare, describe, weight_bytes
+    from ablations.models.verify import verify_models
+    from layerswap_method.verify import describe
 
     with watched("reading the headers"):
-        merged_checkpoint, published_checkpoint = (
-            find_checkpoint(merged),
-            find_checkpoint(published),
-        )
-        with byte_progress("comparing", weight_bytes(merged_checkpoint)) as advance:
-            comparison = compare(merged_checkpoint, published_checkpoint, advance)
-    for line in describe(comparison, merged, published):
-        print_line(line)
+        comparison = verify_models(merged, published)
+    if as_json:
+        print_json(is_equal=comparison.is_equal, **vars(comparison))
+    else:
+        for line in describe(comparison, merged, published):
+            print_line(line)
     sys.exit(0 if comparison.is_equal else 1)
 
 

@@ -140,17 +140,6 @@ def settings_option(text: str) -> Callable[[Command], Command]:
     )
 
 
-_SHORT = {
-    "limit": "limit",
-    "dtype": "options.dtype",
-    "max_model_len": "options.max_model_len",
-    "data_dir": "data_dir",
-    "tasks": "tasks",
-    "benchmarks": "benchmarks",
-    "include_path": "include_path",
-}
-"""Option of `run` or `evaluate` -> the key of a study's `evaluate` that it sets."""
-
 evaluation_options = together(
     click.option("--limit", type=COUNT, help="Items per task, from the first."),
     click.option(
@@ -181,10 +170,7 @@ def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
 
     `options` are the command's; `block` stands before their keys, such as ``evaluate.``.
     """
-    from ablations.machine.settings import parse_settings
+    from ablations.machine.settings import SHORT, parse_settings, short_settings
 
-    settings = dict[str, Any]()
-    for name, key in _SHORT.items():
-        if (value := options.pop(name, None)) not in (None, ()):
-            settings[block + key] = str(value.absolute()) if isinstance(value, Path) else value
-    return parse_settings(options.pop("settings"), settings)
+    short = {name: options.pop(name, None) for name in SHORT}
+    return parse_settings(options.pop("settings"), short_settings(short, block))

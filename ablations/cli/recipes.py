@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
+from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import (
     COUNT,
@@ -20,7 +20,7 @@ from ablations.cli.options import (
     shard_size_option,
 )
 from ablations.machine.progress import Step, byte_progress, show_step
-from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.errors import InputError
 
 
 @click.group(short_help="List or copy the shipped recipes.")
@@ -30,11 +30,16 @@ def recipes() -> None:
 
 @recipes.command("list")
 @click.option("--language", metavar="CODE", help="Only recipes for this language, such as sw.")
-def list_(language: str | None) -> None:
+@json_option
+def list_(language: str | None, as_json: bool) -> None:
     """List every recipe with languages, base and settings."""
-    from ablations.gallery.find import list_recipes
+    from ablations.gallery.find import describe_recipes, list_recipes
 
-    click.echo(list_recipes(language))
+    found = list_recipes(language)
+    if as_json:
+        print_json(recipes=found)
+    else:
+        click.echo(describe_recipes(found))
 
 
 @recipes.command()
@@ -51,7 +56,8 @@ def copy(name: str, out: Path) -> None:
 @click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Fetch nothing from the hub.")
-def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
+@json_option
+def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) -> None:
     """Show what can be seen to be wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
@@ -60,12 +66,16 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     the headers of its weights are fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
-        from ablations.gallery.check import as_text, check_recipe, recipes_of
+        from ablations.gallery.check import as_text, check_recipe, count_levels, recipes_of
 
         findings = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
-    print_line(as_text(findings))
-    levels = {finding.level for recipe_findings in findings.values() for finding in recipe_findings}
-    sys.exit(2 if levels & ({"error", "warning"} if strict else {"error"}) else 0)
+    levels = count_levels(findings)
+    if as_json:
+        listed = [{"recipe": path, "findings": found} for path, found in findings.items()]
+        print_json(recipes=listed, errors=levels["error"], warnings=levels["warning"])
+    else:
+        print_line(as_text(findings))
+    sys.exit(2 if levels["error"] or (strict and levels["warning"]) else 0)
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
@@ -76,16 +86,20 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool) -> None:
     metavar="N",
     help="Depth of the models; by default read from a config, local or on the hub.",
 )
-def plan(recipe: str, layers: int | None) -> None:
+@json_option
+def plan(recipe: str, layers: int | None, as_json: bool) -> None:
     """Draw which expert supplies each layer of RECIPE, and everything outside the layers.
 
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.recipe_plan import plan_lines
+    from ablations.gallery.recipe_plan import plan_recipe
 
-    for line in plan_lines(recipe, layers):
-        print_line(line)
+    recipe_plan = plan_recipe(recipe, layers)
+    if as_json:
+        print_json(**vars(recipe_plan))
+    else:
+        print_line(str(recipe_plan))
 
 
 STARTS = Path(__file__).parents[1] / "study" / "starts"
@@ -126,7 +140,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 
 
 @click.command()
-@click.argument("recipe", type=FILE)
+@click.argument("recipe")
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @shard_size_option
@@ -146,7 +160,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 )
 @download_option
 def merge(
-    recipe: Path,
+    recipe: str,
     out: str,
     mergekit_options: tuple[str, ...],
     shard_size: int,
@@ -156,34 +170,34 @@ def merge(
     resume: bool,
     download: str,
 ) -> None:
-    """Merge RECIPE into the folder OUT, in little memory.
+    """Merge RECIPE, a file or the name of a shipped one, into the folder OUT, in little memory.
 
     The tensors are the same as those of mergekit-yaml. Recipes that need mergekit itself
     (tokenizer:, its own methods) are passed on to it. Options after -- are passed to mergekit.
     """
-    from ablations.models.find import find_model
-    from layerswap_method.merge import WriteOptions, merge_file
-    from layerswap_method.mergekit_plugin.run import mergekit_command
+    from ablations.gallery.find import open_recipe
+    from ablations.gallery.recipe_merge import MergekitFailed, merge_recipe
+    from layerswap_method.merge import WriteOptions
 
     options = WriteOptions(
         shard_bytes=shard_size, threads=threads, verify=verify, device=device, resume=resume
     )
-    try:
-        with watched("reading the recipe and the models"):
-            lines = merge_file(recipe, out, find_model, options, byte_progress, download)
-    except NeedsMergekit as error:
-        command = mergekit_command(recipe, out, options, mergekit_options, error.reason)
-        click.echo(f"{recipe} is passed on to mergekit-yaml: {error.reason}")
-        sys.exit(subprocess.run(command, check=False).returncode)
-    if mergekit_options:
-        raise click.UsageError(
-            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
-            "after --, or merge with mergekit-yaml"
+    with watched("reading the recipe and the models"):
+        lines = merge_recipe(
+            open_recipe(recipe),
+            out,
+            options,
+            mergekit_options=mergekit_options,
+            bar=byte_progress,
+            download=download,
         )
-    with watched("planning the merge"):
-        show_step(Step(""))  # huggingface_hub shows its own bars
-        for line in lines:
-            print_line(line)
+    try:
+        with watched("planning the merge"):
+            show_step(Step(""))  # huggingface_hub and mergekit show their own bars
+            for line in lines:
+                print_line(line)
+    except MergekitFailed as error:
+        sys.exit(error.exit_code)
 
 
 @click.command(short_help="Write models of different architectures in a common one.")
@@ -227,7 +241,7 @@ def harmonize(
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
-@click.argument("recipe", type=FILE)
+@click.argument("recipe")
 @click.option("--out", type=Place(), required=True, help="Folder of the new adapter.")
 @click.option(
     "--rank",
@@ -235,16 +249,17 @@ def harmonize(
     help="Highest rank of the new adapter: higher ranks are cut by SVD, and the error is "
     "printed.  [default: nothing is cut]",
 )
-def swap_adapters(recipe: Path, out: str, rank: int | None) -> None:
+def swap_adapters(recipe: str, out: str, rank: int | None) -> None:
     """Write the adapter that is the layer swap of RECIPE, without merged weights.
 
     RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The new
     adapter loads in peft, a LoRA adapter also in vLLM. Base and LoRA adapter together are what
     layerswap merge makes of the same recipe, to rounding.
     """
+    from ablations.gallery.find import open_recipe
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
     with watched("swapping the adapters"):
-        for line in swap(recipe, find_model, out, rank):
+        for line in swap(open_recipe(recipe), find_model, out, rank):
             print_line(line)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from ablations.gallery.find import find_recipe, is_gallery_file, recipe_files
+from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, recipe_files
 from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
@@ -38,7 +38,7 @@ from layerswap_method.methods.layer_swap_merge import (
     large_swap_warning,
 )
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import OUR_METHODS, read_recipe_file, read_written
+from layerswap_method.methods.read import OUR_METHODS, read_written
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
@@ -98,25 +98,29 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(recipes))
 
 
-def check_recipe(path: Path, *, hub: bool = True) -> list[Finding]:
-    """Return the findings on one recipe, errors first.
+def check_recipe(recipe: Path | Mapping[str, Any], *, hub: bool = True) -> list[Finding]:
+    """Return the findings on one recipe, a file or its content, errors first.
 
     With `hub`, configs and headers of models that are not on this machine are fetched from the hub.
     """
     try:
-        document = read_recipe_file(path).document
-        findings = [*_findings(document, hub=hub, shipped=is_gallery_file(path))]
+        shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
+        findings = [*_findings(open_recipe(recipe).document, hub=hub, shipped=shipped)]
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
 
 
+def count_levels(findings: Mapping[Path, Sequence[Finding]]) -> Counter[Level]:
+    """Return how many findings of each level there are."""
+    return Counter(finding.level for listed in findings.values() for finding in listed)
+
+
 def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
     """Return one line per finding of each recipe, and their number."""
-    lines, levels = [], Counter[Level]()
+    lines, levels = list[str](), count_levels(findings)
     for path, listed in findings.items():
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
-        levels.update(finding.level for finding in listed)
     counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
     recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
     return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])

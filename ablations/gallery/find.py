@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import layerswap_method
 from ablations.drawing.text_table import text_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
-from layerswap_method.methods.read import read_recipe_file
+from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
+from layerswap_method.recipe.references import is_there
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """Fields of the opening comment of a recipe, in this order."""
@@ -38,6 +40,23 @@ def find_recipe(name: str) -> Path:
     raise InputError(
         f"{name}: no such file, and no recipe of that name in {places}{nearest(name, shipped)}"
     )
+
+
+def recipe_path(name: str | os.PathLike[str]) -> Path:
+    """Return the file of a recipe: one of the user's, or a shipped one by its name."""
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - as references
+    return path if is_there(path) else find_recipe(str(name))
+
+
+def open_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> RecipeFile:
+    """Return a recipe: a file, a shipped one by its name, or what a program wrote in its place.
+
+    Raises:
+        InputError: where there is none, or it cannot be read.
+    """
+    if isinstance(recipe, Mapping):
+        return file_of_document(recipe)
+    return read_recipe_file(recipe_path(recipe))
 
 
 def is_gallery_file(path: Path) -> bool:
@@ -82,27 +101,56 @@ def languages(header: Mapping[str, str]) -> list[str]:
     return re.findall(r"[^\s,]+", header.get("Languages", ""))
 
 
-def list_recipes(language: str | None = None) -> str:
-    """Return a table of name, languages, base and settings of the recipes, or of a language's.
+class ShippedRecipe(NamedTuple):
+    """A recipe as the list shows it."""
+
+    name: str
+    languages: tuple[str, ...]
+    base_model: str
+    merge_method: str
+    settings: str
+    """What it sets, in a few words."""
+
+    path: Path
+
+
+def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
+    """Return the recipes by name, all or those of a language.
 
     Raises:
         InputError: for a language that no recipe has.
     """
-    rows, known = list[list[str]](), set[str]()
+    recipes, known = list[ShippedRecipe](), set[str]()
     for name, path in _shipped().items():
         try:
-            text, document = read_recipe_file(path)
+            _, text, document = read_recipe_file(path)
         except InputError:  # files of training, and other files of the user
             continue
-        header = read_recipe_header(text)
-        known.update(languages(header))
-        if language is None or language in languages(header):
-            base, codes = str(document.get("base_model", "")), header.get("Languages", "")
-            sets = settings(document).replace("`", "")
-            rows.append([name.removesuffix(".yml"), codes, base, sets])
-    if not rows:
+        codes = languages(read_recipe_header(text))
+        known.update(codes)
+        if language is None or language in codes:
+            recipes.append(
+                ShippedRecipe(
+                    name=name.removesuffix(".yml"),
+                    languages=tuple(codes),
+                    base_model=str(document.get("base_model", "")),
+                    merge_method=str(document["merge_method"]),
+                    settings=settings(document).replace("`", ""),
+                    path=path,
+                )
+            )
+    if not recipes:
         listed = ", ".join(sorted(known))
         raise InputError(f"no recipe for {language!r}; there are recipes for {listed}")
+    return recipes
+
+
+def describe_recipes(recipes: Sequence[ShippedRecipe]) -> str:
+    """Return a table of name, languages, base and settings of recipes."""
+    rows = [
+        [recipe.name, ", ".join(recipe.languages), recipe.base_model, recipe.settings]
+        for recipe in recipes
+    ]
     return text_table(("recipe", "languages", "base", "settings"), rows, sides="llll")
 
 

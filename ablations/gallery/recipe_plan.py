@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ablations.gallery.check import look_up
-from ablations.gallery.find import find_recipe
+from ablations.gallery.find import open_recipe
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.layer_plan import (
     MODULES,
@@ -19,26 +21,66 @@ from layerswap_method.layer_plan import (
 from layerswap_method.methods import delta_revert, layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import OUR_METHODS, read_recipe_file, read_written
+from layerswap_method.methods.read import OUR_METHODS, RecipeFile, read_written
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.tensor_names import Decoder
 
 
-def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
-    """Return the plan of a recipe, a file or a shipped one, or of the folder of a `layer_swap`.
+@dataclass(frozen=True)
+class RecipePlan:
+    """The plan of a recipe, or of what was made of one; as text it is log lines and a picture.
 
-    They are the lines of the merge's log, and a picture. Without `num_layers`, the depth is read
-    from the config of a model, local or on the hub.
+    The source of a layer is ``task``, ``language``, ``average`` or ``base``.
+    """
+
+    merge_method: str
+    layers: tuple[Source, ...]
+    """Source of every layer, the layer of the embeddings first."""
+
+    modules: Mapping[str, tuple[Source, ...]]
+    """``attention`` and ``mlp`` -> their sources, where they are chosen separately; else empty."""
+
+    parameters: Mapping[str, Any]
+    """The parameters of the recipe, with defaults."""
+
+    models: Mapping[str, str]
+    """Model, as the recipe names it -> its role: ``task``, ``language`` or ``base``."""
+
+    adapter: Mapping[str, Any] | None
+    """Of a folder of `swap-adapters`: what kind of adapter it holds, and what was cut of it."""
+
+    lines: tuple[str, ...]
+
+    @property
+    def num_layers(self) -> int:
+        """The depth of the model."""
+        return len(self.layers)
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def plan_recipe(
+    recipe: str | os.PathLike[str] | Mapping[str, Any], num_layers: int | None = None
+) -> RecipePlan:
+    """Return the plan of a recipe, or of the folder of a `layer_swap`: of a merge or an adapter.
+
+    Without `num_layers`, the depth is read from the config of a model, local or on the hub.
 
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.
     """
-    path = Path(name)
-    if path.is_dir():
-        return _lines_of_merge(path)
-    path = path if path.is_file() else find_recipe(name)
-    document = read_recipe_file(path).document
+    if not isinstance(recipe, Mapping) and is_folder(recipe):
+        return _plan_of_folder(Path(recipe))
+    return _plan_of_file(open_recipe(recipe), num_layers)
+
+
+def _plan_of_file(file: RecipeFile, num_layers: int | None) -> RecipePlan:
+    path, document = file.name, file.document
     recipe = read_written(document).typed
     if isinstance(recipe, LayerSwapRecipe):
         if recipe.parameters.placement == "delta_share":
@@ -46,50 +88,66 @@ def plan_lines(name: str, num_layers: int | None = None) -> list[str]:
                 f"{path}: placement: delta_share goes by what the experts changed; merge it, then "
                 "layerswap plan MERGED_FOLDER draws what came out"
             )
-        with input_errors(str(path)):
+        with input_errors(path):
             plan = recipe.parameters.plan(num_layers or _depth(path, document))
-        return _swap_lines(layer_swap_merge.swap_record(recipe, plan))
+        return _swap_plan(layer_swap_merge.swap_record(recipe, plan))
     if isinstance(recipe, DeltaRevertRecipe):
         if recipe.parameters.by_feature:
             raise InputError(
                 f"{path}: which rows go back is measured at the merge, so there is no plan to draw"
             )
         depth = num_layers or _depth(path, document)
-        with input_errors(str(path)):
+        with input_errors(path):
             back = recipe.parameters.layers(depth)
         record = delta_revert.revert_record(recipe, back, Decoder("", depth), None, {})
         expert, layers, *_ = delta_revert.revert_lines(recipe.parameters, record)
         plan = LayerPlan(tuple("base" if layer in back else "task" for layer in range(depth)))
-        return [expert, layers, *draw_plan(plan).splitlines()]
+        return RecipePlan(
+            merge_method=recipe.merge_method,
+            layers=plan.sources,
+            modules={},
+            parameters=record["parameters"],
+            models={recipe.expert: "task", str(recipe.base_model): "base"},
+            adapter=None,
+            lines=(expert, layers, *draw_plan(plan).splitlines()),
+        )
     raise InputError(
         f"{path}: {document['merge_method']} makes every tensor of all models, so there is no plan "
         f"to draw; layerswap plan draws {' and '.join(OUR_METHODS)}"
     )
 
 
-def _lines_of_merge(folder: Path) -> list[str]:
+def _plan_of_folder(folder: Path) -> RecipePlan:
     file = folder / PLAN_FILE
     if not file.is_file():
         raise InputError(f"{folder}: holds no {PLAN_FILE}, which a layer_swap merge leaves")
     try:
-        return _swap_lines(json.loads(file.read_text(encoding="utf-8")))
+        return _swap_plan(json.loads(file.read_text(encoding="utf-8")))
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{file}: is damaged; merge the recipe again") from error
 
 
-def _swap_lines(record: Mapping[str, Any]) -> list[str]:
+def _swap_plan(record: Mapping[str, Any]) -> RecipePlan:
     plan, moved = layer_swap_merge.plan_of_record(record), record["parameters"]["swap_modules"]
     if moved != "all":
         rest: tuple[Source, ...] = tuple("task" for _ in plan.sources)
         modules = {part: plan.sources if part == moved else rest for part in MODULES}
         plan = LayerPlan(plan.sources, modules)
     # The log of a measured plan has the picture.
-    return list(
-        dict.fromkeys([*layer_swap_merge.swap_lines(record), *draw_plan(plan).splitlines()])
+    lines = dict.fromkeys([*layer_swap_merge.swap_lines(record), *draw_plan(plan).splitlines()])
+    experts = {entry["model"]: entry["role"] for entry in record["models"]}
+    return RecipePlan(
+        merge_method=record["merge_method"],
+        layers=plan.sources,
+        modules=plan.modules,
+        parameters=record["parameters"],
+        models={record["base_model"]: "base", **experts},
+        adapter=record.get("adapter"),
+        lines=tuple(lines),
     )
 
 
-def _depth(path: Path, document: Mapping[str, Any]) -> int:
+def _depth(path: str, document: Mapping[str, Any]) -> int:
     """Return the depth that the first config states that can be read."""
     for reference in dict.fromkeys(named_models(document)):
         if (depth := look_up(reference, hub=True).depth) is not None:

@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.strict_yaml import parse_yaml
+
+SHORT = {
+    "limit": "limit",
+    "dtype": "options.dtype",
+    "max_model_len": "options.max_model_len",
+    "data_dir": "data_dir",
+    "tasks": "tasks",
+    "benchmarks": "benchmarks",
+    "include_path": "include_path",
+}
+"""Option of `run` or `evaluate` -> the key of a study's `evaluate` that it sets."""
+
+
+def short_settings(options: Mapping[str, Any], block: str = "") -> dict[str, Any]:
+    """Return key -> value of the options in `SHORT` that are set.
+
+    `block` stands before the keys, such as ``evaluate.``.
+    """
+    return {
+        block + SHORT[name]: str(value.absolute()) if isinstance(value, Path) else value
+        for name, value in options.items()
+        if value not in (None, ())
+    }
 
 
 def parse_settings(texts: Iterable[str], short: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -20,11 +44,19 @@ def parse_settings(texts: Iterable[str], short: Mapping[str, Any] | None = None)
         key, _, value = (part.strip() for part in text.partition("="))
         if not key or not value:
             raise InputError(f"--set {text}: write KEY=VALUE, or KEY=null")
-        for name in settings:
+        settings = joined_settings(settings, {key: parse_yaml(value, f"--set {text}")})
+    return settings
+
+
+def joined_settings(settings: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings and further ones. Raises `InputError` for a key that is set twice."""
+    joined = dict(settings)
+    for key, value in more.items():
+        for name in joined:
             if f"{name}.".startswith(f"{key}."):
                 raise InputError(f"{name} is set twice; leave one of the two out")
-        settings[key] = parse_yaml(value, f"--set {text}")
-    return settings
+        joined[key] = value
+    return joined
 
 
 def with_settings(document: dict[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

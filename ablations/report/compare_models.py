@@ -1,9 +1,10 @@
-"""`layerswap compare`: evaluated models of any folders against each other, on the same items."""
+"""Evaluated models of any folders against each other, on the same items."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,44 @@ from ablations.runs.results import Results
 from ablations.runs.score_table import check_names, table_of_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.study.schema import PrimaryBlock, ReportBlock
+from ablations.study.schema import PrimaryBlock, ReportBlock, Study
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder
 
 _SHOWN_CELLS = 12
+
+
+@dataclass(frozen=True)
+class ModelComparison:
+    """Models against each other; as text it is the tables of scores and of all comparisons."""
+
+    models: tuple[str, ...]
+    """As the user named them."""
+
+    warnings: tuple[str, ...]
+    """What a reader must know before the scores, each with its model's name."""
+
+    scores: pd.DataFrame
+    """A row for each model and task; see `score_frame`."""
+
+    comparisons: pd.DataFrame
+    """A row for each pair of models and each task; see `comparisons`."""
+
+    study: Study
+    """Level of the intervals, margin, and the tasks that p is corrected over."""
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        compared = comparisons_table(self.comparisons, self.study.evaluate.level)
+        compared["difference"] += " " + compared.pop(UNCORRECTED)
+        compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
+        compared["verdict"] = self.comparisons["verdict"]
+        shown = compared.drop(columns=["family", "over"])
+        problems = [f"Warning: {warning}" for warning in self.warnings]
+        scored = scores_table(self.scores, self.study)
+        return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
 
 
 def compare_models(
@@ -39,8 +73,8 @@ def compare_models(
     metric: str = "",
     *,
     warnings_of: Callable[[Run], Iterable[str]] = lambda _: (),
-) -> str:
-    """Return tables of scores and of all comparisons of `names`, pair by pair and task by task.
+) -> ModelComparison:
+    """Return the scores and all comparisons of `names`, pair by pair and task by task.
 
     Args:
         names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
@@ -88,19 +122,19 @@ def compare_models(
     frame = comparisons(results, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         _check_items(row, data)
-    problems = [
-        f"Warning: {name}: {text}"
+    warnings = [
+        f"{name}: {text}"
         for run, name in zip(runs, names, strict=True)
         for text in (*warnings_of(run), *evaluation_problems(run))
         if text.partition(":")[0] in compared_tasks
     ]
-    compared = comparisons_table(frame, study.evaluate.level)
-    compared["difference"] += " " + compared.pop(UNCORRECTED)
-    compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
-    compared["verdict"] = frame["verdict"]
-    shown = compared.drop(columns=["family", "over"])
-    scored = scores_table(score_frame(results), study)
-    return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
+    return ModelComparison(
+        models=tuple(names),
+        warnings=tuple(warnings),
+        scores=score_frame(results),
+        comparisons=frame,
+        study=study,
+    )
 
 
 def _check_items(row: Any, data: pd.DataFrame) -> None:

@@ -34,7 +34,7 @@ from ablations.report.tables import (
     score_frame,
     scores_table,
 )
-from ablations.runs.records import Run
+from ablations.runs.records import RUN_FILE, Run
 from ablations.runs.results import SCORES_FILE, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
 
@@ -112,6 +112,20 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
         comparisons=frame,
         scores=scores,
     )
+
+
+def report_folder(run: Path, out: Path | None = None) -> Path:
+    """Return the folder of the report of a run folder: `out`, or the run's own.
+
+    Raises:
+        InputError: for a link in the run, or another run in the way.
+    """
+    folder = out or run / "report"
+    if out is None and folder.is_symlink():
+        raise InputError(f"{folder}: is a link; name the folder to write to with --out")
+    if (folder / RUN_FILE).exists():
+        raise InputError(f"--out {folder}: is a run, whose files the report would replace")
+    return folder
 
 
 def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Path, ...]:

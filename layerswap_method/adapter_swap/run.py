@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -17,7 +16,7 @@ from layerswap_method.layer_plan import draw_plan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import read_recipe_file, read_written
+from layerswap_method.methods.read import RecipeFile, read_written
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_json, write_synced_text
@@ -45,7 +44,7 @@ A [layer swap](https://arxiv.org/abs/2410.01335) of adapters to `{base}`, made w
 
 
 def swap_adapters(
-    recipe_path: Path, find: Callable[[str], Model], out_path: str, rank: int | None = None
+    file: RecipeFile, find: Callable[[str], Model], out_path: str, rank: int | None = None
 ) -> Iterator[str]:
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
@@ -53,7 +52,7 @@ def swap_adapters(
     `InputError` for a recipe, models or a folder that are wrong, `LayerSwapError` where something
     cannot be written.
     """
-    recipe = _read(recipe_path)
+    recipe = _read(file)
     models = {reference: find(reference) for reference in recipe.references}
     base = models[str(recipe.base_model)]
     out = output_folder(out_path)
@@ -104,12 +103,12 @@ def swap_adapters(
     yield f"{out_path}: {nbytes / 1e6:.2f} MB"
 
 
-def _read(path: Path) -> LayerSwapRecipe:
-    recipe = read_written(read_recipe_file(path).document).typed
+def _read(file: RecipeFile) -> LayerSwapRecipe:
+    recipe = read_written(file.document).typed
     if not isinstance(recipe, LayerSwapRecipe):
-        raise InputError(f"{path}: swap-adapters knows layer_swap only")
+        raise InputError(f"{file.name}: swap-adapters knows layer_swap only")
     if (reason := recipe.why_mergekit()) is not None:
-        raise InputError(f"{path}: {reason}, which has no effect on adapters; drop it")
+        raise InputError(f"{file.name}: {reason}, which has no effect on adapters; drop it")
     return recipe
 
 

@@ -55,9 +55,8 @@ def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
     return [models[name] for name in dict.fromkeys(names or models)]
 
 
-def describe_cache(names: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what our folder has of each model, and how large it is; see `cached_models`."""
-    models = cached_models(names)
+def describe_cache(models: Sequence[CachedModel]) -> Iterator[str]:
+    """Yield what our folder has of each of `cached_models`, and how large all of them are."""
     for model in models:
         day = datetime.fromtimestamp(model.used, UTC).date()
         yield (

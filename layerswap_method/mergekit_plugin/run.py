@@ -21,7 +21,6 @@ import click
 from layerswap_method.command_line import parse_size, shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
 from layerswap_method.merge import WriteOptions, find_models, hub_models, write_merge
-from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.read import OUR_METHODS, read_recipe, read_recipe_file
 from layerswap_method.progress import Advance
 from layerswap_method.recipe.document import Recipe
@@ -106,10 +105,8 @@ def mergekit_command(
 ) -> list[str]:
     """Return the command of `mergekit-yaml` that merges a recipe, with `more` options of its own.
 
-    Raises `InputError` for a recipe that mergekit would refuse or read in part, and for options
-    that it does not have.
+    Raises `InputError` for options that it does not have.
     """
-    check_form(read_recipe_file(recipe).document)
     for name in ("verify", "resume"):
         if getattr(options, name):
             raise InputError(f"--{name} cannot be used: mergekit must merge this recipe ({reason})")
@@ -205,7 +202,7 @@ def _merge(arguments: list[str]) -> bool:
     is_mergekits = not path.is_file() or options["device"] == "auto"
     if is_mergekits or why_mergekit(options) is not None or not _is_own(path):
         return False
-    text, document = read_recipe_file(path)
+    _, text, document = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
     if document["merge_method"] not in OUR_METHODS:

@@ -1,15 +1,20 @@
 """Recipes read into the types of their methods: behind these doors no recipe is a dict.
 
-`read_recipe_file` is the door for files, `read_recipe` the one for what a program makes. Where a
-recipe is also written again, as those of a study are, `read_written` keeps its document with it.
+`read_recipe_file` is the door for files and `file_of_document` that for what a program wrote in
+place of one; `read_recipe` makes a recipe of either, or of what this program makes. Where a recipe
+is also written again, as those of a study are, `read_written` keeps its document with it.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -18,7 +23,7 @@ from layerswap_method.methods.linear import LinearRecipe
 from layerswap_method.methods.passthrough import PassthroughRecipe
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import named_models
-from layerswap_method.recipe.strict_yaml import read_text_and_yaml
+from layerswap_method.recipe.strict_yaml import parse_yaml, read_text_and_yaml
 
 _OURS: Mapping[str, type[Recipe]] = {r.method(): r for r in (LayerSwapRecipe, DeltaRevertRecipe)}
 
@@ -31,6 +36,9 @@ _MERGEKITS: Mapping[str, type[Recipe]] = {r.method(): r for r in (LinearRecipe, 
 
 class RecipeFile(NamedTuple):
     """A recipe as text, and as YAML gives it."""
+
+    name: str
+    """Its path; for messages."""
 
     text: str
     document: Mapping[str, Any]
@@ -96,10 +104,26 @@ class WrittenRecipe:
 
 def read_recipe_file(path: Path) -> RecipeFile:
     """Return a recipe's file. Raises `InputError` where it cannot be read or is not a recipe."""
-    text, document = read_text_and_yaml(path)
+    return _checked(str(path), *read_text_and_yaml(path))
+
+
+def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
+    """Return a recipe that a program wrote as a mapping, with its text; paths become strings.
+
+    Raises `InputError` where it is not a recipe, or holds what YAML has no plain value for.
+    """
+    try:
+        plain = json.loads(json.dumps(document, default=os.fspath))
+    except (TypeError, ValueError) as error:
+        raise InputError(f"recipe: holds a value that no recipe can hold: {error}") from error
+    text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
+    return _checked("recipe", text, parse_yaml(text, "recipe"))
+
+
+def _checked(name: str, text: str, document: Any) -> RecipeFile:
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
-        raise InputError(f"{path}: is not a recipe; write merge_method:, models: and base_model:")
-    return RecipeFile(text, document)
+        raise InputError(f"{name}: is not a recipe; write merge_method:, models: and base_model:")
+    return RecipeFile(name, text, document)
 
 
 def read_recipe(document: Mapping[str, Any]) -> Recipe:

@@ -57,7 +57,7 @@ def is_there(path: str | Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises for one that is too long
 
 
-def is_folder(path: str | Path) -> bool:
+def is_folder(path: str | os.PathLike[str]) -> bool:
     """Return whether `path` is a folder; one too long for the file system is none."""
     return os.path.isdir(path)  # noqa: PTH112
 

@@ -11,7 +11,7 @@ import yaml
 import layerswap_method
 from ablations.gallery.check import check_recipe
 from ablations.gallery.find import FIELDS, find_recipe, read_recipe_header
-from ablations.gallery.recipe_plan import plan_lines
+from ablations.gallery.recipe_plan import plan_recipe
 from layerswap_method.errors import InputError
 from tests.standins import merging
 from tests.standins.command import told
@@ -128,4 +128,4 @@ def test_what_has_no_plan(arguments, message):
 def test_an_unknown_depth_is_asked_for(monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(InputError, match="write --layers N"):
-        plan_lines("swahili")
+        plan_recipe("swahili")

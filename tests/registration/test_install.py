@@ -72,6 +72,12 @@ def test_the_first_import_may_be_any(first):
 
 
 WHERE = "import layerswap_method; print(layerswap_method.__file__)"
+IN_PYTHON = """
+import sys
+import layerswap
+is_heavy = "torch" in sys.modules
+print(layerswap.plan("swahili", layers=32).layers[0], is_heavy)
+"""
 FINDERS = "import sys; print(*(type(finder).__name__ for finder in sys.meta_path))"
 MODULES = "import sys, json; print(json.dumps(sorted(sys.modules)))"
 
@@ -123,7 +129,9 @@ def test_the_wheel_works_without_a_clone(installed, recipe, experts, tmp_path):
     assert_swapped(tmp_path / "out", experts)
     packages = installed.site_packages
     assert not (packages / "tests").exists()
-    assert (packages / "layerswap_method" / "py.typed").exists()
+    for package in ("layerswap", "layerswap_method", "ablations"):
+        assert (packages / package / "py.typed").exists()
+    assert installed.code(IN_PYTHON).stdout.split() == ["language", "False"]
     shipped = packages / "layerswap_method" / "_recipes"
     parts = ("layerswap_method/upstream", "ablations/studies", "ablations/tasks")
     pairs = [(shipped, "recipes"), *((packages / part, part) for part in parts)]
@@ -141,6 +149,7 @@ def test_editable_with_mergekit_multi_and_uninstalled(environment, recipe, exper
     environment.install("--editable", REPOSITORY)
     assert before < environment.listing()
     assert Path(environment.code(WHERE).stdout.strip()).parents[1] == REPOSITORY
+    assert environment.code(IN_PYTHON).stdout.split() == ["language", "False"]
     multi = tmp_path / "multi.yml"
     multi.write_text(f"name: swapped\n{recipe.read_text()}")
     places = ("--intermediate-dir", tmp_path / "out", "--out-path", tmp_path / "x")

@@ -131,7 +131,7 @@ def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
     write_report(make_report(run, draw=False), ["csv"], tmp_path / "report")
     files = [pd.read_csv(folder / "scores.csv") for folder in (run.path, tmp_path / "report")]
     tables = [table(make_report(run, draw=False), key) for key in ("scores", "cells")]
-    compared = compare_models([f"{run.path}:{name}" for name in ("base", "soup")])
+    compared = str(compare_models([f"{run.path}:{name}" for name in ("base", "soup")]))
     rows = [row for row in files[0].to_dict("records") if row["cell"] in ("base", "soup")]
     assert len(rows) == 4
     for row in rows:

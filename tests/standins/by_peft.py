@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from layerswap_method.adapter_swap.run import swap_adapters
+from layerswap_method.methods.read import read_recipe_file
 from layerswap_method.recipe.references import find_model_files
 from tests.standins.merging import recipe, write_recipe
 
@@ -34,4 +35,5 @@ def run(folder, document, rank=None):
     """Swap what a recipe names; return the new adapter and the lines of the log."""
     folder.mkdir(exist_ok=True)
     file = write_recipe(folder / "recipe.yml", document)
-    return folder / "out", list(swap_adapters(file, find_model_files, str(folder / "out"), rank))
+    lines = swap_adapters(read_recipe_file(file), find_model_files, str(folder / "out"), rank)
+    return folder / "out", list(lines)

@@ -1,0 +1,107 @@
+"""A recipe merged from its files, or by mergekit where files are not enough."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.gallery.recipe_plan import RecipePlan, plan_recipe
+from ablations.models.find import find_model
+from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.merge import WriteOptions, merge_file
+from layerswap_method.mergekit_plugin.recipe_errors import check_form
+from layerswap_method.mergekit_plugin.run import mergekit_command
+from layerswap_method.methods.read import RecipeFile
+from layerswap_method.output import PLAN_FILE
+from layerswap_method.progress import Bar, no_bar
+
+
+class MergekitFailed(LayerSwapError):
+    """mergekit-yaml, to which a recipe was passed on, has failed and said why on stderr."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(f"mergekit-yaml ended with exit code {exit_code}; its messages say why")
+        self.exit_code = exit_code
+
+    def __reduce__(self) -> tuple[type[MergekitFailed], tuple[int]]:
+        """Return what makes an equal error in another process."""
+        return MergekitFailed, (self.exit_code,)
+
+
+@dataclass(frozen=True)
+class Merged:
+    """What `merge` or `swap-adapters` has written."""
+
+    folder: Path
+    """The new model, or the new adapter."""
+
+    lines: tuple[str, ...]
+    """The lines of the log: which expert gave what, and what was measured."""
+
+    @property
+    def plan(self) -> RecipePlan | None:
+        """Which expert supplied which layer; None of another method than layer_swap."""
+        is_swap = (self.folder / PLAN_FILE).is_file()
+        return plan_recipe(str(self.folder)) if is_swap else None
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def merge_recipe(
+    recipe: RecipeFile,
+    out: str,
+    options: WriteOptions,
+    *,
+    mergekit_options: Sequence[str] = (),
+    bar: Bar = no_bar,
+    download: str | None = None,
+) -> Iterator[str]:
+    """Read a recipe and find its models; return the lines of the merge, which goes on with them.
+
+    Args:
+        recipe: from `open_recipe`.
+        out: the folder of the merge.
+        options: how it is written.
+        mergekit_options: options of mergekit-yaml, for a recipe that only mergekit can merge.
+        bar: shows progress in bytes.
+        download: what is fetched of models of the hub, as in `hub_models`.
+
+    Raises:
+        InputError: for a recipe, a model, a folder or an option that is wrong.
+        MergekitFailed: where mergekit had to merge the recipe, and failed.
+    """
+    try:
+        lines = merge_file(recipe, out, find_model, options, bar, download)
+    except NeedsMergekit as error:
+        check_form(recipe.document)
+        mergekit_command(Path(recipe.name), out, options, mergekit_options, error.reason)
+        return _by_mergekit(recipe, out, options, mergekit_options, error.reason)
+    if mergekit_options:
+        raise InputError(
+            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
+            "after --, or merge with mergekit-yaml"
+        )
+    return lines
+
+
+def _by_mergekit(
+    recipe: RecipeFile, out: str, options: WriteOptions, more: Sequence[str], reason: str
+) -> Iterator[str]:
+    yield f"{recipe.name} is passed on to mergekit-yaml: {reason}"
+    path = Path(recipe.name)
+    with contextlib.ExitStack() as stack:
+        if not path.is_file():  # written by a program
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "recipe.yml"
+            path.write_text(recipe.text, encoding="utf-8")
+        command = mergekit_command(path, out, options, more, reason)
+        done = subprocess.run(command, check=False)
+    if done.returncode:
+        raise MergekitFailed(done.returncode)

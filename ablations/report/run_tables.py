@@ -1,0 +1,131 @@
+"""A run folder as an object whose tables are frames."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from ablations.report.tables import score_frame
+from ablations.report.write import (
+    FORMATS,
+    Report,
+    answer_text,
+    make_report,
+    report_folder,
+    write_report,
+)
+from ablations.runs.records import Run, as_input_errors, load_run
+from ablations.runs.results import Results, read_results
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """A run of a study, finished or not; as text it is the question and the answer.
+
+    The tables have the names of the files that hold them.
+    """
+
+    run: Run
+    changed: tuple[str, ...] = ()
+    """Warnings about tasks that are not those of the records any more."""
+
+    @property
+    def folder(self) -> Path:
+        """The run folder."""
+        return self.run.path
+
+    @property
+    def study(self) -> str:
+        """The study's name."""
+        return self.run.study.name
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models of the study, baselines first; `compare` takes ``FOLDER:MODEL``."""
+        return tuple(model.label for model in self.run.models)
+
+    @property
+    def failures(self) -> Mapping[str, str]:
+        """Name of a cell -> why it failed the last time; empty where nothing did."""
+        names = self.run.names
+        return {names.get(one.label, one.label): one.error for one in self.run.failures}
+
+    @property
+    def unfinished(self) -> tuple[str, ...]:
+        """The cells that lack a score, failed ones among them."""
+        return tuple(self.run.names.get(cell.label, cell.label) for cell in self.run.unfinished)
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """A row for every score of every cell, with its interval over items; see scores.csv."""
+        return self._results.scores
+
+    @property
+    def observations(self) -> pd.DataFrame:
+        """A row for every item of every score: its ``value``; see observations.parquet."""
+        return self._results.observations
+
+    @property
+    def comparisons(self) -> pd.DataFrame:
+        """A row for each two models and each task: difference, interval, p, verdict."""
+        return self._report.comparisons
+
+    @cached_property
+    def means(self) -> pd.DataFrame:
+        """A row for each model and task: the mean over its cells, with its interval."""
+        return score_frame(self._results)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader must know before the scores."""
+        return tuple(self._report.problems)
+
+    def report(
+        self, out: str | os.PathLike[str] | None = None, formats: Sequence[str] = FORMATS
+    ) -> tuple[Path, ...]:
+        """Write the report, to the folder `report` in the run unless `out` is another.
+
+        Returns its files, those to read first.
+        """
+        folder = report_folder(self.folder, None if out is None else Path(out))
+        with as_input_errors():
+            report = make_report(self.run, draw=tuple(formats) != ("csv",), warnings=self.changed)
+        return write_report(report, formats, folder)
+
+    def __repr__(self) -> str:
+        return f"RunTables({str(self.folder)!r})"
+
+    def __str__(self) -> str:
+        return answer_text(self._report)
+
+    @cached_property
+    def _results(self) -> Results:
+        with as_input_errors():
+            return read_results(self.run)
+
+    @cached_property
+    def _report(self) -> Report:
+        with as_input_errors():
+            return make_report(self.run, draw=False, warnings=self.changed)
+
+
+def load_tables(
+    folder: Path, *, warnings_of: Callable[[Run], Iterable[str]] = lambda _: ()
+) -> RunTables:
+    """Return the tables of a run folder.
+
+    Args:
+        folder: what `layerswap run` or `layerswap evaluate` wrote, or a copy of it.
+        warnings_of: further warnings of a run, such as `changed_tasks`.
+
+    Raises:
+        InputError: where there is no run, one of another schema version, or a damaged record.
+    """
+    with as_input_errors():
+        run = load_run(folder)
+        return RunTables(run, tuple(warnings_of(run)))

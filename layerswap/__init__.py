@@ -1,0 +1,410 @@
+"""The commands of `layerswap` as functions, for notebooks and programs; see docs/python.md.
+
+Importing it imports nothing heavy: torch and its like are imported by the functions that need them.
+Names and meaning of arguments are those of the command line's options, with `_` for `-`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from layerswap_method import __version__
+from layerswap_method.errors import InputError, LayerSwapError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ablations.gallery.check import Finding
+    from ablations.gallery.recipe_merge import Merged
+    from ablations.gallery.recipe_plan import RecipePlan
+    from ablations.report.compare_models import ModelComparison
+    from ablations.report.run_tables import RunTables
+    from layerswap_method.verify import Comparison
+
+__all__ = [
+    "Comparison",
+    "Finding",
+    "InputError",
+    "LayerSwapError",
+    "Merged",
+    "ModelComparison",
+    "RecipePlan",
+    "RunTables",
+    "__version__",
+    "check",
+    "compare",
+    "evaluate",
+    "load_run",
+    "merge",
+    "plan",
+    "run",
+    "swap_adapters",
+    "verify",
+]
+
+_TYPES = {
+    "Comparison": "layerswap_method.verify",
+    "Finding": "ablations.gallery.check",
+    "Merged": "ablations.gallery.recipe_merge",
+    "ModelComparison": "ablations.report.compare_models",
+    "RecipePlan": "ablations.gallery.recipe_plan",
+    "RunTables": "ablations.report.run_tables",
+}
+"""Type -> the module that has it, which is imported when the type is asked for."""
+
+PathLike = str | os.PathLike[str]
+
+RecipeLike = PathLike | Mapping[str, Any]
+"""A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
+
+
+def __getattr__(name: str) -> Any:
+    """Return a type of `__all__`."""
+    import importlib
+
+    if name not in _TYPES:
+        raise AttributeError(f"module 'layerswap' has no attribute {name!r}")
+    return getattr(importlib.import_module(_TYPES[name]), name)
+
+
+def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
+    """Return what can be seen to be wrong with a recipe before any merge, errors first.
+
+    An empty list is a recipe without a finding. A finding has a `level` (``error``, ``warning`` or
+    ``note``) and a `message`. Nothing is raised for a recipe that is wrong.
+
+    Args:
+        recipe: a file, the name of a shipped recipe, or a dict.
+        offline: whether to fetch nothing from the hub.
+
+    Raises:
+        InputError: where there is no such recipe.
+    """
+    from ablations.gallery.check import check_recipe
+    from ablations.gallery.find import recipe_path
+
+    content = recipe if isinstance(recipe, Mapping) else recipe_path(recipe)
+    return check_recipe(content, hub=not offline)
+
+
+def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:
+    """Return which expert supplies each layer of a recipe; ``print`` it for the picture.
+
+    Only configs are read, never weights.
+
+    Args:
+        recipe: a file, the name of a shipped recipe, a dict, or the folder of a finished
+            layer_swap: of a merge, or of an adapter that `swap_adapters` wrote.
+        layers: depth of the models; None reads it from a config, local or on the hub.
+
+    Raises:
+        InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.
+    """
+    from ablations.gallery.recipe_plan import plan_recipe
+
+    return plan_recipe(recipe, layers)
+
+
+def merge(
+    recipe: RecipeLike,
+    out: PathLike,
+    *,
+    shard_size: int = 5_000_000_000,
+    threads: int | None = None,
+    device: str = "cpu",
+    verify: bool = False,
+    resume: bool = False,
+    download: Literal["ranges", "whole"] | None = None,
+    mergekit_options: Sequence[str] = (),
+) -> Merged:
+    """Merge a recipe into a folder, in little memory; the tensors are those of mergekit-yaml.
+
+    Recipes that need mergekit itself are passed on to it, as by the command. Models are named as on
+    the command line: relative folders are those of the working directory.
+
+    Args:
+        recipe: a file, the name of a shipped recipe, or a dict.
+        out: the folder to write, which appears when it is whole.
+        shard_size: bytes of the largest weight file.
+        threads: number of tensors that are written at once; None is the processors, at most 4.
+        device: where averages are computed, such as ``cuda``.
+        verify: whether the output is read again and compared, tensor by tensor.
+        resume: whether the finished files of an interrupted merge are reused.
+        download: what is fetched of models of the hub; None is what LAYERSWAP_DOWNLOAD says, or
+            ``ranges``.
+        mergekit_options: further options of mergekit-yaml, for a recipe that is passed on.
+
+    Raises:
+        InputError: for a recipe, a model, a folder or an option that is wrong.
+        LayerSwapError: where something cannot be written, or mergekit failed.
+    """
+    from ablations.gallery.find import open_recipe
+    from ablations.gallery.recipe_merge import Merged, merge_recipe
+    from layerswap_method.merge import WriteOptions
+
+    options = WriteOptions(
+        shard_bytes=shard_size,
+        threads=threads or min(4, os.cpu_count() or 1),
+        verify=verify,
+        device=device,
+        resume=resume,
+    )
+    lines = merge_recipe(
+        open_recipe(recipe),
+        os.fspath(out),
+        options,
+        mergekit_options=mergekit_options,
+        download=download,
+    )
+    return Merged(lines=tuple(lines), folder=Path(out))
+
+
+def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None) -> Merged:
+    """Write the adapter that is the layer swap of a recipe's adapters, without merged weights.
+
+    The `plan` of the result, or ``layerswap.plan(folder)`` of an adapter that was written before,
+    says which expert supplied which layer, and what was cut.
+
+    Args:
+        recipe: a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes.
+        out: the folder of the new adapter.
+        rank: highest rank of a LoRA adapter's changes; None leaves all exact.
+
+    Raises:
+        InputError: for a recipe, models or a folder that are wrong.
+        LayerSwapError: where something cannot be written.
+    """
+    from ablations.gallery.find import open_recipe
+    from ablations.gallery.recipe_merge import Merged
+    from ablations.models.find import find_model
+    from layerswap_method.adapter_swap.run import swap_adapters as swap
+
+    lines = swap(open_recipe(recipe), find_model, os.fspath(out), rank)
+    return Merged(lines=tuple(lines), folder=Path(out))
+
+
+def verify(merged: PathLike, published: PathLike) -> Comparison:
+    """Compare two checkpoints tensor by tensor, in the memory of a block of a tensor.
+
+    `is_equal` of the result says whether they are one model, bit for bit; `differences` names the
+    tensors that are not equal, with layer and size of the difference.
+
+    Args:
+        merged: a folder or a hub id.
+        published: the one that differences are measured against.
+
+    Raises:
+        InputError: for a checkpoint that does not exist or cannot be read, or for an adapter.
+    """
+    from ablations.models.verify import verify_models
+
+    return verify_models(os.fspath(merged), os.fspath(published))
+
+
+def evaluate(
+    model: PathLike,
+    *,
+    languages: Sequence[str] = (),
+    benchmarks: Sequence[str] = (),
+    tasks: Sequence[str] = (),
+    include_path: PathLike | None = None,
+    limit: int | None = None,
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    max_model_len: int | None = None,
+    data_dir: PathLike | None = None,
+    backend: Literal["auto", "hf", "vllm"] = "auto",
+    answers: PathLike | None = None,
+    allow_code_execution: bool = False,
+    code_isolation: Literal["bwrap", "none"] = "bwrap",
+    settings: Mapping[str, Any] | None = None,
+    out: PathLike | None = None,
+) -> pd.DataFrame:
+    """Evaluate a model and return its scores, a row for each task, metric and filter.
+
+    The interval of ``value`` is from ``low`` to ``high``, over the ``n`` items. The frame's
+    ``attrs`` have the run ``folder``, ``warnings``, ``notes``, and the ``report`` that the command
+    prints. Finished tasks are reused.
+
+    Args:
+        model: a folder, a hub id, or BASE+ADAPTER.
+        languages: codes; none are the paper's.
+        benchmarks: names of the paper's benchmarks; none are all five.
+        tasks: other tasks by lm-eval's names. Without languages and benchmarks, only these.
+        include_path: folder with lm-eval task files of your own, for `tasks`.
+        limit: items of each task, from the first.
+        dtype: of the weights in memory; ``auto`` is that of the checkpoint.
+        max_model_len: context in tokens, prompt and answer.
+        data_dir: folder with the data of the benchmarks, in place of the hub.
+        backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
+        answers: folder of the answers that runs share.
+        allow_code_execution: whether programs that models write (MBPP) are run.
+        code_isolation: what holds those programs.
+        settings: key of a study's ``evaluate`` -> value, as ``--set KEY=VALUE``.
+        out: folder for the records; None is runs/evaluate/MODEL/BACKEND.
+
+    Raises:
+        InputError: for a model, task, language or setting that is wrong.
+        LayerSwapError: when a task fails; what was finished before it stays.
+    """
+    from ablations.evaluate import evaluate_model
+    from ablations.runner.run import RunOptions
+
+    options = RunOptions(
+        out=_path(out),
+        backend=backend,
+        answers=_path(answers),
+        isolation=code_isolation if allow_code_execution else None,
+        settings=_settings(
+            settings,
+            limit=limit,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            data_dir=_path(data_dir),
+            tasks=tuple(tasks),
+            benchmarks=tuple(benchmarks),
+            include_path=_path(include_path),
+        ),
+    )
+    result = evaluate_model(os.fspath(model), options, tuple(languages))
+    scores = result.scores
+    scores.attrs = {
+        "folder": str(result.out),
+        "warnings": result.warnings,
+        "notes": result.notes,
+        "report": result.report(),
+    }
+    return scores
+
+
+def run(
+    study: PathLike,
+    *,
+    experts: PathLike | None = None,
+    out: PathLike | None = None,
+    executor: Literal["local", "ray"] = "local",
+    address: str = "auto",
+    jobs: int | None = None,
+    only: Sequence[str] = (),
+    materialize: bool = False,
+    limit: int | None = None,
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    max_model_len: int | None = None,
+    data_dir: PathLike | None = None,
+    backend: Literal["auto", "hf", "vllm"] = "auto",
+    answers: PathLike | None = None,
+    allow_code_execution: bool = False,
+    code_isolation: Literal["bwrap", "none"] = "bwrap",
+    download: Literal["ranges", "whole"] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunTables:
+    """Merge and evaluate all models of a study, and return the tables of its run.
+
+    Finished cells are reused. A cell that fails does not stop the others: it is in `failures` of
+    the result, and the same call tries it again.
+
+    Args:
+        study: a file, or a shipped study such as ``layer_count``.
+        experts: experts file, or a shipped one such as ``pocket``; None is the one of the study.
+        out: run folder; None is runs/STUDY, with what is not the study's own in its name.
+        executor: ``local`` is this machine, ``ray`` a running Ray cluster.
+        address: of the Ray cluster.
+        jobs: number of engines at once; None is 1, and on Ray as many as fit.
+        only: conditions NAME=VALUE on the cells, such as ``kind=recipe``; none for all.
+        materialize: whether every merge is written to disk first.
+        limit: items of each task, from the first.
+        dtype: of the weights in memory; ``auto`` is that of the checkpoint.
+        max_model_len: context in tokens, prompt and answer.
+        data_dir: folder with the data of the benchmarks, in place of the hub.
+        backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
+        answers: folder of the answers that runs share.
+        allow_code_execution: whether programs that models write (MBPP) are run.
+        code_isolation: what holds those programs.
+        download: what is fetched of models of the hub, as in `merge`.
+        settings: key of the study -> value, as ``--set KEY=VALUE``.
+
+    Raises:
+        InputError: with every problem of the study, or for a folder that is another's.
+    """
+    from ablations.report.run_tables import RunTables
+    from ablations.runner.changed_tasks import changed_tasks
+    from ablations.runner.run import RunOptions, run_study
+
+    options = RunOptions(
+        experts=None if experts is None else os.fspath(experts),
+        out=_path(out),
+        backend=backend,
+        executor=executor,
+        address=address,
+        jobs=jobs,
+        only=tuple(only),
+        materialize=materialize,
+        answers=_path(answers),
+        isolation=code_isolation if allow_code_execution else None,
+        download=download,
+        settings=_settings(
+            settings,
+            "evaluate.",
+            limit=limit,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            data_dir=_path(data_dir),
+        ),
+    )
+    result = run_study(os.fspath(study), options)
+    return RunTables(result.run, tuple(changed_tasks(result.run)))
+
+
+def load_run(folder: PathLike) -> RunTables:
+    """Return a run as an object whose tables are frames: scores, comparisons, observations.
+
+    ``print`` it for question and answer; `report` writes the report.
+
+    Args:
+        folder: what `run`, `evaluate` or their commands wrote, finished or not, or a copy of it.
+
+    Raises:
+        InputError: where there is no run, or one that cannot be read.
+    """
+    from ablations.report.run_tables import load_tables
+    from ablations.runner.changed_tasks import changed_tasks
+
+    return load_tables(Path(folder), warnings_of=changed_tasks)
+
+
+def compare(*models: PathLike, tasks: Sequence[str] = (), metric: str = "") -> ModelComparison:
+    """Test two or more evaluated models against each other, on the same items.
+
+    `comparisons` of the result has a row for each pair and task, with difference, interval, p and
+    verdict; `scores` one for each model and task. ``print`` it for the tables of the command.
+
+    Args:
+        models: folders that `evaluate` wrote, or RUN:MODEL for a model or cell of a study.
+        tasks: those to compare; none compares every task, which all must then have.
+        metric: of the tasks; empty takes the first of each.
+
+    Raises:
+        InputError: for models that cannot be compared, with what differs.
+    """
+    from ablations.report.compare_models import compare_models
+    from ablations.runner.changed_tasks import changed_tasks
+    from ablations.runs.records import as_input_errors
+
+    names = [os.fspath(model) for model in models]
+    with as_input_errors():
+        return compare_models(names, tasks, metric, warnings_of=changed_tasks)
+
+
+def _path(path: PathLike | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _settings(
+    settings: Mapping[str, Any] | None, block: str = "", **options: Any
+) -> dict[str, Any]:
+    """Return the settings of the options, in `block`, and those that are set by their keys."""
+    from ablations.machine.settings import joined_settings, short_settings
+
+    return joined_settings(short_settings(options, block), settings or {})

@@ -1,0 +1,165 @@
+"""The functions of `layerswap`: arguments are the commands' options, an error is one text."""
+
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pandas as pd
+import pytest
+import yaml
+
+import layerswap
+from ablations.cli import main
+from tests.cli.test_commands import HEAVY
+from tests.report.runs import level, study_of, write_run
+from tests.standins.command import output_of
+from tests.standins.experts import content
+from tests.standins.merging import recipe, roles
+from tests.standins.oracle import assert_same, stored
+
+SWAP = {"bottom_layers": 1, "top_layers": 1}
+OTHER_FORMS = {
+    # command -> parameters that the function has in another form or not at all
+    "check": {"recipes", "strict"},
+    "run": {"dry_run", "read_tasks"},
+    "plan": set(),
+    "merge": set(),
+    "evaluate": set(),
+    "compare": set(),
+    "verify": set(),
+    "swap-adapters": set(),
+}
+
+
+def test_the_import_is_light():
+    code = "import json, sys, layerswap; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = {name.split(".")[0] for name in json.loads(done.stdout)}
+    assert "layerswap_method" in modules
+    assert not modules & (HEAVY | {"pandas", "click", "yaml"})
+
+
+def test_what_is_exported_is_there():
+    for name in layerswap.__all__:
+        assert getattr(layerswap, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'mrege'"):
+        _ = layerswap.mrege
+    assert (Path(layerswap.__file__).parent / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("command", OTHER_FORMS)
+def test_arguments_are_the_options_of_the_command(command):
+    parsed = main.get_command(click.Context(main), command)
+    options = {str(parameter.name) for parameter in parsed.params}
+    options -= OTHER_FORMS[command] | {"as_json", "quiet", "verbose"}
+    function = getattr(layerswap, command.replace("-", "_"))
+    arguments = set(inspect.signature(function).parameters)
+    assert options - arguments == set()
+    assert arguments - options <= {"recipe"}
+    missing = [name for name in arguments if f"{name}: " not in (function.__doc__ or "")]
+    assert missing == []
+
+
+def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
+    document = recipe(roles(trio), SWAP, trio.base)
+    file = tmp_path / "recipe.yml"
+    file.write_text(yaml.safe_dump(document, sort_keys=False))
+    models = [{**entry, "model": Path(entry["model"])} for entry in document["models"]]
+    merged = layerswap.merge({**document, "models": models}, tmp_path / "of_dict")
+    output_of("merge", file, tmp_path / "of_file")
+    assert_same(stored(merged.folder), stored(tmp_path / "of_file"))
+    assert content(merged.folder)["mergekit_config.yml"] == file.read_bytes()
+    assert layerswap.verify(merged.folder, tmp_path / "of_file").is_equal
+    assert str(layerswap.plan(document)) == output_of("plan", file).rstrip("\n")
+    assert repr(merged.plan) == repr(layerswap.plan(file)) == str(merged.plan)
+    assert merged.plan.models == {
+        str(trio.base): "base",
+        str(trio.task): "task",
+        str(trio.language): "language",
+    }
+    assert layerswap.check(document, offline=True) == layerswap.check(file, offline=True)
+
+
+def test_a_recipe_for_mergekit_is_merged_by_it(trio, tmp_path):
+    document = recipe(roles(trio), SWAP, trio.base) | {"tokenizer": {"source": "base"}}
+    merged = layerswap.merge(document, tmp_path / "merged", mergekit_options=["--quiet"])
+    assert "passed on to mergekit-yaml" in str(merged)
+    by_files = layerswap.merge(recipe(roles(trio), SWAP, trio.base), tmp_path / "by_files")
+    assert_same(stored(merged.folder), stored(by_files.folder))
+    with pytest.raises(layerswap.LayerSwapError, match="mergekit-yaml ended with exit code 2"):
+        layerswap.merge(document, tmp_path / "other", mergekit_options=["--no-such-option"])
+    assert not (tmp_path / "other").exists()
+
+
+def test_what_the_user_wrote_is_refused_in_one_text(trio, tmp_path):
+    swap = recipe(roles(trio), SWAP, trio.base)
+    wrong = {**swap, "parameters": {"botom_layers": 1}}
+    (error, *_) = layerswap.check(wrong, offline=True)
+    assert (error.level, "did you mean 'bottom_layers'?" in error.message) == ("error", True)
+    cases = [
+        (lambda: layerswap.merge(wrong, tmp_path / "out"), "did you mean 'bottom_layers'?"),
+        (lambda: layerswap.merge({"models": []}, tmp_path / "out"), "recipe: is not a recipe"),
+        (lambda: layerswap.plan({**swap, "dtype": object()}), "no recipe can hold"),
+        (lambda: layerswap.check("swahilli"), "did you mean 'swahili.yml'?"),
+        (lambda: layerswap.swap_adapters(swap, tmp_path / "out"), "no model of the recipe is BASE"),
+        (lambda: layerswap.verify(tmp_path, trio.base), "config.json"),
+        (lambda: layerswap.load_run(tmp_path), "is not a run folder"),
+        (lambda: layerswap.compare(tmp_path), "two or more models"),
+        (lambda: layerswap.run("layer_cout"), "did you mean 'layer_count'?"),
+        (
+            lambda: layerswap.evaluate(trio.base, limit=2, settings={"limit": 3}),
+            "limit is set twice",
+        ),
+        (lambda: layerswap.evaluate(trio.base, benchmarks=["mgsn"]), "did you mean 'mgsm'?"),
+    ]
+    for call, text in cases:
+        with pytest.raises(layerswap.InputError) as caught:
+            call()
+        assert text in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def made_up(tmp_path):
+    """A run of four models on two tasks, of which one soup failed."""
+    tasks = {"tasks": ["pocket_math_sw", "pocket_math_en"]}
+    study = study_of(baseline=["task_expert", "base", "soup"], evaluate=tasks)
+    return write_run(tmp_path / "run", study, level, items=40, failed={"soup": "no memory"})
+
+
+def test_a_run_has_the_tables_of_its_files(made_up):
+    run = layerswap.load_run(made_up.path)
+    run.report(formats=["csv"])
+    files = {
+        name: pd.read_csv(made_up.path / "report" / f"{name}.csv")
+        for name in ("scores", "comparisons")
+    }
+    for name, file in files.items():
+        frame = getattr(run, name)
+        assert list(frame.columns) == list(file.columns)
+        assert len(frame) == len(file) > 0
+        assert frame["low"].dropna().tolist() == pytest.approx(file["low"].dropna().tolist())
+    observed = pd.read_parquet(made_up.path / "report" / "observations.parquet")
+    pd.testing.assert_frame_equal(run.observations, observed)
+    assert run.observations["item"].nunique() == 40
+    assert run.models == ("task expert", "base", "soup", "layer swap")
+    assert repr(run) == f"RunTables({str(made_up.path)!r})"
+    with pytest.raises(layerswap.InputError, match="is a run, whose files the report"):
+        run.report(made_up.path)
+    assert run.failures == {"soup": "no memory"}
+    assert run.unfinished == ("soup",)
+    assert any("no memory" in warning for warning in run.warnings)
+    assert str(run).startswith(run.run.study.question)
+    shown = run.means[run.means["model"] == "base"].iloc[0]
+    assert shown["low"] < shown["value"] < shown["high"]
+
+
+def test_two_models_of_a_run_are_compared(made_up):
+    names = [f"{made_up.path}:{model}" for model in ("layer swap", "base")]
+    result = layerswap.compare(*names, tasks=["pocket_math_sw"])
+    (row,) = result.comparisons.to_dict("records")
+    assert (row["first"], row["second"], row["verdict"]) == (*names, "better")
+    assert str(result) == output_of("compare", *names, "--tasks", "pocket_math_sw").rstrip("\n")

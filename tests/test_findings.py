@@ -13,6 +13,7 @@ import pytest
 from matplotlib.image import imread
 from scipy.stats import t
 
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
@@ -42,7 +43,8 @@ def interval(value, low, high):
 
 def score(folder, model, task):
     """Return a model's score, a mean over its trainings, such as "8.7 [0.0, 29.1]"."""
-    frame = score_frame(read_results(load_run(RESULTS / folder)))
+    results = read_results(load_run(RESULTS / folder))
+    frame = score_frame(results, shown_tasks(results))
     (row,) = frame[(frame["model"] == model) & (frame["task"] == task)].to_dict("records")
     return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * row[key] for key in ("value", "low", "high")))
 

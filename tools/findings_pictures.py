@@ -18,6 +18,7 @@ import click
 
 from ablations.drawing.canvas import COLORS, drawing, images_of, new_canvas
 from ablations.machine.whole_files import write_bytes
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
@@ -103,7 +104,8 @@ def _scores(folder: str, metric: str = "operation") -> dict[str, tuple[float, fl
     results = read_results(load_run(RESULTS / folder))
     report = results.study.report.model_copy(update={"metric": metric})
     study = results.study.model_copy(update={"report": report})
-    frame = score_frame(results._replace(study=study))
+    results = results._replace(study=study)
+    frame = score_frame(results, shown_tasks(results))
     rows = frame[frame["task"] == _TASK].to_dict("records")
     assert {row["metric"] for row in rows} == {metric}
     return {row["model"]: (100 * row["value"], 100 * row["low"], 100 * row["high"]) for row in rows}

@@ -12,6 +12,7 @@ import pandas as pd
 
 from ablations.report.comparisons import NO_RESULT, comparisons
 from ablations.report.contrasts import Contrast
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     UNCORRECTED,
     comparisons_table,
@@ -119,7 +120,8 @@ def compare_models(
         for first, second in itertools.combinations(names, 2)
     ]
     results = Results(study, tuple(models), data, scores)
-    frame = comparisons(results, contrasts)
+    shown = shown_tasks(results)
+    frame = comparisons(results, shown, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         _check_items(row, data)
     warnings = [
@@ -131,7 +133,7 @@ def compare_models(
     return ModelComparison(
         models=tuple(names),
         warnings=tuple(warnings),
-        scores=score_frame(results),
+        scores=score_frame(results, shown),
         comparisons=frame,
         study=study,
     )

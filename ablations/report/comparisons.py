@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.report.contrasts import (
-    EXPERT_KINDS,
-    Contrast,
-    contrasts,
-    ordered_tasks,
-    primary_tasks,
-)
+from ablations.report.contrasts import EXPERT_KINDS, Contrast, contrasts
+from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.models import StudyModel
-from ablations.runs.observations import CELL, ROLES, SCORE
+from ablations.runs.observations import ROLES, SCORE
 from ablations.runs.results import Results
-from ablations.runs.score_table import check_names, shown_scores
+from ablations.runs.score_table import check_names
 from ablations.statistics.estimates import Estimate, estimate, estimate_over_clusters
 from ablations.statistics.paired_tests import (
     holm,
@@ -64,7 +59,9 @@ COLUMNS = (
 )
 
 
-def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> pd.DataFrame:
+def comparisons(
+    results: Results, shown: ShownTasks, planned: Sequence[Contrast] | None = None
+) -> pd.DataFrame:
     """Return every comparison of a study, primary ones first.
 
     Columns: ``first``, ``second``, ``task``, ``metric``, ``filter``, ``language``, ``difference``
@@ -76,31 +73,28 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
 
     Args:
         results: of a run; its study names the primary comparisons.
+        shown: its tasks.
         planned: comparisons in place of the study's.
 
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.
     """
-    study, models, data, scores = results
+    study, models, _, scores = results
     evaluated = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
     if study.report.metric is not None and (scores["state"] == "done").all():
         check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
-    shown = shown_scores(scores, study.report.metric)
-    matrices = {task: matrix_of(data, shown.loc[task]) for task in shown.index}
-    codes = language_codes(scores)
-    primary = {code: primary_tasks(study, tasks_of(scores, code), code) for code in (*codes, "")}
     rows: list[dict[str, Any]] = []
     for contrast in contrasts(study, models) if planned is None else planned:
         compared_models = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(compared_models)]["language"]) - {""}
         contrast_rows: list[dict[str, Any]] = []
-        for code in [code for code in codes if code in languages] or [""]:
-            for task in ordered_tasks(study, tasks_of(scores, code), code):
-                is_primary = bool(contrast.rival) and task in primary[code]
+        for code in [code for code in shown.languages if code in languages] or [""]:
+            for task in shown.by_language[code]:
+                is_primary = bool(contrast.rival) and task in shown.primary[code]
                 numbers = None
-                if task in matrices:
-                    numbers = _compare(contrast, matrices[task], code, study, models)
+                if task in shown.matrices:
+                    numbers = _compare(contrast, shown.matrices[task], code, study, models)
                 if numbers is None and not is_primary:
                     continue
                 contrast_rows.append(
@@ -108,9 +102,9 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
                         "first": contrast.first,
                         "second": contrast.second,
                         "task": task,
-                        "metric": shown["metric"].get(task, ""),
-                        "filter": shown["filter"].get(task, ""),
-                        "higher_is_better": bool(shown["higher_is_better"].get(task, True)),
+                        "metric": shown.scores["metric"].get(task, ""),
+                        "filter": shown.scores["filter"].get(task, ""),
+                        "higher_is_better": bool(shown.scores["higher_is_better"].get(task, True)),
                         "language": code,
                         "clusters": 0,
                         "family": "primary" if is_primary else "",
@@ -119,32 +113,10 @@ def comparisons(results: Results, planned: Sequence[Contrast] | None = None) -> 
                     }
                 )
         rows += contrast_rows
-        rows += _over_languages(contrast_rows, primary, study)
+        rows += _over_languages(contrast_rows, shown.primary, study)
     rows += _over_bases(rows, study, models)
     frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
     return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
-
-
-def language_codes(scores: pd.DataFrame) -> list[str]:
-    """Return the target languages of a run in their order; a single empty one where it has none."""
-    return [code for code in dict.fromkeys(scores["language"]) if code] or [""]
-
-
-def tasks_of(scores: pd.DataFrame, code: str) -> list[str]:
-    """Return the tasks of the models of a language; all tasks for an empty code."""
-    rows = scores[scores["language"] == code] if code else scores
-    return list(dict.fromkeys(rows["task"]))
-
-
-def matrix_of(data: pd.DataFrame, score: Mapping[str, Any]) -> pd.DataFrame:
-    """Return the values of one metric of one task: one row per cell, one column per item.
-
-    The index has the columns of `CELL`, ``language`` and ``weights``. NaN: the cell lacks the item.
-    """
-    part = data
-    for name in SCORE:
-        part = part[part[name] == score[name]]
-    return part.pivot(index=[*CELL, "language", "weights"], columns="item", values="value")
 
 
 def rows_of(matrix: pd.DataFrame, models: Sequence[str], code: str) -> pd.DataFrame:

@@ -64,9 +64,8 @@ def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
     return next((list(choice[:1]) for choice in preferred if choice), [])
 
 
-def ordered_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
-    """Return the tasks of a language as reports show them: primary first and English last."""
-    primary = primary_tasks(study, tasks, code)
+def ordered_tasks(tasks: Sequence[str], primary: Sequence[str]) -> list[str]:
+    """Return the tasks of a language as reports show them: `primary` ones first, English last."""
     return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
 
 

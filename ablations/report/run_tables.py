@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame
 from ablations.report.write import (
     FORMATS,
@@ -78,7 +79,7 @@ class RunTables:
     @cached_property
     def means(self) -> pd.DataFrame:
         """A row for each model and task: the mean over its cells, with its interval."""
-        return score_frame(self._results)
+        return score_frame(self._results, shown_tasks(self._results))
 
     @property
     def warnings(self) -> tuple[str, ...]:

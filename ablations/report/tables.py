@@ -19,16 +19,13 @@ from ablations.report.comparisons import (
     UNCLEAR,
     WORSE,
     estimate_of,
-    language_codes,
-    matrix_of,
     pairs_above,
     rows_of,
-    tasks_of,
 )
-from ablations.report.contrasts import EXPERT_KINDS, ordered_tasks, primary_tasks
+from ablations.report.contrasts import EXPERT_KINDS
+from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.observations import SCORE
 from ablations.runs.results import Results
-from ablations.runs.score_table import shown_scores
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
@@ -74,7 +71,7 @@ def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
     return "\n\n".join([text_table(heads, rows, labels=labels, width=_WIDTH), *notes])
 
 
-def score_frame(results: Results) -> pd.DataFrame:
+def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
     """Return a row for every model, task and language: its mean score and the range over cells.
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
@@ -84,19 +81,13 @@ def score_frame(results: Results) -> pd.DataFrame:
     ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
-    study, models, data, scores = results
-    shown = shown_scores(scores, study.report.metric)
-    codes = language_codes(scores)
-    tasks = {code: tasks_of(scores, code) for code in codes}
+    study, models, _, scores = results
     rows = []
-    language_tasks = [
-        (code, task) for code in codes for task in ordered_tasks(study, tasks[code], code)
-    ]
+    language_tasks = [(code, task) for code in shown.languages for task in shown.by_language[code]]
     for code, task in language_tasks:
-        if task not in shown.index:
+        if task not in shown.matrices:
             continue
-        score = shown.loc[task]
-        matrix = matrix_of(data, score)
+        score, matrix = shown.scores.loc[task], shown.matrices[task]
         for model in models:
             planned = scores[(scores["model"] == model.label) & (scores["task"] == task)]
             if code:
@@ -117,7 +108,7 @@ def score_frame(results: Results) -> pd.DataFrame:
                 "max": done["value"].max(),
                 "trainings": planned[[*EXPERT_KINDS]].nunique().max(),
                 "value": done["value"].mean(),
-                "is_primary": task in primary_tasks(study, tasks[code], code),
+                "is_primary": task in shown.primary[code],
             }
             cells = rows_of(matrix, [model.label], code)
             estimate = estimate_of(cells)

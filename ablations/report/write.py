@@ -24,6 +24,7 @@ from ablations.report.comparisons import comparisons
 from ablations.report.figures import Figure, figures
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.sentences import has_answers_table, sentences
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     answers_table,
     cells_table,
@@ -80,7 +81,8 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
         raise InputError(_emptiness(run))
     results = read_results(run)
     study, scores = results.study, results.scores
-    frame, means = comparisons(results), score_frame(results)
+    shown = shown_tasks(results)
+    frame, means = comparisons(results, shown), score_frame(results, shown)
     level = study.evaluate.level
     tables = [
         scores_table(means, study),

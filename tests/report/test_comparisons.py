@@ -17,10 +17,10 @@ from ablations.report.comparisons import (
     UNCLEAR,
     WORSE,
     comparisons,
-    matrix_of,
     pairs_above,
     with_verdicts,
 )
+from ablations.report.shown_tasks import matrix_of, shown_tasks
 from ablations.runs.observations import read_observations
 from ablations.runs.records import load_run, write_run_file
 from ablations.runs.results import read_results
@@ -33,7 +33,8 @@ TASK = "pocket_math_sw"
 
 
 def compared(run):
-    return comparisons(read_results(run))
+    results = read_results(run)
+    return comparisons(results, shown_tasks(results))
 
 
 def one(frame, **where):

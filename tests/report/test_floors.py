@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from ablations.report.sentences import sentences
+from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame, scores_table
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
@@ -77,7 +78,8 @@ def test_a_score_below_is_marked_and_said_first():
         ]
     )
     scores = _scores(base=0.2, soup=0.3, ties=0.9)
-    frame = score_frame(Results(study, models, data, scores))
+    results = Results(study, models, data, scores)
+    frame = score_frame(results, shown_tasks(results))
     assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below

@@ -90,6 +90,7 @@ class Board:
         """Show that this process evaluates `work` now."""
         self._work = work
         self._show_progress()
+        show_step(Step(f"{work.cell.label}: {work.task}"))
 
     def look(self) -> None:
         """Report the tasks, and show the cells, that have ended since the last look."""
@@ -212,6 +213,7 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
     """
     workers = {place: _start(job, place, gpus) for place in range(jobs)}
     spare = len({cell.weights_key for cell in job.cells}) + jobs
+    show_step(Step(f"{jobs} workers evaluate"))
     try:
         while workers:
             sentinels = [process.sentinel for process in workers.values()]

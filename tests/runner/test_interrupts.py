@@ -75,6 +75,9 @@ def test_what_was_finished_before_an_end_is_saved_and_reused(command, tmp_path, 
         wait_until(run.has_ended)
         assert run.code == 0, run.text
         assert "7/7 tasks" in run.text
+        assert re.search(
+            r"model [3-7] of 7, task 1 of 1: \d/7 tasks, \S+ tasks/\S+, \S+ left", run.text
+        )
         assert "8 items" in run.text
     assert not records.load_run(tmp_path / "run").unfinished
 

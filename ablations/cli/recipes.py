@@ -143,7 +143,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @shard_size_option
@@ -244,7 +244,7 @@ def harmonize(
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.option("--out", type=Place(), required=True, help="Folder of the new adapter.")
 @click.option(
     "--rank",

@@ -9,9 +9,9 @@ Advance = Callable[[int], object]
 """Called with the bytes that are done since the last call, from any thread."""
 
 Bar = Callable[[str, int], AbstractContextManager[Advance]]
-"""(title of the work, its bytes) -> a context that shows the progress it is called with."""
+"""(activity, bytes of it) -> a context that shows the progress it is called with."""
 
 
-def no_bar(title: str, size: int) -> AbstractContextManager[Advance]:
+def no_bar(activity: str, size: int) -> AbstractContextManager[Advance]:
     """Show no progress."""
     return nullcontext(lambda count: None)

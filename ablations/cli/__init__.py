@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib.metadata
 import os
 import signal
@@ -19,6 +20,8 @@ from typing import Any
 import click
 
 from ablations.cli.json_output import print_json_error, wants_json
+from ablations.cli.log import OPTIONS, with_loudness
+from ablations.machine.progress import has_finished_work
 from layerswap_method import __version__
 from layerswap_method.command_line import shown
 from layerswap_method.errors import LayerSwapError, nearest, printable
@@ -26,8 +29,11 @@ from layerswap_method.errors import LayerSwapError, nearest, printable
 _GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
 """Commands whose finished work is saved when they are interrupted."""
 
-_PRESSED = "layerswap.pressed"
-"""Key in click's context of such a command, set once Ctrl-C was pressed."""
+_SIGNAL = "layerswap.signal"
+"""Key in click's context of a command: the signal that ended it, Ctrl-C or SIGTERM."""
+
+_SHOW_CURSOR = b"\x1b[?25h"
+"""What a terminal needs where bars were drawn that nobody takes down."""
 
 _AS_JSON = "layerswap.as_json"
 """Key in click's context: whether errors are printed as JSON."""
@@ -59,8 +65,7 @@ class LazyGroup(click.Group):
         if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"ablations.cli.{COMMANDS[cmd_name]}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
-        return command
+        return with_loudness(getattr(module, cmd_name.replace("-", "_")))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the words up to the command; note whether all of them ask for JSON."""
@@ -71,21 +76,22 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of `args`; an unknown name is answered with the nearest one."""
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+        is_unknown = bool(args) and not args[0].startswith("-") and args[0] not in COMMANDS
+        if is_unknown and not ctx.resilient_parsing:
             ctx.fail(f"no command {args[0]!r}{nearest(args[0], COMMANDS)}")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; Ctrl-C ends it with one sentence and exit code 130, as in a shell."""
+        """Run a command; Ctrl-C and SIGTERM end it with a sentence and a shell's exit code."""
         try:
             return super().invoke(ctx)
         except BaseException as error:
             # An interrupted import, or a line that is drawn, may fail in its own way.
-            if isinstance(error, KeyboardInterrupt) or _PRESSED in ctx.meta:
+            if isinstance(error, KeyboardInterrupt) or _SIGNAL in ctx.meta:
                 _explain_interrupt(ctx)
-                if _PRESSED in ctx.meta:  # Python would take seconds to take the libraries down
-                    os._exit(130)
-                ctx.exit(130)
+                if _SIGNAL in ctx.meta:  # Python would take seconds to take the libraries down
+                    os._exit(128 + ctx.meta[_SIGNAL])
+                ctx.exit(128 + signal.SIGINT)
             # A closed pipe is no error: the reader of the output has left.
             if isinstance(error, OSError) and error.errno != errno.EPIPE:
                 where = f"{error.filename}: " if error.filename is not None else ""
@@ -101,42 +107,56 @@ class LazyGroup(click.Group):
 
 
 def _explain_interrupt(ctx: click.Context) -> None:
-    """Print once that the command was interrupted, and what to do next."""
+    """Print once that the command was ended, and what to do next."""
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True
-        text = "\nInterrupted."
-        if ctx.invoked_subcommand in _GO_ON:
+        text = "Terminated." if ctx.meta.get(_SIGNAL) == signal.SIGTERM else "Interrupted."
+        if ctx.invoked_subcommand in _GO_ON and has_finished_work():
             text += " Finished work is saved; the same command goes on with the rest."
-        os.write(2, f"{text}\n".encode())
+        elif ctx.invoked_subcommand in _GO_ON:
+            text += " Nothing was finished yet; the same command begins again."
+        os.write(2, f"\n{text}\n".encode())
 
 
 def _end_soon(ctx: click.Context) -> None:
-    """Have Ctrl-C end a command that can go on within two seconds, whatever it is at.
+    """Have SIGTERM end every command as Ctrl-C does, by an interrupt that its blocks clean up at.
 
-    An import or a library may swallow the interrupt, and an engine may take long to end; workers
-    end with this process, and what is saved is whole at any time.
+    A command that can go on ends within two seconds, whatever it is at: an import or a library may
+    swallow the interrupt, and an engine may take long to end; workers end with this process, and
+    what is saved is whole at any time.
     """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    can_go_on, process = ctx.invoked_subcommand in _GO_ON, os.getpid()
 
     def leave() -> None:
         _explain_interrupt(ctx)
-        os._exit(130)
+        if os.isatty(2):
+            os.write(2, _SHOW_CURSOR)
+        os._exit(128 + ctx.meta[_SIGNAL])
 
     def press(number: int, frame: FrameType | None) -> None:
-        ctx.meta[_PRESSED] = True
-        timer = threading.Timer(1.5, leave)
-        timer.daemon = True
-        timer.start()
+        if number == signal.SIGTERM and os.getpid() != process:  # a fork, such as a pool's worker
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        ctx.meta[_SIGNAL] = number
+        if can_go_on:
+            timer = threading.Timer(1.5, leave)
+            timer.daemon = True
+            timer.start()
         # Python would print an interrupt that a library's callback swallows.
         sys.unraisablehook = lambda _: None
         signal.default_int_handler(number, frame)
 
-    default = signal.default_int_handler
-    is_main_thread = threading.current_thread() is threading.main_thread()
-    if is_main_thread and signal.getsignal(signal.SIGINT) is default:
+    defaults: dict[signal.Signals, Any] = {signal.SIGTERM: signal.SIG_DFL}
+    if can_go_on:
+        defaults[signal.SIGINT] = signal.default_int_handler
         # Python's tracker of shared resources cleans up after an early end, and would warn of it.
         os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker")
-        signal.signal(signal.SIGINT, press)
-        ctx.call_on_close(lambda: signal.signal(signal.SIGINT, default))
+    for number, default in defaults.items():
+        if signal.getsignal(number) is default:
+            signal.signal(number, press)
+            ctx.call_on_close(functools.partial(signal.signal, number, default))
 
 
 def _show_versions(ctx: click.Context, _: click.Parameter, is_wanted: bool) -> None:
@@ -163,5 +183,7 @@ def main(ctx: click.Context) -> None:
 
     mergekit-yaml RECIPE OUT merges, too: this package adds layer_swap to mergekit.
     """
-    if ctx.invoked_subcommand in _GO_ON:
-        _end_soon(ctx)
+    _end_soon(ctx)
+
+
+main.params.extend(OPTIONS)

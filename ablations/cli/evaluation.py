@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from ablations.cli.completion import complete_experts, complete_study
 from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
@@ -98,10 +99,11 @@ def tasks() -> None:
 
 
 @click.command()
-@click.argument("study")
+@click.argument("study", shell_complete=complete_study)
 @click.option(
     "--experts",
     metavar="FILE",
+    shell_complete=complete_experts,
     help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
     "Default: the one the study names.",
 )

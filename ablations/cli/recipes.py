@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.completion import complete_recipe, complete_recipe_name
 from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import (
@@ -43,7 +44,7 @@ def list_(language: str | None, as_json: bool) -> None:
 
 
 @recipes.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_recipe_name)
 @click.argument("out", type=FILE, default=".")
 def copy(name: str, out: Path) -> None:
     """Copy the recipe NAME to OUT, a folder or a file ending in .yml."""
@@ -53,7 +54,9 @@ def copy(name: str, out: Path) -> None:
 
 
 @click.command(short_help="Show what can be seen to be wrong with recipes.")
-@click.argument("recipes", nargs=-1, required=True, metavar="RECIPE...")
+@click.argument(
+    "recipes", nargs=-1, required=True, metavar="RECIPE...", shell_complete=complete_recipe
+)
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Fetch nothing from the hub.")
 @json_option
@@ -79,7 +82,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) 
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.option(
     "--layers",
     type=COUNT,
@@ -140,7 +143,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 
 
 @click.command()
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.argument("out")
 @click.argument("mergekit_options", nargs=-1, type=click.UNPROCESSED)
 @shard_size_option
@@ -241,7 +244,7 @@ def harmonize(
 
 
 @click.command("swap-adapters", short_help="Swap the layers of LoRA adapters or of prefixes.")
-@click.argument("recipe")
+@click.argument("recipe", shell_complete=complete_recipe)
 @click.option("--out", type=Place(), required=True, help="Folder of the new adapter.")
 @click.option(
     "--rank",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from ablations.cli.completion import complete_training
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -25,7 +26,7 @@ from ablations.cli.options import (
 
 
 @click.command(short_help="Train an expert from one configuration.")
-@click.argument("config")
+@click.argument("config", shell_complete=complete_training)
 @folder_option("--out", "Folder of the run, with the expert in it.  [default: runs/CONFIG]")
 @settings_option("A field of the file and its value, such as samples=1000 or lora.r=8.")
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")

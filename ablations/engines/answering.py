@@ -213,7 +213,8 @@ class Answering:
     def _advance(self, answered: int) -> None:
         self._done += answered
         if self._total:
-            show_step(Step(self._task, self._items * self._done / self._total, self._items))
+            done = self._items * self._done / self._total
+            show_step(Step(self._task, done, self._items, is_unit_of_whole=True))
         if answered and self._done == self._total:
             show_step(Step(f"{self._task}: scoring"))
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import note_finished_work
 from ablations.machine.whole_files import DiskFull, is_full, write_bytes
 from ablations.scoring.observed import Outcome
 from layerswap_method.errors import LayerSwapError
@@ -131,6 +132,7 @@ class AnswerFile:
             data = line.encode()
             while data:  # a regular file takes all at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
+            note_finished_work()
         except OSError as error:
             self._give_up(error)
 

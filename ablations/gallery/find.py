@@ -64,6 +64,11 @@ def is_gallery_file(path: Path) -> bool:
     return any(path.resolve().is_relative_to(root.resolve()) for root in _roots()[1:])
 
 
+def shipped_names() -> list[str]:
+    """Return the names of the shipped recipes, and of training files, as `find_recipe` has them."""
+    return [name.removesuffix(".yml") for name in _shipped()]
+
+
 def recipe_files(root: Path) -> list[Path]:
     """Return every recipe below `root`, without the training configurations in `experts`."""
     return [path for path in sorted(root.rglob("*.yml")) if root / "experts" not in path.parents]

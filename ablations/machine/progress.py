@@ -1,7 +1,13 @@
-"""The step that a command is at, drawn by rich at the bottom of the terminal (stderr) only."""
+"""The step that a command is at: bars on a terminal, and a line now and then in a log file.
+
+Both go to stderr, and say how much is done, the rate and the time that is left, which are those of
+rich's `Progress`.
+"""
 
 from __future__ import annotations
 
+import datetime
+import logging
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -9,17 +15,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO, TypeVar
 
+from layerswap_method.errors import printable
+
 if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+    from rich.progress import Progress, Task, TaskID
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+FIRST_LINE_S, NEXT_LINE_S = 5.0, 30.0
+"""Time before the first line in a log file, and between two of them."""
 
 
 @dataclass(frozen=True)
 class Step:
     """A piece of work, and how far it is."""
 
-    what: str
+    activity: str
     """The work in words; ``""`` where something else shows its own progress."""
 
     done: float = 0.0
@@ -33,13 +46,22 @@ class Step:
     is_whole: bool = False
     """Whether this is about the whole command, of which every other step is a part."""
 
+    is_unit_of_whole: bool = False
+    """Whether this is one unit of the whole, such as a task of a run: what is done of it counts in
+    the time that is left of the whole."""
+
 
 _listeners: list[Callable[[Step], None]] = []
-_lines: list[Progress] = []
+_displays: list[_Display | None] = []
+"""What shows the steps; None where nothing is to be shown."""
+
+_has_finished_work = False
 
 
 def show_step(step: Step) -> None:
     """Show a step, if a listener is set."""
+    if step.activity and not step.done and not step.is_whole:
+        logger.debug("%s", step.activity)
     if _listeners:
         _listeners[-1](step)
 
@@ -76,72 +98,203 @@ def byte_progress(activity: str, size: int) -> Iterator[Callable[[int], object]]
     yield advance
 
 
+def note_finished_work() -> None:
+    """Note that there is saved work which the same command would not do again."""
+    global _has_finished_work
+    _has_finished_work = True
+
+
+def has_finished_work() -> bool:
+    """Return whether the command would find saved work if it was started again."""
+    return _has_finished_work
+
+
 @contextmanager
 def status_line(shown: bool | None = None) -> Iterator[None]:
-    """Show every step until the block ends; inside another such block the line is shared.
+    """Show every step until the block ends; inside another such block its display is shared.
 
     Args:
-        shown: whether to; None shows it on a terminal only.
+        shown: True draws bars, False shows nothing; None draws bars on a terminal, and elsewhere
+            writes a line now and then.
     """
-    if _lines or not (sys.stderr.isatty() if shown is None else shown):
+    if _displays:
         yield
         return
-    from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-    progress = Progress(
-        TextColumn("{task.description} {task.fields[amount]}", markup=False),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(compact=True),
-        console=Console(stderr=True, force_terminal=shown),
-        redirect_stdout=False,  # it may be a file
-        transient=True,
-    )
-    rows: dict[bool, tuple[TaskID, str]] = {}  # one for the whole command, one for its step
-
-    def draw(step: Step) -> None:
-        if not step.what and not step.is_whole:
-            progress.stop()
-            return
-        progress.start()
-        row, shown_text = rows.pop(step.is_whole, (None, ""))
-        if row is not None and shown_text != step.what:
-            progress.remove_task(row)
-            row = None
-        if row is None:
-            row = progress.add_task(step.what, total=None, amount="")
-        progress.update(row, completed=step.done, total=step.total or None, amount=_amount(step))
-        rows[step.is_whole] = row, step.what
-
-    _lines.append(progress)
+    if shown is False:
+        _displays.append(None)
+        try:
+            yield
+        finally:
+            _displays.remove(None)
+        return
+    display = _Display(is_drawn=shown or sys.stderr.isatty(), is_forced=shown)
+    _displays.append(display)
     try:
-        with progress, listening(draw):
+        with display.running(), listening(display.show):
             yield
     finally:
-        _lines.remove(progress)
+        _displays.remove(display)
 
 
 def above(text: str, stream: TextIO | None = None) -> bool:
-    """Print `text` above the line; return whether there is one, else nothing is printed.
+    """Print `text` above the bars; return whether there are any, else nothing is printed.
 
     Args:
         text: one or several lines.
         stream: where to; None for stderr.
     """
-    if not _lines:
+    display = _displays[-1] if _displays else None
+    if display is None or not display.is_drawn:
         return False
     if stream is None or stream is sys.stderr or stream.isatty():
-        _lines[-1].console.print(text, markup=False, highlight=False, soft_wrap=True)
+        display.progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
     else:
         stream.write(f"{text}\n")
         stream.flush()
     return True
 
 
-def _amount(step: Step) -> str:
-    if not step.total:
+class _Display:
+    """Two rows, one for the whole command and one for its step: drawn, or written as lines."""
+
+    def __init__(self, *, is_drawn: bool, is_forced: bool | None) -> None:
+        self.is_drawn = is_drawn
+        self.progress = _rows(is_drawn, is_forced)
+        self._whole: TaskID | None = None
+        self._step: TaskID | None = None
+        self._activity, self._share = "", 0.0
+        """Text of the step, and the share of it in the whole's unit that is under way."""
+        self._finished_units = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Show the rows until the block ends."""
+        if self.is_drawn:
+            with self.progress:
+                yield
+            return
+        ended = threading.Event()
+        writer = threading.Thread(target=self._write_lines, args=(ended,), daemon=True)
+        writer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            writer.join()
+
+    def show(self, step: Step) -> None:
+        """Show a step in its row."""
+        if step.is_whole:
+            self._show_whole(step)
+            return
+        if self._step is not None and self._activity != step.activity:
+            self.progress.remove_task(self._step)
+            self._step = None
+        if not step.activity:
+            self.progress.stop()
+            return
+        self.progress.start()
+        if self._step is None:
+            self._step, self._activity = self._add(step), step.activity
+        else:
+            self._update(self._step, step, step.done)
+        if step.is_unit_of_whole and self._whole is not None and step.total:
+            # In percent: rich computes the rate from the last thousand changes.
+            self._share = max(self._share, int(100 * step.done / step.total) / 100)
+            self.progress.update(self._whole, completed=self._finished_units + self._share)
+
+    def _show_whole(self, step: Step) -> None:
+        self.progress.start()
+        if self._whole is None:
+            self._whole = self._add(step)
+        elif step.done != self._finished_units:
+            self._share = 0.0
+        self._finished_units = step.done
+        self._update(self._whole, step, step.done + self._share)
+
+    def _add(self, step: Step) -> TaskID:
+        # rich's type is int, and it counts with what it is given.
+        completed: int = step.done  # type: ignore[assignment]
+        return self.progress.add_task(
+            _title(step), total=step.total or None, completed=completed, unit=step.unit
+        )
+
+    def _update(self, row: TaskID, step: Step, done: float) -> None:
+        self.progress.update(
+            row, completed=done, total=step.total or None, description=_title(step)
+        )
+
+    def _write_lines(self, ended: threading.Event) -> None:
+        wait_s = FIRST_LINE_S
+        while not ended.wait(wait_s):
+            wait_s = NEXT_LINE_S
+            if tasks := self.progress.tasks:
+                sys.stderr.write("; ".join(map(_row_text, tasks)) + "\n")
+                sys.stderr.flush()
+
+
+def _title(step: Step) -> str:
+    return printable(f"{step.activity}:" if step.is_whole and step.activity else step.activity)
+
+
+def _rows(is_drawn: bool, is_forced: bool | None) -> Progress:
+    """Return rich's rows; where they are not drawn, only their numbers are used."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, ProgressColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class RowText(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            return Text(_row_text(task))
+
+    return Progress(
+        BarColumn(bar_width=16),
+        RowText(table_column=Column(no_wrap=True)),
+        console=Console(stderr=True, force_terminal=is_forced),
+        speed_estimate_period=float("inf"),  # a unit may take hours
+        redirect_stdout=False,  # it may be a file
+        transient=True,
+        disable=not is_drawn,
+    )
+
+
+def _row_text(task: Task) -> str:
+    """Return a row in words: ``training math 23/375 steps, 2.1 steps/s, 0:02:47 left``."""
+    unit, speed, left_s = task.fields["unit"], task.speed, task.time_remaining
+    parts = [f"{task.description} {_amount(task.completed, task.total, unit)}".strip()]
+    if speed and task.total:
+        parts.append(_rate(speed, task.total, unit))
+    if left_s:
+        parts.append(f"{_duration(left_s)} left")
+    elif not task.finished and (task.elapsed or 0) >= 1:
+        parts.append(f"{_duration(task.elapsed or 0)} so far")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    return str(datetime.timedelta(seconds=int(seconds)))
+
+
+def _amount(done: float, total: float | None, unit: str) -> str:
+    if not total:
         return ""
-    if step.unit == "bytes":
-        unit, size = ("GB", 1e9) if step.total >= 1e9 else ("MB", 1e6)
-        return f"{step.done / size:.1f}/{step.total / size:.1f} {unit}"
-    return f"{step.done:.0f}/{step.total:.0f} {step.unit}"
+    if unit == "bytes":
+        name, size = _byte_unit(total)
+        return f"{done / size:.1f}/{total / size:.1f} {name}"
+    return f"{int(done)}/{int(total)} {unit}"
+
+
+def _rate(speed: float, total: float, unit: str) -> str:
+    """Return a rate in the largest unit of time that leaves it readable."""
+    if unit == "bytes":
+        name, size = _byte_unit(total)
+        return f"{speed / size:.3g} {name}/s"
+    for seconds, name in ((1, "s"), (60, "min")):
+        if speed * seconds >= 1:
+            return f"{speed * seconds:.3g} {unit}/{name}"
+    return f"{speed * 3600:.3g} {unit}/h"
+
+
+def _byte_unit(total: float) -> tuple[str, float]:
+    return ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)

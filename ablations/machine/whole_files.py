@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from ablations.machine.fingerprint import hash_file
+from ablations.machine.progress import note_finished_work
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.output import listed_files, temporary_output, write_list
 
@@ -193,10 +194,13 @@ class Stage:
         files = manifest.get("files")
         if manifest.get("key") != self.key or not isinstance(files, dict):
             return False
-        return all(
+        is_done = all(
             (self.folder / name).is_file() and hash_file(self.folder / name) == sha256
             for name, sha256 in files.items()
         )
+        if is_done:
+            note_finished_work()
+        return is_done
 
     def check(self) -> None:
         """Check that the folder may be replaced.
@@ -221,6 +225,7 @@ class Stage:
             manifest = {"key": self.key, **record, "files": self.hashes(temporary)}
             text = json.dumps(manifest, indent=2) + "\n"
             (temporary / self.manifest).write_text(text, encoding="utf-8")
+        note_finished_work()
 
     def hashes(self, folder: Path) -> dict[str, str]:
         """Return relative path -> SHA-256 of every file below `folder` but the manifest."""

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
-from ablations.machine.progress import status_line
+from ablations.machine.progress import Step, show_step, status_line
 from ablations.machine.whole_files import Stage, write_errors
 from ablations.pocket.pretraining import (
     PocketShape,
@@ -179,15 +179,19 @@ def build_pocket(
         missing = [stage for stage in stages if not stage.is_done()]
         names = ", ".join(stage.name for stage in missing)
         logger.info("%s: %s", root, f"to build: {names}" if names else "up to date, nothing to do")
-        for stage in missing:
-            try:
-                with write_errors(stage.folder), status_line(), _on_one_thread():
-                    stage.write(stages[stage])
-            except LayerSwapError as error:
-                raise LayerSwapError(
-                    f"making {stage.name!r} failed: {error}. Finished stages are kept: run the "
-                    "same command again to continue"
-                ) from error
+        with status_line():
+            for done, stage in enumerate(missing):
+                position = f"stage {done + 1} of {len(missing)}"
+                show_step(Step(position, done, len(missing), unit="stages", is_whole=True))
+                show_step(Step(f"making {stage.name}"))
+                try:
+                    with write_errors(stage.folder), _on_one_thread():
+                        stage.write(stages[stage])
+                except LayerSwapError as error:
+                    raise LayerSwapError(
+                        f"making {stage.name!r} failed: {error}. Finished stages are kept: run the "
+                        "same command again to continue"
+                    ) from error
     finally:
         claim.release()
     return PocketPaths(root, root / "base", root / "task", root / "language", root / "tasks")

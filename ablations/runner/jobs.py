@@ -14,6 +14,7 @@ import signal
 import sys
 import textwrap
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
@@ -21,15 +22,16 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from ablations.machine.lifetime import take_descendants_along
-from ablations.machine.progress import Step, above, show_step, status_line
+from ablations.machine.progress import Step, above, note_finished_work, show_step, status_line
 from ablations.machine.whole_files import DiskFull
-from ablations.runner.work import Engine, Job
+from ablations.runner.work import Engine, Job, Work
 from ablations.runner.worker import work
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
 from ablations.scoring.evaluation import Evaluation
 from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
+from ablations.study.describe import counted
 from ablations.tasks.names import task_name
 from layerswap_method.errors import LayerSwapError, printable
 
@@ -67,7 +69,13 @@ class Board:
         """Look for the first time; report nothing that is finished already."""
         self._job, self._show_cell = job, show
         self._works = job.works()
+        self._models = [work.cell.weights_key for work in self._works.values()]
+        """Of every record of the job, the model that it is about."""
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
+        self._work: Work | None = None
+        """What this process evaluates now, if it does."""
+        if len(self._left) < len(self._works):
+            note_finished_work()
         for file in (records.record_file(job.out, key) for key in self._left):
             if file.is_file():
                 logger.warning("%s is damaged; the task is scored again", file)
@@ -78,6 +86,12 @@ class Board:
         """Whether there is a record, or a failure of this call, for everything."""
         return not self._left
 
+    def begin(self, work: Work) -> None:
+        """Show that this process evaluates `work` now."""
+        self._work = work
+        self._show_progress()
+        show_step(Step(f"{work.cell.label}: {work.task}"))
+
     def look(self) -> None:
         """Report the tasks, and show the cells, that have ended since the last look."""
         folders = (self._job.out / name for name in ("records", "failures"))
@@ -87,6 +101,7 @@ class Board:
         for key, outcome in ended.items():
             title = f"  {self._works[key].cell.label}: {self._works[key].task}"
             if isinstance(outcome, TaskRecord):
+                note_finished_work()
                 logger.info("%s evaluated in %.1f s", title, outcome.timing_s["total"])
             else:
                 logger.warning("%s failed: %s", title, outcome.error)
@@ -132,7 +147,24 @@ class Board:
 
     def _show_progress(self) -> None:
         total = len(self._works)
-        show_step(Step("", total - len(self._left), total, unit="tasks", is_whole=True))
+        done = total - len(self._left)
+        show_step(Step(self._position(), done, total, unit="tasks", is_whole=True))
+
+    def _position(self) -> str:
+        """Return the place of the present task in words: ``model 3 of 10, task 2 of 4``."""
+        left = Counter(self._works[key].cell.weights_key for key in self._left)
+        number = len(set(self._models))
+        ended = number - len(left)
+        if self._work is None:
+            return f"{ended} of {counted(number, 'model')}"
+        model = self._work.cell.weights_key
+        tasks, tasks_left = self._models.count(model), left[model]
+        parts = []
+        if number > 1:
+            parts.append(f"model {ended + 1 if tasks_left else ended} of {number}")
+        if tasks_left:
+            parts.append(f"task {tasks - tasks_left + 1} of {tasks}")
+        return ", ".join(parts)
 
 
 Start = Callable[[Job, Board], None]
@@ -141,7 +173,7 @@ Start = Callable[[Job, Board], None]
 
 def in_this_process(job: Job, board: Board) -> None:
     """Work here."""
-    work(job, board.look)
+    work(job, board.look, board.begin)
 
 
 def run_cells(
@@ -181,6 +213,7 @@ def in_processes(job: Job, board: Board, *, jobs: int, gpus: int) -> None:
     """
     workers = {place: _start(job, place, gpus) for place in range(jobs)}
     spare = len({cell.weights_key for cell in job.cells}) + jobs
+    show_step(Step(f"{jobs} workers evaluate"))
     try:
         while workers:
             sentinels = [process.sentinel for process in workers.values()]

@@ -28,8 +28,8 @@ from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
-from ablations.scoring.evaluation import EvaluationRequest
-from ablations.study.cells import selected
+from ablations.scoring.evaluation import Evaluation, EvaluationRequest
+from ablations.study.cells import Cell, selected
 from ablations.study.describe import counted, describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
@@ -91,6 +91,9 @@ class RunOptions:
 
     show_scores: bool = False
     """Whether scores of a cell are printed on stdout when it has ended."""
+
+    report_to: tuple[str, ...] = ()
+    """Trackers that get the scores of a cell when it has ended, by transformers' names."""
 
 
 @dataclass(frozen=True)
@@ -185,6 +188,11 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     check_folder(out, file.study.name)
+    log_scores = None
+    if options.report_to:
+        from ablations.runner.trackers import score_trackers
+
+        log_scores = score_trackers(options.report_to, file.study.name, out)
     plan = _plan(file, options, out)
     # So what is missing of the data is said before anything runs.
     check_data(plan.missing(options.only, _finished(plan, out)).values())
@@ -198,7 +206,13 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         names = dict.fromkeys(names, title := options.model)
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
     logger.info("%s on %s, in %s", title, plan.backend, out)
-    show = functools.partial(show_scores, metric=plan.study.report.metric)
+
+    def show(cell: Cell, evaluations: Mapping[str, Evaluation]) -> None:
+        if options.show_scores:
+            show_scores(cell, evaluations, plan.study.report.metric)
+        if log_scores is not None:
+            log_scores(cell, evaluations)
+
     answers = _answers(options, out)
     try:
         summary = run_cells(
@@ -206,7 +220,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             cells,
             functools.partial(StudyEngine, plan, out, answers, materialize=options.materialize),
             protocol=plan.protocol,
-            show=show if options.show_scores else None,
+            show=show,
             start=_start(options, plan.options.gpus),
         )
     finally:

@@ -26,22 +26,33 @@ LOCKS = ".locks"
 _WAIT_S = 0.3
 
 
-def work(job: Job, look: Callable[[], object] = lambda: None) -> None:
+def work(
+    job: Job,
+    look: Callable[[], object] = lambda: None,
+    begin: Callable[[Work], object] = lambda work: None,
+) -> None:
     """Evaluate the missing tasks of every model of `job` that no other worker holds.
 
     Models that others work on are waited for, and those at which a worker was killed come last.
-    What fails is noted with its reason, and the rest goes on. `look` is called after every task.
+    What fails is noted with its reason, and the rest goes on. `begin` is called before every task
+    with it, and `look` after it.
     """
     engine = job.engine()
     try:
-        _Worker(job, engine, look).run()
+        _Worker(job, engine, look, begin).run()
     finally:
         engine.close()
 
 
 class _Worker:
-    def __init__(self, job: Job, engine: Engine, look: Callable[[], object]):
-        self._job, self._engine, self._look = job, engine, look
+    def __init__(
+        self,
+        job: Job,
+        engine: Engine,
+        look: Callable[[], object],
+        begin: Callable[[Work], object],
+    ):
+        self._job, self._engine, self._look, self._begin = job, engine, look, begin
         self._works = job.works()
         self._locks = job.out / LOCKS
         self._waits_for = set[str]()
@@ -96,6 +107,7 @@ class _Worker:
             return
         while left:
             work = left.pop(0)
+            self._begin(work)
             try:
                 self._evaluate(work)
             except DiskFull:

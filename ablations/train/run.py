@@ -17,7 +17,7 @@ import yaml
 
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
-from ablations.machine.progress import status_line
+from ablations.machine.progress import Step, show_step, status_line
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
@@ -104,6 +104,7 @@ def train_expert(
         request = selection_request(config.select, isolation, config.template == "chat")
     state = processes()
     with status_line():
+        show_step(Step("reading the rows"))
         with state.main_process_first():  # which downloads
             mix = mix_rows(config)
         tokenizer = load_tokenizer(base.folder)
@@ -202,6 +203,7 @@ def _finish(
         steps_to_keep = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen_checkpoint)
     record |= {"step": step, "samples": min(step * config.batch_size, config.samples)}
+    show_step(Step("writing the expert"))
     with write_errors(out, ". Make room and run the same command again"):
         expert = _write_expert(config, base, chosen_checkpoint, out.resolve())
         lines = [json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts]

@@ -13,6 +13,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import check_tasks
+from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.train.config import Select
@@ -80,7 +81,9 @@ def select_checkpoint(
         base_score: float | None = None
         if select.secondary:
             base_score = _mean(evaluate(str(base), base), select.secondary)
-        for checkpoint in checkpoints:
+        for done, checkpoint in enumerate(checkpoints):
+            position = f"checkpoint {done + 1} of {len(checkpoints)}"
+            show_step(Step(position, done, len(checkpoints), unit="checkpoints", is_whole=True))
             if are_adapters:
                 evaluation = evaluate(checkpoint.name, base, checkpoint)
             else:

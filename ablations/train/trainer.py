@@ -22,7 +22,7 @@ from transformers.integrations.integration_utils import get_reporting_integratio
 from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from ablations.machine.progress import Step, show_step
+from ablations.machine.progress import Step, note_finished_work, show_step
 from ablations.models.load import fill_adapter
 from ablations.train import fusion
 from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
@@ -161,10 +161,12 @@ def train(
         InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
+    show_step(Step("turning the rows into tokens"))
     encoded = encode_rows(rows, tokenizer, config)
     steps = math.ceil(len(encoded) / config.batch_size)
     resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
+        note_finished_work()
         if step_of(resume) >= steps:
             return
         logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
@@ -172,6 +174,7 @@ def train(
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
+    show_step(Step(f"loading {start.name}"))
     try:
         model = prepare_model(load_base(start), config)
     except LayerSwapError as error:
@@ -185,8 +188,9 @@ def train(
         callbacks.append(_Penalty(fused, config.regime.value_penalty))
     with warnings.catch_warnings(), ExitStack() as stack:
         # Warnings of transformers would repeat messages of this module.
-        stack.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
-        transformers_logging.set_verbosity_error()
+        if not logger.isEnabledFor(logging.DEBUG):
+            stack.callback(transformers_logging.set_verbosity, transformers_logging.get_verbosity())
+            transformers_logging.set_verbosity_error()
         warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
         try:
             trainer = Trainer(
@@ -246,13 +250,19 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
         self._out, self._donor = out, donor
         self.is_started = False
 
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._show(state)
+
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.is_started = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._show(state)
+        control.should_log |= control.should_save or state.global_step >= state.max_steps
+
+    def _show(self, state: Any) -> None:
         step, steps = state.global_step, state.max_steps
         show_step(Step(f"training {self._out.name}", step, steps, unit="steps"))
-        control.should_log |= control.should_save or step >= steps
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:
         for name, quantity in (("loss", "loss"), ("grad_norm", "norm of the gradients")):
@@ -276,6 +286,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
             if self._donor is not None:
                 folder = self._out / CHECKPOINTS / f"checkpoint-{state.global_step}"
                 copy_donor_files(self._donor, folder, "float32")
+            note_finished_work()
             strip_checkpoints(self._out, keep_newest=True)
 
 

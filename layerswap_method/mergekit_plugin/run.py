@@ -143,7 +143,8 @@ def _byte_bar(title: str, size: int, *, quiet: bool) -> Iterator[Advance]:
         unit="B",
         unit_scale=True,
         delay=1,
-        disable=quiet or None,  # None: where there is no terminal
+        mininterval=0.1 if sys.stderr.isatty() else 30,
+        disable=quiet,
     )
     with bar:
         yield bar.update

@@ -1,10 +1,9 @@
-"""Hashes, claims, the status line, text for other places; processes end with their starter."""
+"""Hashes, claims, text for other places; processes end with their starter."""
 
 import errno
 import fcntl
 import hashlib
 import os
-import re
 import subprocess
 import sys
 import time
@@ -22,7 +21,7 @@ from ablations.machine.fingerprint import (
 )
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.names import spreadsheet_text
-from ablations.machine.progress import Step, above, listening, show_step, status_line
+from ablations.machine.progress import listening
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError, printable
 from tests.waiting import wait_for_end, wait_until
@@ -245,37 +244,3 @@ def test_a_process_ends_without_a_warning_of_its_warden():
     command = [sys.executable, "-W", "always::ResourceWarning", "-c", code]
     done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stderr == ""
-
-
-def test_the_command_and_its_step_are_shown(capfd):
-    steps = [
-        Step("", 1, 3, unit="tasks", is_whole=True),
-        Step("math", 100, 300),
-        Step("[bold]words"),
-        Step("a", 5e5, 2e6, unit="bytes"),
-    ]
-    with status_line(True):
-        for step in steps:
-            show_step(step)
-            time.sleep(0.15)  # rich draws ten times a second
-        text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", capfd.readouterr().err)
-        for shown in ("1/3 tasks", "math 100/300 items", "[bold]words", "a 0.5/2.0 MB"):
-            assert shown in text
-        show_step(Step(""))  # what comes now draws its own progress
-        capfd.readouterr()
-        time.sleep(0.3)
-        assert capfd.readouterr() == ("", "")
-
-
-def test_lines_go_above_and_no_terminal_has_no_line(capsys):
-    assert not above("nobody prints this")
-    with status_line():  # stderr is no terminal here
-        show_step(Step("hidden"))
-    assert capsys.readouterr() == ("", "")
-    with status_line(True), status_line(True):
-        show_step(Step("loading"))
-        assert above("a score", sys.stdout)
-    out, err = capsys.readouterr()
-    assert out == "a score\n"
-    assert "loading" in err
-    assert not above("nobody prints this")

@@ -1,62 +1,20 @@
-"""Ctrl-C on a real terminal, at several moments of a real run: what it says and leaves behind."""
+"""Ctrl-C and SIGTERM, at several moments of a real run: what it says and leaves behind."""
 
-import fcntl
-import os
-import pty
 import re
-import struct
+import signal
 import subprocess
 import sys
-import termios
 import time
-from contextlib import suppress
 
-import psutil
 import pytest
 
 from ablations.runs import records
 from tests.standins.studies import study_document, write_yaml
+from tests.standins.terminal import Terminal
 from tests.waiting import wait_for_end, wait_until
 
-
-class Terminal:
-    """A `layerswap` command on a terminal of 100 columns; ended with the block."""
-
-    def __init__(self, *arguments):
-        self._pid, self._screen = pty.fork()
-        if not self._pid:
-            code = "from ablations.cli import main; main(prog_name='layerswap')"
-            os.execvp(sys.executable, [sys.executable, "-c", code, *arguments])
-        fcntl.ioctl(self._screen, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
-        os.set_blocking(self._screen, False)
-        self.process, self.code, self._bytes = psutil.Process(self._pid), None, b""
-
-    @property
-    def text(self):
-        """What stands on the screen so far."""
-        with suppress(BlockingIOError, OSError):
-            while part := os.read(self._screen, 65536):
-                self._bytes += part
-        return self._bytes.decode(errors="replace").replace("\r\n", "\n")
-
-    def press_ctrl_c(self):
-        os.write(self._screen, b"\x03")
-
-    def has_ended(self):
-        _ = self.text  # a full screen would hold it up
-        if self.code is None:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code is not None
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        if not self.has_ended():
-            self.process.kill()
-            wait_until(self.has_ended)
-        os.close(self._screen)
+HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
+"""What a terminal is told of its cursor."""
 
 
 @pytest.fixture
@@ -89,7 +47,10 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(command, tmp_
         assert time.monotonic() - pressed < 4  # two seconds, and as many for a busy machine
         assert run.code == 130, run.text
         assert run.text.count("Interrupted. ") == 1
-        assert "he same command goes on with the rest." in run.text
+        nothing = "Nothing was finished yet; the same command begins again."
+        some = "Finished work is saved; the same command goes on with the rest."
+        # Of several processes, one may have finished something meanwhile.
+        assert nothing in run.text or (jobs == "2" and some in run.text)
         assert "Traceback" not in run.text
         assert "Aborted" not in run.text
         wait_for_end(children)
@@ -97,44 +58,85 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(command, tmp_
 
 
 @pytest.mark.slow
-def test_what_was_finished_before_an_interrupt_is_saved_and_reused(command, tmp_path):
+@pytest.mark.parametrize(("number", "word"), [("SIGINT", "Interrupted"), ("SIGTERM", "Terminated")])
+def test_what_was_finished_before_an_end_is_saved_and_reused(command, tmp_path, number, word):
     with Terminal(*command) as run:
         wait_until(lambda: re.search(r"task expert[^\n]*: \d+\.\d", run.text) or run.has_ended())
-        run.press_ctrl_c()
+        run.process.send_signal(getattr(signal, number))
         wait_until(run.has_ended)
-        assert run.code == 130, run.text
+        assert run.code == 128 + getattr(signal, number), run.text
         assert len(list((tmp_path / "run" / "records").glob("[!.]*"))) >= 2
-        assert "Interrupted. " in run.text
+        said = f"{word}. Finished work is saved; the same command goes on with the rest."
+        assert run.text.count(said) == 1
+        assert "Traceback" not in run.text
+        assert run.text.rindex(SHOWN) > run.text.rindex(HIDDEN)
+    assert (tmp_path / "run" / "scores.csv").is_file()
     with Terminal(*command) as run:
         wait_until(run.has_ended)
         assert run.code == 0, run.text
         assert "7/7 tasks" in run.text
+        assert re.search(
+            r"model [3-7] of 7, task 1 of 1: \d/7 tasks, \S+ tasks/\S+, \S+ left", run.text
+        )
         assert "8 items" in run.text
     assert not records.load_run(tmp_path / "run").unfinished
 
 
-def test_a_run_that_fails_of_an_interrupt_was_interrupted():
+@pytest.mark.parametrize(
+    ("number", "command", "code", "said"),
+    [
+        ("SIGINT", "run", 130, "Interrupted. Nothing was finished yet"),
+        ("SIGTERM", "run", 143, "Terminated. Nothing was finished yet"),
+        ("SIGTERM", "verify", 143, "Terminated.\n"),
+    ],
+)
+def test_a_command_that_fails_of_an_interrupt_was_interrupted(number, command, code, said):
     """An import that is interrupted may raise an error of its own, and all cells fail of it."""
-    code = """
+    script = f"""
 import atexit, os, signal, sys
 import click
 from ablations import cli
 
 atexit.register(print, "Python takes its libraries down")
 
-@click.command("run")
-def run():
+@click.command("{command}")
+def stop():
     try:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.{number})
         signal.pause()
     except KeyboardInterrupt:
         sys.exit(1)
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
-cli.LazyGroup.get_command = lambda *_: run
+cli.LazyGroup.get_command = lambda *_: stop
+cli.main(["{command}"], prog_name="layerswap")
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == code
+    assert done.stderr.count(said) == 1
+    assert done.stdout == ""  # with torch loaded, that takes longer than the two seconds
+
+
+def test_a_fork_of_a_command_ends_by_sigterm_at_once():
+    """A pool ends its workers so, and each would say that the command was terminated."""
+    script = """
+import os, signal, time
+import click
+from ablations import cli
+
+@click.command("run")
+def fork():
+    if child := os.fork():
+        time.sleep(0.5)
+        os.kill(child, signal.SIGTERM)
+        click.echo(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    else:
+        time.sleep(60)
+
+cli.LazyGroup.get_command = lambda *_: fork
 cli.main(["run"], prog_name="layerswap")
 """
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert found.returncode == 130
-    assert found.stderr.count("Interrupted. ") == 1
-    assert found.stdout == ""  # with torch loaded, that takes longer than the two seconds
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "-15\n", "")

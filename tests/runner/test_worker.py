@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import listening
 from ablations.runner.jobs import in_processes, share_of, show_scores
 from ablations.runner.work import ModelFailed, Work
 from ablations.runner.worker import LOCKS
@@ -73,6 +74,29 @@ def test_what_is_new_is_asked_alone(tmp_path):
     assert len(run(tmp_path, renamed, FakeEngine(raising={"s000": RAISES})).before) == 3
     after = scores_on_disk(tmp_path)
     assert before == {key: after[key] for key in before}
+
+
+def test_the_place_in_the_run_is_shown(tmp_path):
+    def places(*given, **changes):
+        steps = []
+        with listening(steps.append):
+            run(tmp_path, make_cells(*given, **changes))
+        whole = [step for step in steps if step.is_whole]
+        assert (whole[-1].done, whole[-1].unit) == (whole[-1].total, "tasks")
+        return list(dict.fromkeys(step.activity for step in whole))
+
+    assert places(1) == ["0 of 1 model", "task 1 of 1", ""]
+    assert places(3, tasks=(TASK, "more")) == [
+        "0 of 3 models",
+        "model 1 of 3, task 2 of 2",
+        "model 1 of 3",
+        "model 2 of 3, task 1 of 2",
+        "model 2 of 3, task 2 of 2",
+        "model 2 of 3",
+        "model 3 of 3, task 1 of 2",
+        "model 3 of 3, task 2 of 2",
+        "model 3 of 3",
+    ]
 
 
 def test_output_that_nobody_reads_ends_the_call_and_leaves_its_records(tmp_path):

@@ -1,6 +1,7 @@
 """A run that is ended goes on to the same weights; of its checkpoints the best become experts."""
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -25,8 +26,10 @@ from tests.standins.fine_tunes import train_adapter
 from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.oracle import stored
 from tests.standins.scripted import DATA, write_jsonl
+from tests.standins.terminal import Terminal
 from tests.standins.word_models import write_model
 from tests.train.conftest import call, equal_weights, run, write_base, write_config, write_rows
+from tests.waiting import wait_until
 
 EVERY_STEP = {"save_strategy": "steps", "save_steps": 1}
 
@@ -73,6 +76,29 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
     for step in steps(killed):
         name = f"checkpoints/checkpoint-{step}"
         assert equal_weights(undisturbed / name, killed / name)
+
+
+@pytest.mark.slow
+def test_training_says_how_far_it_is_on_a_terminal_and_in_a_log_file(tmp_path, base, rows):
+    trainer = {"save_strategy": "epoch", "logging_steps": 1000}
+    config = write_config(tmp_path / "c.yml", base, rows, samples=2000, trainer=trainer)
+    words = ["train", str(config), "--out"]
+    step = r"training OUT \d+/500 steps, \S+ steps/s, 0:\d\d:\d\d left"
+    with Terminal(*words, str(tmp_path / "drawn")) as command:
+        pattern = step.replace("OUT", "drawn")
+        wait_until(lambda: re.search(pattern, command.text) or command.has_ended())
+        command.press_ctrl_c()
+        wait_until(command.has_ended)
+        assert command.code == 130
+        assert "Interrupted. Nothing was finished yet" in command.text
+    code = "from ablations.machine import progress; progress.NEXT_LINE_S = 1; "
+    code += "from ablations.cli import main; main()"
+    command = [sys.executable, "-c", code, *words, str(tmp_path / "logged")]
+    done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True)
+    lines = [line for line in done.stderr.splitlines() if "so far" in line or "left" in line]
+    assert lines
+    assert any(re.fullmatch(step.replace("OUT", "logged"), line) for line in lines), lines
+    assert "\x1b" not in done.stderr
 
 
 def stop_at(config, out, step):

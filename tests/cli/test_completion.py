@@ -1,0 +1,82 @@
+"""Completion in a shell: commands, options, shipped names."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ablations.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+
+
+def completed(*words):
+    """Return what bash would be told when the last of `words` is completed."""
+    environment = {
+        **os.environ,
+        "_LAYERSWAP_COMPLETE": "bash_complete",
+        "COMP_WORDS": " ".join(("layerswap", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    code = "from ablations.cli import main; main(prog_name='layerswap')"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=ROOT)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_bash_completes_commands():
+    assert {f"plain,{name}" for name in COMMANDS} == set(completed(""))
+    assert completed("qui") == ["plain,quickstart"]
+    assert completed("pocket", "b") == ["plain,build"]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("run", "layer_"), ["file,layer_", "plain,layer_count"]),
+        (("run", "layer_count", "--experts", "smo"), ["file,smo", "plain,smol"]),
+        (("plan", "pocket/layer_sw"), ["file,pocket/layer_sw", "plain,pocket/layer_swap"]),
+        (
+            ("check", "a.yml", "pocket/layer_sw"),
+            ["file,pocket/layer_sw", "plain,pocket/layer_swap"],
+        ),
+        (("recipes", "copy", "pocket/layer_sw"), ["plain,pocket/layer_swap"]),
+        (("train", "joint_"), ["file,joint_", "plain,joint_swahili"]),
+        (("run", "--dry"), ["plain,--dry-run"]),
+        (("run", "x", "--qui"), ["plain,--quiet"]),
+        (("nonsense", "x"), []),
+    ],
+)
+def test_bash_completes_names_and_options(words, expected):
+    assert completed(*words)[: len(expected)] == expected
+
+
+def test_bash_fills_in_the_only_name_and_else_a_file(tmp_path):
+    """The script that the page has people evaluate, in a bash that completes."""
+    (tmp_path / "study_of_mine.yml").touch()
+    program = tmp_path / "layerswap"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from ablations.cli import main\nmain(prog_name='layerswap')\n"
+    )
+    program.chmod(0o755)
+    script = """
+eval "$(_LAYERSWAP_COMPLETE=bash_source layerswap)"
+complete -p layerswap
+COMP_WORDS=(layerswap run layer_) COMP_CWORD=2
+compopt() { :; }
+_layerswap_completion layerswap
+echo "${COMPREPLY[@]}"
+"""
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    command = ["bash", "--norc", "-c", script]
+    environment = {**os.environ, "PATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == [
+        "complete -o nosort -F _layerswap_completion layerswap",
+        "layer_count",
+    ]

@@ -1,0 +1,149 @@
+"""Bars on a terminal, lines in a log file: amounts, rates and the time that is left."""
+
+import re
+import sys
+import time
+
+import pytest
+
+from ablations.machine import progress
+from ablations.machine.progress import Step, above, show_step, status_line
+
+
+def drawn(text):
+    """Return what a terminal shows of a text."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def show_slowly(*steps, pause_s=0.15):  # rich draws ten times a second
+    for step in steps:
+        show_step(step)
+        time.sleep(pause_s)
+
+
+def whole(done, total=4, activity=""):
+    return Step(activity, done, total, unit="tasks", is_whole=True)
+
+
+@pytest.fixture
+def lines(monkeypatch, capsys):
+    """Return the lines that a log file has so far; they come every 0.2 seconds."""
+    monkeypatch.setattr(progress, "FIRST_LINE_S", 0.2)
+    monkeypatch.setattr(progress, "NEXT_LINE_S", 0.2)
+    return lambda: capsys.readouterr().err.splitlines()
+
+
+def test_the_command_and_its_step_are_drawn(capfd):
+    with status_line(True):
+        show_slowly(
+            whole(1, 3, "model 1 of 2"),
+            Step("math", 100, 300),
+            Step("[bold]words"),
+            Step("a", 5e5, 2e6, unit="bytes"),
+        )
+        text = drawn(capfd.readouterr().err)
+        for shown in ("model 1 of 2: 1/3 tasks", "math 100/300 items", "[bold]words"):
+            assert shown in text
+        assert "a 0.5/2.0 MB" in text
+        assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" in text  # a bar
+        show_step(Step(""))  # what comes now draws its own progress
+        capfd.readouterr()
+        time.sleep(0.3)
+        assert capfd.readouterr() == ("", "")
+
+
+def test_a_bar_has_rate_and_time_left(capfd):
+    with status_line(True):
+        show_slowly(*(Step("math", done, 4000, unit="steps") for done in range(5)), pause_s=0.25)
+        text = drawn(capfd.readouterr().err)
+    assert re.search(r"math 4/4000 steps, (3|4)[.0-9]* steps/s, 0:\d\d:\d\d left", text), text
+
+
+def test_lines_go_above_and_no_terminal_has_no_bars(capsys):
+    assert not above("nobody prints this")
+    with status_line():  # stderr is no terminal here
+        show_step(Step("hidden"))
+        assert not above("nobody prints this")
+    assert capsys.readouterr() == ("", "")
+    with status_line(True), status_line(True):
+        show_step(Step("loading"))
+        assert above("a score", sys.stdout)
+    out, err = capsys.readouterr()
+    assert out == "a score\n"
+    assert "loading" in err
+    assert not above("nobody prints this")
+
+
+def test_a_log_file_has_a_line_now_and_then(lines):
+    with status_line():
+        show_slowly(*(Step("training math", done, 900, unit="steps") for done in range(9)))
+    written = lines()
+    assert 3 <= len(written) <= 7
+    assert re.fullmatch(
+        r"training math [4-8]/900 steps, \d[.0-9]* steps/s, 0:\d\d:\d\d left", written[-1]
+    ), written
+
+
+def test_silence_says_how_long_it_is(lines):
+    """An engine that starts, or a merge of mergekit, tells nothing for minutes."""
+    with status_line():
+        show_step(Step("starting vllm on \x1b[2Jbase"))
+        time.sleep(1.3)
+    assert lines()[-1] == "starting vllm on \\x1b[2Jbase, 0:00:01 so far"
+
+
+def test_what_shows_its_own_progress_gets_no_line(lines):
+    with status_line():
+        show_step(Step("reading the headers"))
+        show_step(Step(""))
+        time.sleep(0.5)
+    assert lines() == []
+
+
+def test_a_task_counts_in_the_time_left_of_the_run_while_it_goes_on(lines):
+    """Else there is no time left before the second task has ended, which may take a day."""
+    with status_line():
+        show_step(whole(0, activity="model 1 of 2, task 1 of 2"))
+        items = (Step("words", done, 10, is_unit_of_whole=True) for done in range(10))
+        show_slowly(*items, pause_s=0.1)
+        first = lines()
+        show_step(Step("words", 0, 10, is_unit_of_whole=True))  # asked again, in another way
+        show_step(whole(1, activity="model 1 of 2, task 2 of 2"))
+        show_slowly(Step("words_sw", 0, 10, is_unit_of_whole=True), pause_s=0.5)
+    time_left = r"0:00:0[2-7] left"
+    assert re.match(
+        rf"model 1 of 2, task 1 of 2: 0/4 tasks, \d\S* tasks/(s|min), {time_left}; "
+        r"words \d/10 items, ",
+        first[-1],
+    ), first
+    assert re.match(
+        rf"model 1 of 2, task 2 of 2: 1/4 tasks, \d\S* tasks/(s|min), {time_left}; "
+        r"words_sw 0/10 items",
+        lines()[-1],
+    )
+
+
+def test_what_an_earlier_call_finished_took_no_time(lines):
+    with status_line():
+        show_slowly(*map(whole, (2, 2, 2, 3)), pause_s=0.3)
+    assert all("left" not in line and line.startswith("2/4 tasks") for line in lines()[:2])
+
+
+@pytest.mark.parametrize(
+    ("speed", "unit", "text"),
+    [
+        (12.34, "items", "12.3 items/s"),
+        (0.5, "tasks", "30 tasks/min"),
+        (1 / 7200, "tasks", "0.5 tasks/h"),
+        (3.4e8, "bytes", "0.34 GB/s"),
+    ],
+)
+def test_a_rate_is_in_a_unit_that_can_be_read(speed, unit, text):
+    assert progress._rate(speed, 5e9, unit) == text
+
+
+def test_nothing_is_shown_below_a_block_that_shows_nothing(lines):
+    with status_line(False), status_line(True), status_line():
+        show_slowly(Step("math", 1, 3), pause_s=0.5)
+        assert not above("nobody prints this")
+    assert lines() == []

@@ -4,7 +4,6 @@ Unlike the tests of `tests/registration`, which borrow the packages that are ins
 installs what the file itself asks for, and nothing of the checkout can be seen.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 from types import SimpleNamespace
+
+import click
 
 from tests.standins.merging import recipe, roles, write_recipe
 from tests.standins.model_families import LAYERS, make_model
@@ -60,23 +61,20 @@ def check_release(file, torch, scratch):
     assert "layers: language 0-4,30-31; task 5-29" in drawn, drawn
 
 
-def main():
-    """Check every file of a folder."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--torch", required=True, help="its version, which pip installs first")
-    options = parser.parse_args()
-    files = sorted(options.folder.resolve().iterdir())
+@click.command()
+@click.argument("folder", type=click.Path(exists=True, path_type=Path))
+@click.option("--torch", required=True, help="Its version, which pip installs first.")
+def main(folder, torch):
+    """Check the wheel and the sdist in a folder."""
+    files = sorted(folder.resolve().iterdir())
     assert {file.name.rpartition(".")[2] for file in files} == {"whl", "gz"}, files
     for file in files:
         started = time.monotonic()
         scratch = Path(tempfile.mkdtemp())
-        check_release(file, options.torch, scratch)
+        check_release(file, torch, scratch)
         shutil.rmtree(scratch)
-        print(
-            f"{file.name}: installed, merges and is imported; {time.monotonic() - started:.0f} s",
-            flush=True,
-        )
+        seconds = time.monotonic() - started
+        click.echo(f"{file.name}: installed, merges and is imported; {seconds:.0f} s")
 
 
 if __name__ == "__main__":

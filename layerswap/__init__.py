@@ -217,6 +217,7 @@ def evaluate(
     data_dir: PathLike | None = None,
     backend: Literal["auto", "hf", "vllm"] = "auto",
     answers: PathLike | None = None,
+    report_to: Sequence[str] = (),
     allow_code_execution: bool = False,
     code_isolation: Literal["bwrap", "none"] = "bwrap",
     settings: Mapping[str, Any] | None = None,
@@ -240,6 +241,7 @@ def evaluate(
         data_dir: folder with the data of the benchmarks, in place of the hub.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
+        report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
         code_isolation: what holds those programs.
         settings: key of a study's ``evaluate`` -> value, as ``--set KEY=VALUE``.
@@ -256,6 +258,7 @@ def evaluate(
         out=_path(out),
         backend=backend,
         answers=_path(answers),
+        report_to=tuple(report_to),
         isolation=code_isolation if allow_code_execution else None,
         settings=_settings(
             settings,
@@ -295,6 +298,7 @@ def run(
     data_dir: PathLike | None = None,
     backend: Literal["auto", "hf", "vllm"] = "auto",
     answers: PathLike | None = None,
+    report_to: Sequence[str] = (),
     allow_code_execution: bool = False,
     code_isolation: Literal["bwrap", "none"] = "bwrap",
     download: Literal["ranges", "whole"] | None = None,
@@ -320,6 +324,7 @@ def run(
         data_dir: folder with the data of the benchmarks, in place of the hub.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
+        report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
         code_isolation: what holds those programs.
         download: what is fetched of models of the hub, as in `merge`.
@@ -342,6 +347,7 @@ def run(
         only=tuple(only),
         materialize=materialize,
         answers=_path(answers),
+        report_to=tuple(report_to),
         isolation=code_isolation if allow_code_execution else None,
         download=download,
         settings=_settings(

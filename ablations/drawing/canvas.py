@@ -143,7 +143,7 @@ def draw_cells(
             if (row, column) in marks:
                 axes.text(
                     column + 0.5,
-                    row + 0.8,
+                    row + 0.82,
                     marks[row, column],
                     va="center_baseline",
                     fontsize=font_pt,

@@ -16,7 +16,7 @@ import pandas as pd
 from ablations.drawing.canvas import COLORS, Place, draw_cells, drawing, images_of, new_canvas
 from ablations.machine.names import slug
 from ablations.report.comparisons import ALPHA, BETTER, SAME, UNCLEAR, WORSE
-from ablations.report.grids import Axis, ParameterGrid
+from ablations.report.grids import ParameterAxis, ParameterGrid
 from ablations.report.sentences import best_sentences
 from ablations.report.tables import column_name, task_text
 from ablations.runs.models import StudyModel
@@ -56,21 +56,21 @@ _LOG_RATIO = 50
 """Largest over smallest value from which an axis is logarithmic."""
 
 _FONT_PT, _SMALL_PT = 8.5, 7.5
-_LINE_IN, _CELL_IN = 0.165, 0.3
+_LINE_IN, _CELL_IN = 0.165, 0.32
 """Height of a line of text, and of a cell of a map."""
 
 
-class Layout(NamedTuple):
+class FigureLayout(NamedTuple):
     """The room for a figure."""
 
     width_in: float
     is_narrow: bool
 
 
-WIDE = Layout(8.0, is_narrow=False)
+WIDE = FigureLayout(8.0, is_narrow=False)
 """The column of a page or a paper."""
 
-NARROW = Layout(3.8, is_narrow=True)
+NARROW = FigureLayout(3.8, is_narrow=True)
 """A phone: 365 CSS pixels, at which text has its own size."""
 
 
@@ -97,7 +97,7 @@ class Figure(NamedTuple):
     """Likewise, of a narrow screen."""
 
 
-Draw = Callable[[Layout], Any]
+Draw = Callable[[FigureLayout], Any]
 """Returns the canvas of a figure in a layout."""
 
 
@@ -138,7 +138,7 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
         part.to_dict("records") for _, part in frame.groupby(["task", "language"], sort=False)
     ]
 
-    def draw(layout: Layout) -> Any:
+    def draw(layout: FigureLayout) -> Any:
         letters = _letters(layout.width_in if layout.is_narrow else 3.4)
         extra = 1.3 if layout.is_narrow else 0.6
         names = [
@@ -238,7 +238,7 @@ def _grid_figures(
 
 
 def _map(
-    axes: Sequence[Axis],
+    axes: Sequence[ParameterAxis],
     places: Mapping[tuple[int, ...], str],
     panels: Sequence[pd.DataFrame],
     scores: pd.DataFrame,
@@ -255,7 +255,7 @@ def _map(
         rows = rows._replace(ticks=rows.ticks[::-1])
         cells = {(len(rows.ticks) - 1 - row, at): label for (row, at), label in cells.items()}
 
-    def draw(layout: Layout) -> Any:
+    def draw(layout: FigureLayout) -> Any:
         names = [_unbroken(tick, 16 if layout.is_narrow else 24) for tick in rows.ticks]
         heads = [_unbroken(tick, 12) for tick in columns.ticks]
         side_in = 0.5 + max(_width_in(name) for name in names)
@@ -334,7 +334,7 @@ def _draw_scores(
 
 
 def _curve(
-    axis: Axis,
+    axis: ParameterAxis,
     places: Mapping[tuple[int, ...], str],
     panels: Sequence[pd.DataFrame],
     scores: pd.DataFrame,
@@ -347,7 +347,7 @@ def _curve(
     is_log = min(numbers) > 0 and max(numbers) > _LOG_RATIO * min(numbers)
     kinds = [kind for kind in study.baseline if (scores["kind"] == kind).any()]
 
-    def draw(layout: Layout) -> Any:
+    def draw(layout: FigureLayout) -> Any:
         across = max(1, min(len(panels), int(layout.width_in / 2.6)))
         down = -(-len(panels) // across)
         panel_in = min(layout.width_in / across, 5.0)
@@ -429,7 +429,7 @@ def _draw_baselines(
             )
 
 
-def _set_ticks(axes: Any, axis: Axis, width_in: float) -> None:
+def _set_ticks(axes: Any, axis: ParameterAxis, width_in: float) -> None:
     """Set a tick at every value, and its text where the one before leaves room for it."""
     values = [
         math.log(value) if axes.get_xscale() == "log" else value for value in axis.numbers or ()
@@ -462,7 +462,9 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> 
         part = part.assign(x=part["model"].map(places), group=part["model"].map(groups))
         panels = [panel for _, panel in part.groupby(["task", "language"])]
 
-        def draw(layout: Layout, panels: Sequence[pd.DataFrame] = panels, name: str = name) -> Any:
+        def draw(
+            layout: FigureLayout, panels: Sequence[pd.DataFrame] = panels, name: str = name
+        ) -> Any:
             across = max(1, min(len(panels), int(layout.width_in / 2.6)))
             down = -(-len(panels) // across)
             panel_in = min(layout.width_in / across, 5.0)

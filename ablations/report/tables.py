@@ -260,8 +260,8 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         "Differences to the best",
         f"Points below the best score of the task, with {level:.0%} intervals, which are not "
         f"corrected. {MARKS[WORSE]}: worse, p below 0.05 by Holm's method over the models of the "
-        f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The correction covers that the "
-        "best was chosen by its score, which by that is likely too high.",
+        f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is the highest of "
+        "several and likely too high.",
     )
 
 

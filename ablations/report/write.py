@@ -257,7 +257,8 @@ def render_latex(report: Report) -> str:
     for figure in report.figures:
         parts.append(
             "\\begin{figure}[htbp]\n  \\centering\n"
-            f"  \\includegraphics[width=\\linewidth]{{figures/{figure.key}.pdf}}\n"
+            f"  \\includegraphics[width={min(1.0, figure.share):.3f}\\linewidth]"
+            f"{{figures/{figure.key}.pdf}}\n"
             f"  \\caption{{{_latex(f'{figure.title}. {figure.caption}')}}}\n"
             f"  \\label{{fig:{report.name}-{figure.key}}}\n\\end{{figure}}\n"
         )

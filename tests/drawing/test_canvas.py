@@ -50,4 +50,4 @@ def test_neighbours_have_one_frame_and_what_is_absent_none() -> None:
         }
         assert len(white.get_segments()) == len(sides)
         (mark,) = (text for text in axes.texts if text.get_text() == "★")
-        assert mark.get_position() == (1.5, 0.8)
+        assert mark.get_position() == (1.5, 0.82)

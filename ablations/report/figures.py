@@ -49,9 +49,6 @@ _LINES = tuple(
 )
 """Color and dash of each kind of baseline."""
 
-_MOST_BASELINES = 4
-"""Baselines whose scores stand over a map."""
-
 _LOG_RATIO = 50
 """Largest over smallest value from which an axis is logarithmic."""
 
@@ -282,7 +279,7 @@ def _map(
             _set_title(each, *title)
             each.tick_params(axis="x", labelrotation=0)  # the columns are as wide as their names
             each.set_xlabel(foot)
-            each.set_ylabel(_fill(rows.title, _letters(height_in)))
+            each.set_ylabel(_fill(rows.title, _letters(height_in + 0.3)))
         return canvas
 
     finished = {label for panel in panels for label in panel["model"]}
@@ -309,7 +306,8 @@ def _draw_scores(
     first = panel.iloc[0]
     is_share, sign = bool(first["is_share"]), 1 if first["higher_is_better"] else -1
     values = dict(zip(panel["model"], sign * panel["value"], strict=True))
-    low, high = min(values.values()), max(values.values())
+    low = min(values.values())
+    span = max(max(values.values()) - low, 0.01)
     part = _of_panel(best, panel)
     open_models = {*part[part["is_open"]]["model"]}
     marks = {}
@@ -324,7 +322,7 @@ def _draw_scores(
         [[values.get(cells.get(place, ""), math.nan) for place in line] for line in places],
         rows=rows,
         columns=columns,
-        limits=(low, max(high, low + 0.01)),
+        limits=(low - 0.15 * span, low + span),  # the lowest has a tint: white is not in the study
         text=lambda value: number(sign * value, is_share),
         font_pt=_SMALL_PT,
         marks=marks,
@@ -519,14 +517,14 @@ def _of_panel(frame: pd.DataFrame, panel: pd.DataFrame) -> pd.DataFrame:
 
 
 def _panel_title(panel: pd.DataFrame, scores: pd.DataFrame, width_in: float) -> tuple[str, str]:
-    """Return the task of a panel, and the scores of its baselines if these are a few."""
+    """Return the task of a panel, and the scores of its baselines if each is one model."""
     first = panel.iloc[0]
     part = _of_panel(scores[scores["kind"] != "recipe"], panel)
     texts = [
         f"{row['model']} {number(row['value'], row['is_share'])}"
         for row in part[part["value"].notna()].to_dict("records")
     ]
-    is_shown = len(texts) <= _MOST_BASELINES and part["kind"].is_unique
+    is_shown = part["kind"].is_unique  # else the table has them, with their experts
     return (
         _fill(column_name(first, scores), _letters(width_in)),
         _fill(", ".join(texts) if is_shown else "", _letters(width_in, _SMALL_PT)),

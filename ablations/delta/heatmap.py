@@ -13,6 +13,7 @@ from ablations.paper.published import LABEL, Grid
 CELL_IN = (0.26, 0.125)  # width and height of a number's cell
 PAGE_IN = 7.0  # at which panels wrap
 _BAR_IN, _GAP_IN, _HEAD_IN = 1.0, 0.15, 0.9
+_LEAST_IN = 1.3  # height of a panel, for the label of the colour bar
 
 
 def draw_heatmaps(grids: Sequence[Grid]) -> Any:
@@ -22,7 +23,7 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
     depth stand next to each other by relative depth.
     """
     width = max(len(grid.columns) for grid in grids) * CELL_IN[0]
-    height = max(len(grid.values) for grid in grids) * CELL_IN[1]
+    height = max(_LEAST_IN, max(len(grid.values) for grid in grids) * CELL_IN[1])
     columns = max(1, min(len(grids), int((PAGE_IN - _BAR_IN) / (width + _GAP_IN))))
     rows = math.ceil(len(grids) / columns)
     canvas = new_canvas(columns * (width + _GAP_IN) + _BAR_IN, rows * (height + _HEAD_IN))
@@ -42,11 +43,12 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
         axes.set_title(_wrapped(grid.title, width, 6.0), loc="left", fontweight="bold")
         axes.set_xlabel(_wrapped(grid.note, width, 3.2), fontsize=6, color="#555555")
     panels[0].set_ylabel("layer", fontsize=7)
-    bar = canvas.colorbar(mesh, ax=panels, aspect=rows * height / 0.12, fraction=0.05, pad=0.02)
+    fraction = max(0.05, 0.14 / (columns * width))  # of their width, so that it is as high as they
+    bar = canvas.colorbar(mesh, ax=panels, aspect=rows * height / 0.12, fraction=fraction, pad=0.02)
     bar.solids.set(rasterized=False, edgecolor="face")  # vectors only
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=6.5, length=2)
-    bar.set_label(LABEL, fontsize=7)
+    bar.set_label(_wrapped(LABEL, rows * height, 5.4), fontsize=7)
     return canvas
 
 

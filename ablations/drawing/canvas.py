@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import importlib.util
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from layerswap_method.errors import LayerSwapError
@@ -29,6 +30,9 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 KINDS = tuple(_METADATA)
 """File name extensions of the images."""
+
+Place = tuple[int, int]
+"""Row and column of a cell."""
 
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
@@ -92,6 +96,9 @@ def draw_cells(
     limits: tuple[float, float],
     text: Callable[[float], str],
     font_pt: float,
+    marks: Mapping[Place, str] = MappingProxyType({}),
+    framed: Collection[Place] = (),
+    absent: Collection[Place] = (),
 ) -> Any:
     """Draw numbers as coloured cells with the number in each, and return the mesh; dark is high.
 
@@ -103,6 +110,9 @@ def draw_cells(
         limits: values of the first and the last colour.
         text: the number as it is shown.
         font_pt: size of the numbers in points.
+        marks: place -> signs over its number.
+        framed: places with a frame; neighbours have one together.
+        absent: places that are left white.
     """
     import numpy as np
 
@@ -114,19 +124,34 @@ def draw_cells(
         edgecolors="white",
         lw=0.6,
     )
-    axes.patch.set(facecolor="#eeeeee", edgecolor="#888888", hatch="///")  # shows where NaN is
+    gaps = np.isnan(mesh.get_array().filled(np.nan))
+    for row, column in zip(*np.nonzero(gaps), strict=True):
+        if (row, column) not in absent:
+            _draw_gap(axes, (int(row), int(column)))
     for (row, column), value in np.ndenumerate(mesh.get_array().filled(np.nan)):
         if not np.isnan(value):
+            style = {"ha": "center", "color": "white" if mesh.norm(value) > 0.6 else "black"}
             axes.text(
                 column + 0.5,
                 row + 0.5,
                 text(float(value)),
-                ha="center",
                 va="center_baseline",
-                color="white" if mesh.norm(value) > 0.6 else "black",
                 fontsize=font_pt,
                 in_layout=False,
+                **style,
             )
+            if (row, column) in marks:
+                axes.text(
+                    column + 0.5,
+                    row + 0.82,
+                    marks[row, column],
+                    va="center_baseline",
+                    fontsize=font_pt,
+                    in_layout=False,
+                    **style,
+                )
+    if framed:
+        _draw_frames(axes, framed)
     axes.spines[:].set_visible(False)
     is_turned = max(map(len, columns)) > 1 + max(len(text(value)) for value in limits)
     axes.set_xticks(
@@ -135,3 +160,36 @@ def draw_cells(
     axes.set_yticks([place + 0.5 for place in range(len(rows))], rows)
     axes.tick_params(length=0, labelsize=font_pt, pad=2)
     return mesh
+
+
+def _draw_gap(axes: Any, place: Place) -> None:
+    """Hatch a cell without a number."""
+    from matplotlib.patches import Rectangle
+
+    row, column = place
+    corner = (column, row)
+    axes.add_patch(
+        Rectangle(corner, 1, 1, facecolor="#eeeeee", edgecolor="#888888", hatch="///", lw=0)
+    )
+
+
+def _draw_frames(axes: Any, places: Collection[Place]) -> None:
+    """Draw the border of every group of neighbours, black on white, to be seen on any colour."""
+    from matplotlib.collections import LineCollection
+
+    sides = []
+    for row, column in places:
+        neighbours = {
+            (row - 1, column): [(column, row), (column + 1, row)],
+            (row + 1, column): [(column, row + 1), (column + 1, row + 1)],
+            (row, column - 1): [(column, row), (column, row + 1)],
+            (row, column + 1): [(column + 1, row), (column + 1, row + 1)],
+        }
+        sides += [side for other, side in neighbours.items() if other not in places]
+    for color, width in (("white", 3.6), ("black", 1.8)):
+        axes.add_collection(
+            LineCollection(
+                sides, colors=color, lw=width, capstyle="projecting", clip_on=False, zorder=3
+            ),
+            autolim=False,
+        )

@@ -1,28 +1,74 @@
-"""Figures of a report, drawn from its frames: comparisons, map of b and u, facts of experts."""
+"""Figures of a report, drawn from its frames: comparisons, grids of parameters, facts of experts.
+
+Every figure is drawn twice: as wide as a page, and for a screen as narrow as a phone's.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.drawing.canvas import COLORS, draw_cells, drawing, images_of, new_canvas
+from ablations.drawing.canvas import COLORS, Place, draw_cells, drawing, images_of, new_canvas
 from ablations.machine.names import slug
-from ablations.report.comparisons import BETTER, SAME, WORSE
+from ablations.report.comparisons import ALPHA, BETTER, SAME, UNCLEAR, WORSE
+from ablations.report.grids import ParameterAxis, ParameterGrid
+from ablations.report.sentences import best_sentences
 from ablations.report.tables import column_name, task_text
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
+from ablations.statistics.as_text import number
 from ablations.study.schema import EXPERTS, Study
-from ablations.study.wording import describe_setting
+from ablations.study.wording import describe_setting, kind_text
 
 MOST_ROWS = 48
 """Comparisons that a figure shows; the table has more."""
 
-_VERDICT_COLORS = {BETTER: COLORS[2], WORSE: COLORS[1], SAME: COLORS[0]}
-_PLACE = ("bottom_layers", "top_layers")
+MOST_PANELS = 9
+"""Tasks that a map or curve shows; of more only the primary ones."""
+
+_VERDICTS = {
+    BETTER: (COLORS[2], "^"),
+    WORSE: (COLORS[1], "v"),
+    SAME: (COLORS[0], "s"),
+    UNCLEAR: ("#555555", "o"),
+}
+"""Verdict -> colour and marker, which tell it apart in print, too."""
+
+_BEST_RULE = (
+    "{}: the best score. {}: what cannot be told from it (p of the difference at least "
+    f"{ALPHA}, corrected by Holm's method over all models of the grid)."
+)
+
+_LINES = tuple(
+    zip(COLORS[1:], ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3))), strict=True)
+)
+"""Color and dash of each kind of baseline."""
+
+_LOG_RATIO = 50
+"""Largest over smallest value from which an axis is logarithmic."""
+
+_FONT_PT, _SMALL_PT = 8.5, 7.5
+_LINE_IN, _CELL_IN = 0.165, 0.32
+"""Height of a line of text, and of a cell of a map."""
+
+
+class FigureLayout(NamedTuple):
+    """The room for a figure."""
+
+    width_in: float
+    is_narrow: bool
+
+
+WIDE = FigureLayout(8.0, is_narrow=False)
+"""The column of a page or a paper."""
+
+NARROW = FigureLayout(3.8, is_narrow=True)
+"""A phone: 365 CSS pixels, at which text has its own size."""
 
 
 class Figure(NamedTuple):
@@ -31,126 +77,370 @@ class Figure(NamedTuple):
     key: str
     title: str
     caption: str
+    alt: str
+    """What it shows, for those who cannot see it."""
+
     images: dict[str, bytes]
     """File name extension (``svg``, ``png``, ``pdf``) -> content."""
 
+    share: float
+    """Part of the column's width that it takes, so that all figures have text of one size; a wider
+    one is scrolled."""
 
-def figures(frame: pd.DataFrame, scores: pd.DataFrame, results: Results) -> list[Figure]:
-    """Return the figures that fit a study, the one that answers first.
+    narrow: bytes
+    """The SVG for narrow screens."""
+
+    narrow_share: float
+    """Likewise, of a narrow screen."""
+
+
+Draw = Callable[[FigureLayout], Any]
+"""Returns the canvas of a figure in a layout."""
+
+
+def figures(
+    frame: pd.DataFrame,
+    scores: pd.DataFrame,
+    results: Results,
+    grid: ParameterGrid | None,
+    best: pd.DataFrame | None,
+) -> list[Figure]:
+    """Return the figures that fit a study: planned comparisons first, then what its grid shows.
 
     Args:
         frame: comparisons.
         scores: from `score_frame`.
         results: that both are of.
+        grid: of the study's merges; None where they are none.
+        best: from `differences_to_best`, with a grid.
     """
     study, models = results.study, results.models
-    figures = [*_maps(frame, scores, models)]
+    forest = []
     primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
     if 0 < len(primary) <= MOST_ROWS:
-        figures.append(_forest(primary, study))
-    return [*figures, *_facts(scores, study, models)]
+        forest.append(_forest(primary, study))
+    grids = (
+        [] if grid is None or best is None else [*_grid_figures(frame, scores, study, grid, best)]
+    )
+    first, second = (forest, grids) if study.report.primary.is_planned else (grids, forest)
+    return [*first, *second, *_facts(scores, study, models)]
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
-    """Draw one row per comparison and one panel per task, with the margin as a band."""
-    panels = list(frame.groupby(["task", "language"], sort=False))
-    heights = [len(part) for _, part in panels]
+    """Draw one row per comparison and one panel per task, with the margin as a band.
 
-    def draw(canvas: Any) -> None:
-        grid = canvas.subplots(
-            len(panels),
-            1,
-            squeeze=False,
-            sharex=True,
-            height_ratios=[height + 0.8 for height in heights],
-        )
-        for axes, (_, part) in zip(grid[:, 0], panels, strict=True):
-            rows = part.to_dict("records")
+    The names stand left of the marks; on a narrow screen above them.
+    """
+    panels = [
+        part.to_dict("records") for _, part in frame.groupby(["task", "language"], sort=False)
+    ]
+
+    def draw(layout: FigureLayout) -> Any:
+        letters = _letters(layout.width_in if layout.is_narrow else 3.4)
+        extra = 1.3 if layout.is_narrow else 0.6
+        names = [
+            [textwrap.wrap(f"{row['first']} − {row['second']}", letters) for row in rows]
+            for rows in panels
+        ]
+        heights = [sum(len(lines) + extra for lines in panel) for panel in names]
+        titles = [_fill(task_text(rows[0], frame), letters) for rows in panels]
+        lines = sum(heights) + sum(1.6 + title.count("\n") for title in titles)
+        canvas = new_canvas(layout.width_in, 0.55 + lines * _LINE_IN)
+        grid = canvas.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)
+        for axes, rows, panel, height, title in zip(
+            grid[:, 0], panels, names, heights, titles, strict=True
+        ):
             axes.axvspan(-study.report.margin, study.report.margin, color="#e8e8e8", lw=0)
             axes.axvline(0, color="#666666", lw=0.8)
-            for at, row in enumerate(rows):
-                color = _VERDICT_COLORS.get(row["verdict"], "#555555")
-                axes.plot([100 * row["low"], 100 * row["high"]], [at, at], color=color, lw=1.6)
-                axes.plot(100 * row["difference"], at, "o", color=color, ms=5)
-            names = [f"{row['first']} − {row['second']}" for row in rows]
-            axes.set_yticks(range(len(rows)), [textwrap.fill(name, 36) for name in names])
-            axes.set_ylim(len(rows) - 0.4, -0.6)
-            axes.set_title(task_text(rows[0], frame), loc="left", fontweight="bold")
+            top, places = 0.0, []
+            for row, words in zip(rows, panel, strict=True):
+                room = len(words) + extra
+                place = top + (room - 0.6 if layout.is_narrow else room / 2)
+                color, marker = _VERDICTS.get(row["verdict"], _VERDICTS[UNCLEAR])
+                axes.plot([100 * row["low"], 100 * row["high"]], [place] * 2, color=color, lw=1.8)
+                axes.plot(100 * row["difference"], place, marker, color=color, ms=5.5)
+                if layout.is_narrow:
+                    axes.text(
+                        0.0,
+                        place - 0.5,
+                        "\n".join(words),
+                        va="bottom",
+                        transform=axes.get_yaxis_transform(),
+                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+                    )
+                places.append(place)
+                top += room
+            axes.set_yticks(places, ["" if layout.is_narrow else "\n".join(p) for p in panel])
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+            axes.set_ylim(height, 0)
+            axes.set_title(title, loc="left", fontweight="bold")
         grid[-1, 0].set_xlabel("difference in points")
+        return canvas
 
     is_planned = study.report.primary.is_planned
+    counts = frame["verdict"].value_counts()
     return _figure(
         "planned" if is_planned else "default",
         "The planned comparisons" if is_planned else "The comparisons by default",
-        f"First minus second with {study.evaluate.level:.0%} intervals (not corrected). Grey: "
-        f"within ±{study.report.margin:g} points. Green: better; orange: worse; blue: no relevant "
-        "difference; dark grey: cannot tell (p corrected).",
+        f"First minus second with {study.evaluate.level:.0%} intervals (not corrected). Grey band: "
+        f"within ±{study.report.margin:g} points. ▲ green: better; ▼ orange: worse; ■ blue: no "
+        "relevant difference; ● dark grey: cannot tell (p corrected).",
+        f"Differences with intervals, of {len(frame)} comparisons: "
+        f"{', '.join(f'{count} {verdict}' for verdict, count in counts.items())}.",
         draw,
-        (6.4, 0.6 + sum(0.34 * height + 0.42 for height in heights)),
     )
 
 
-def _maps(
-    frame: pd.DataFrame, scores: pd.DataFrame, models: Sequence[StudyModel]
+def _grid_figures(
+    frame: pd.DataFrame, scores: pd.DataFrame, study: Study, grid: ParameterGrid, best: pd.DataFrame
 ) -> Iterator[Figure]:
-    """Draw scores over b and u, one panel per task, where the study has a grid of them."""
-    places: dict[tuple[Any, Any], str] = {}
-    for model in models:
-        for setting in (model.setting, *model.same):
-            if set(_PLACE) <= setting.keys() and setting.get("placement", "outer") == "outer":
-                place = (setting["bottom_layers"], setting["top_layers"])
-                if places.setdefault(place, model.label) != model.label:
-                    return  # another parameter varies, too: a place has several scores
-    bottoms = sorted({bottom for bottom, _ in places})
-    tops = sorted({top for _, top in places})
-    part = scores[scores["is_share"] & scores["model"].isin(places.values())]
-    part = part[part["value"].notna()]
-    panels = list(part.groupby(["task", "language"], sort=False))
-    if len(places) < 9 or min(len(bottoms), len(tops)) < 3 or not panels:
+    """Draw the scores of a grid: a curve over one axis, a map over two, several maps over three."""
+    part = scores[scores["model"].isin({*grid.places.values()}) & scores["value"].notna()]
+    if part.groupby(["task", "language"]).ngroups > MOST_PANELS:
+        part = part[part["is_primary"]]
+    panels = [panel for _, panel in part.groupby(["task", "language"], sort=False)]
+    if not panels:
+        return
+    alt = " ".join(best_sentences(best, part)) or "Scores without values of items."
+    if len(grid.axes) == 1:
+        title, caption, draw = _curve(grid.axes[0], grid.places, panels, scores, study, best)
+        yield _figure("curve", title, caption, alt, draw)
         return
     primary = frame[frame["family"] == "primary"]
     rivals = list(dict.fromkeys(primary["second"]))
-    beaten = primary[primary["verdict"] == BETTER].groupby(["task", "language", "first"]).size()
-    columns = min(3, len(panels))
-
-    def draw(canvas: Any) -> None:
-        grid = canvas.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
-        for axes in grid[len(panels) :]:
-            axes.set_visible(False)
-        for axes, (key, rows) in zip(grid, panels, strict=False):
-            values = dict(zip(rows["model"], 100 * rows["value"], strict=True))
-            numbers = [[values.get(places.get((b, u)), math.nan) for u in tops] for b in bottoms]
-            low, high = min(values.values()), max(values.values())
-            draw_cells(
-                axes,
-                numbers,
-                rows=[str(b) for b in bottoms],
-                columns=[str(u) for u in tops],
-                limits=(low, max(high, low + 1.0)),
-                text=lambda value: f"{value:.1f}",
-                font_pt=7.0,
-            )
-            for (b, u), label in places.items():
-                if rivals and beaten.get((*key, label)) == len(rivals):
-                    x, y = tops.index(u), bottoms.index(b)
-                    corners = [x, x + 1, x + 1, x, x], [y, y, y + 1, y + 1, y]
-                    axes.plot(*corners, color="black", lw=1.4, clip_on=False)
-            axes.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
-            axes.set_xlabel("u: top layers")
-        grid[0].set_ylabel("b: bottom layers")
-
-    is_framed = bool((beaten == len(rivals)).any())
-    framed = f" Framed: better than {' and '.join(rivals)} (p corrected)." if is_framed else ""
-    yield _figure(
-        "map",
-        "Score by layers from the language expert at the bottom (b) and the top (u)",
-        f"Darker is higher, with a scale for each task.{framed} Hatched: no result.",
-        draw,
-        (
-            columns * max(3.0, 0.42 * len(tops) + 0.5),
-            -(-len(panels) // columns) * (0.34 * len(bottoms) + 0.8),
-        ),
+    counts = primary[primary["verdict"] == BETTER].groupby(["task", "language", "first"]).size()
+    wins = {at for at, count in counts.items() if count == len(rivals)}
+    won = (
+        f" ▲: better than {' and '.join(rivals)} (primary comparisons, p corrected)."
+        if wins
+        else ""
     )
+    # Of three axes the one with the fewest values has a map for each, the last if several have.
+    sizes = [len(axis.ticks) for axis in grid.axes]
+    third = len(sizes) - 1 - sizes[::-1].index(min(sizes)) if len(sizes) > 2 else None
+    for value in range(1 if third is None else sizes[third]):
+        places = {
+            tuple(at for number, at in enumerate(place) if number != third): label
+            for place, label in grid.places.items()
+            if third is None or place[third] == value
+        }
+        axes = [axis for number, axis in enumerate(grid.axes) if number != third]
+        title, caption, draw = _map(axes, places, panels, scores, wins, best)
+        key = "map"
+        if third is not None:
+            key = f"map-{value + 1}"
+            title += f"; {grid.axes[third].title}: {grid.axes[third].ticks[value]}"
+        yield _figure(key, title, caption + won, alt, draw)
+
+
+def _map(
+    axes: Sequence[ParameterAxis],
+    places: Mapping[tuple[int, ...], str],
+    panels: Sequence[pd.DataFrame],
+    scores: pd.DataFrame,
+    wins: Collection[tuple[str, str, str]],
+    best: pd.DataFrame,
+) -> tuple[str, str, Draw]:
+    """Return title, caption and drawing of scores over two axes, with one panel per task."""
+    rows, columns = axes
+    cells = {(row, column): label for (row, column), label in places.items()}
+    if rows.numbers is not None and columns.numbers is None:  # names have more room at the side
+        rows, columns = columns, rows
+        cells = {(row, column): label for (column, row), label in places.items()}
+    if rows.numbers is None:  # numbers rise from the bottom, names are read from the top
+        rows = rows._replace(ticks=rows.ticks[::-1])
+        cells = {(len(rows.ticks) - 1 - row, at): label for (row, at), label in cells.items()}
+
+    def draw(layout: FigureLayout) -> Any:
+        names = [_unbroken(tick, 16 if layout.is_narrow else 24) for tick in rows.ticks]
+        heads = [_unbroken(tick, 12) for tick in columns.ticks]
+        side_in = 0.5 + max(_width_in(name) for name in names)
+        cell_in = max(0.36, *(_width_in(head) + 0.08 for head in heads))
+        least_in = side_in + max(cell_in * len(heads), 2.0)
+        across = max(1, min(len(panels), int(layout.width_in / least_in)))
+        most_in = side_in + max(cell_in, 1.2) * len(heads)
+        if layout.is_narrow:
+            most_in = layout.width_in
+        panel_in = max(least_in, min(layout.width_in / across, most_in))
+        titles = [_panel_title(panel, scores, panel_in - side_in) for panel in panels]
+        foot = _fill(columns.title, _letters(panel_in - side_in))
+        name_lines = max(name.count("\n") for name in names) + 1
+        height_in = max(_CELL_IN, _LINE_IN * name_lines, 1.1 / len(names)) * len(names)
+        lines = 4.5 + max(title.count("\n") + line.count("\n") for title, line in titles)
+        lines += foot.count("\n") + max(head.count("\n") for head in heads)
+        down = -(-len(panels) // across)
+        canvas = new_canvas(panel_in * across, (lines * _LINE_IN + height_in) * down)
+        grid = canvas.subplots(down, across, squeeze=False).ravel()
+        for each in grid[len(panels) :]:
+            each.set_visible(False)
+        for each, panel, title in zip(grid, panels, titles, strict=False):
+            _draw_scores(each, panel, cells, names, heads, wins, best)
+            _set_title(each, *title)
+            each.tick_params(axis="x", labelrotation=0)  # the columns are as wide as their names
+            each.set_xlabel(foot)
+            each.set_ylabel(_fill(rows.title, _letters(height_in + 0.3)))
+        return canvas
+
+    finished = {label for panel in panels for label in panel["model"]}
+    is_whole = len(cells) == len(rows.ticks) * len(columns.ticks)
+    caption = [
+        "Darker is better, with a scale for each task.",
+        _BEST_RULE.format("★", "Framed") if best["is_open"].any() else "",
+        "" if is_whole else "White: not in the study.",
+        "" if finished >= {*cells.values()} else "Hatched: no result.",
+    ]
+    return f"Score by {rows.title} and {columns.title}", " ".join(filter(None, caption)), draw
+
+
+def _draw_scores(
+    axes: Any,
+    panel: pd.DataFrame,
+    cells: Mapping[Place, str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    wins: Collection[tuple[str, str, str]],
+    best: pd.DataFrame,
+) -> None:
+    """Draw the scores of one task as cells; darker is better, also where a lower score is."""
+    first = panel.iloc[0]
+    is_share, sign = bool(first["is_share"]), 1 if first["higher_is_better"] else -1
+    values = dict(zip(panel["model"], sign * panel["value"], strict=True))
+    low = min(values.values())
+    span = max(max(values.values()) - low, 0.01)
+    part = _of_panel(best, panel)
+    open_models = {*part[part["is_open"]]["model"]}
+    marks = {}
+    for place, label in cells.items():
+        star = "★" if label in open_models and label in part["best"].tolist() else ""
+        win = "▲" if (first["task"], first["language"], label) in wins else ""
+        if star or win:
+            marks[place] = star + win
+    places = [[(row, column) for column in range(len(columns))] for row in range(len(rows))]
+    draw_cells(
+        axes,
+        [[values.get(cells.get(place, ""), math.nan) for place in line] for line in places],
+        rows=rows,
+        columns=columns,
+        limits=(low - 0.15 * span, low + span),  # the lowest has a tint: white is not in the study
+        text=lambda value: number(sign * value, is_share),
+        font_pt=_SMALL_PT,
+        marks=marks,
+        framed={place for place, label in cells.items() if label in open_models},
+        absent=[place for line in places for place in line if place not in cells],
+    )
+
+
+def _curve(
+    axis: ParameterAxis,
+    places: Mapping[tuple[int, ...], str],
+    panels: Sequence[pd.DataFrame],
+    scores: pd.DataFrame,
+    study: Study,
+    best: pd.DataFrame,
+) -> tuple[str, str, Draw]:
+    """Return title, caption and drawing of scores over one axis, with one panel per task."""
+    numbers = axis.numbers or ()
+    points = {numbers[at]: label for (at,), label in sorted(places.items())}
+    is_log = min(numbers) > 0 and max(numbers) > _LOG_RATIO * min(numbers)
+    kinds = [kind for kind in study.baseline if (scores["kind"] == kind).any()]
+
+    def draw(layout: FigureLayout) -> Any:
+        across = max(1, min(len(panels), int(layout.width_in / 2.6)))
+        down = -(-len(panels) // across)
+        panel_in = min(layout.width_in / across, 5.0)
+        titles = [
+            _fill(column_name(panel.iloc[0], scores), _letters(panel_in - 0.6)) for panel in panels
+        ]
+        height_in = 2.5 + _LINE_IN * max(title.count("\n") for title in titles)
+        canvas = new_canvas(panel_in * across, height_in * down + 0.3)
+        grid = canvas.subplots(down, across, squeeze=False).ravel()
+        for each in grid[len(panels) :]:
+            each.set_visible(False)
+        for each, panel, title in zip(grid, panels, titles, strict=False):
+            if is_log:
+                each.set_xscale("log")
+            _draw_baselines(each, panel, scores, kinds)
+            _draw_points(each, panel, points, best)
+            _set_ticks(each, axis, panel_in - 0.8)
+            each.set_title(title, loc="left", fontweight="bold")
+            each.set_xlabel(_fill(axis.title, _letters(panel_in - 0.6)))
+        if kinds:
+            lines = {
+                name: handle
+                for each in grid
+                for handle, name in zip(*each.get_legend_handles_labels(), strict=True)
+            }
+            canvas.legend(
+                [*lines.values()],
+                [*lines],
+                loc="outside lower center",
+                ncols=2 if layout.is_narrow else len(kinds),
+                frameon=False,
+                fontsize=_SMALL_PT,
+            )
+        return canvas
+
+    rule = _BEST_RULE.format("Star", "Filled") + " Hollow: worse." if best["is_open"].any() else ""
+    caption = f"With {study.evaluate.level:.0%} intervals. {rule}".strip()
+    return f"Score by {axis.title}", caption, draw
+
+
+def _draw_points(
+    axes: Any, panel: pd.DataFrame, points: Mapping[float, str], best: pd.DataFrame
+) -> None:
+    """Draw the scores of one task with their intervals, in points where they are shares."""
+    scale = 100 if panel["is_share"].iloc[0] else 1
+    by_model = (scale * panel.set_index("model")[["value", "low", "high"]]).to_dict("index")
+    places = {x: by_model[label] for x, label in points.items() if label in by_model}
+    axes.plot([*places], [at["value"] for at in places.values()], color=COLORS[0], lw=1.2)
+    part = _of_panel(best, panel)
+    open_models, first = {*part[part["is_open"]]["model"]}, part["best"].iloc[0]
+    for x, at in places.items():
+        is_open = points[x] in open_models
+        axes.plot([x, x], [at["low"], at["high"]], color=COLORS[0], lw=1.2)
+        axes.plot(
+            x,
+            at["value"],
+            "*" if is_open and points[x] == first else "o",
+            ms=9 if is_open and points[x] == first else 5.5,
+            color=COLORS[0],
+            markerfacecolor=COLORS[0] if is_open or not open_models else "white",
+        )
+
+
+def _draw_baselines(
+    axes: Any, panel: pd.DataFrame, scores: pd.DataFrame, kinds: Sequence[str]
+) -> None:
+    """Draw the score of every baseline as a line across, with a dash for each kind."""
+    first = panel.iloc[0]
+    scale = 100 if first["is_share"] else 1
+    for at, kind in enumerate(kinds):
+        part = _of_panel(scores[scores["kind"] == kind], panel)
+        for line, value in enumerate(part["value"].dropna()):
+            axes.axhline(
+                scale * value,
+                color=_LINES[at % len(_LINES)][0],
+                ls=_LINES[at % len(_LINES)][1],
+                lw=1.1,
+                label="" if line else kind_text(kind),
+            )
+
+
+def _set_ticks(axes: Any, axis: ParameterAxis, width_in: float) -> None:
+    """Set a tick at every value, and its text where the one before leaves room for it."""
+    values = [
+        math.log(value) if axes.get_xscale() == "log" else value for value in axis.numbers or ()
+    ]
+    in_per_unit = width_in / (max(values) - min(values))
+    names, end = [], -math.inf
+    for value, tick in zip(values, axis.ticks, strict=True):
+        center, half = (value - min(values)) * in_per_unit, _width_in(tick) / 2 + 0.03
+        is_shown = center - half > end
+        names.append(tick if is_shown else "")
+        end = center + half if is_shown else end
+    axes.set_xticks(axis.numbers, names, fontsize=_SMALL_PT)
+    axes.minorticks_off()
 
 
 def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> Iterator[Figure]:
@@ -168,24 +458,49 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> 
         name = fact.removeprefix(EXPERTS).replace("_", " ").replace(".", " expert: ", 1)
         groups = {model.label: _rest(model) for model in models}
         part = part.assign(x=part["model"].map(places), group=part["model"].map(groups))
-        panels = list(part.groupby(["task", "language"]))
+        panels = [panel for _, panel in part.groupby(["task", "language"])]
 
-        def draw(canvas: Any, panels: Any = panels, name: str = name) -> None:
-            grid = canvas.subplots(1, len(panels), squeeze=False)[0]
-            for axis, (_, rows) in zip(grid, panels, strict=True):
-                for group, points in rows.groupby("group", sort=False):
+        def draw(
+            layout: FigureLayout, panels: Sequence[pd.DataFrame] = panels, name: str = name
+        ) -> Any:
+            across = max(1, min(len(panels), int(layout.width_in / 2.6)))
+            down = -(-len(panels) // across)
+            panel_in = min(layout.width_in / across, 5.0)
+            canvas = new_canvas(panel_in * across, 2.8 * down)
+            grid = canvas.subplots(down, across, squeeze=False).ravel()
+            for axis in grid[len(panels) :]:
+                axis.set_visible(False)
+            for axis, panel in zip(grid, panels, strict=False):
+                groups = panel.groupby("group", sort=False)
+                for (group, points), marker, color in zip(
+                    groups, itertools.cycle("os^Dv*P"), itertools.cycle(COLORS)
+                ):
                     value = 100 * points["value"]
                     below = (value - 100 * points["low"]).clip(lower=0)
                     above = (100 * points["high"] - value).clip(lower=0)
-                    axis.errorbar(points["x"], value, [below, above], fmt="o", ms=4, label=group)
-                if rows["group"].nunique() > 1:
-                    axis.legend(fontsize=6)
-                axis.set_title(column_name(rows.iloc[0], scores), loc="left", fontweight="bold")
-                axis.set_xlabel(textwrap.fill(name, 34))
+                    axis.errorbar(
+                        points["x"],
+                        value,
+                        [below, above],
+                        fmt=marker,
+                        ms=4.5,
+                        color=color,
+                        label=group,
+                    )
+                if panel["group"].nunique() > 1:
+                    axis.legend(fontsize=_SMALL_PT)
+                title = _fill(column_name(panel.iloc[0], scores), _letters(panel_in - 0.6))
+                axis.set_title(title, loc="left", fontweight="bold")
+                axis.set_xlabel(_fill(name, _letters(panel_in - 0.6)))
+            return canvas
 
-        key = f"{slug(name)}-{at + 1}"
-        size_in = (max(3.6, 2.9 * len(panels)), 2.8)
-        yield _figure(key, f"Score over {name}", "With intervals.", draw, size_in)
+        yield _figure(
+            f"{slug(name)}-{at + 1}",
+            f"Score over {name}",
+            f"With {study.evaluate.level:.0%} intervals.",
+            f"Scores with intervals of {part['model'].nunique()} models over {name}.",
+            draw,
+        )
 
 
 def _rest(model: StudyModel) -> str:
@@ -195,14 +510,72 @@ def _rest(model: StudyModel) -> str:
     )
 
 
-def _figure(
-    key: str,
-    title: str,
-    caption: str,
-    draw: Callable[[Any], None],
-    size_in: tuple[float, float],
-) -> Figure:
+def _of_panel(frame: pd.DataFrame, panel: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a frame on the task and language of a panel."""
+    first = panel.iloc[0]
+    return frame[(frame["task"] == first["task"]) & (frame["language"] == first["language"])]
+
+
+def _panel_title(panel: pd.DataFrame, scores: pd.DataFrame, width_in: float) -> tuple[str, str]:
+    """Return the task of a panel, and the scores of its baselines if each is one model."""
+    first = panel.iloc[0]
+    part = _of_panel(scores[scores["kind"] != "recipe"], panel)
+    texts = [
+        f"{row['model']} {number(row['value'], row['is_share'])}"
+        for row in part[part["value"].notna()].to_dict("records")
+    ]
+    is_shown = part["kind"].is_unique  # else the table has them, with their experts
+    return (
+        _fill(column_name(first, scores), _letters(width_in)),
+        _fill(", ".join(texts) if is_shown else "", _letters(width_in, _SMALL_PT)),
+    )
+
+
+def _set_title(axes: Any, title: str, line: str) -> None:
+    """Set a title in bold with a plain line below it."""
+    lines = line.count("\n") + 1 if line else 0
+    axes.set_title(title, loc="left", fontweight="bold", pad=5 + 10.5 * lines)
+    axes.annotate(
+        line,
+        (0, 1),
+        (0, 4),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        fontsize=_SMALL_PT,
+        color="#444444",
+        annotation_clip=False,
+    )
+
+
+def _letters(width_in: float, font_pt: float = _FONT_PT) -> int:
+    """Return how many letters fit a width."""
+    return max(8, int(width_in * 72 / (0.62 * font_pt)))
+
+
+def _width_in(text: str) -> float:
+    """Return about how wide a small text is."""
+    return max(map(len, text.split("\n"))) * 0.62 * _SMALL_PT / 72
+
+
+def _fill(text: str, letters: int) -> str:
+    return textwrap.fill(text, letters)
+
+
+def _unbroken(text: str, letters: int) -> str:
+    """Return a name in lines without breaking its parts, which may be wider than `letters`."""
+    return textwrap.fill(text, letters, break_long_words=False, break_on_hyphens=False)
+
+
+def _figure(key: str, title: str, caption: str, alt: str, draw: Draw) -> Figure:
     with drawing(key):
-        canvas = new_canvas(*size_in)
-        draw(canvas)
-        return Figure(key, title, caption, images_of(canvas))
+        wide, narrow = draw(WIDE), draw(NARROW)
+        return Figure(
+            key=key,
+            title=title,
+            caption=caption,
+            alt=alt,
+            images=images_of(wide),
+            share=wide.get_figwidth() / WIDE.width_in,
+            narrow=images_of(narrow, ["svg"])["svg"],
+            narrow_share=narrow.get_figwidth() / NARROW.width_in,
+        )

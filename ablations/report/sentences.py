@@ -17,6 +17,7 @@ from ablations.report.comparisons import (
 )
 from ablations.report.contrasts import EXPERT_KINDS
 from ablations.report.tables import interval_text, largest_text, task_text
+from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.study.wording import kind_text
 from ablations.tasks.names import task_name
@@ -42,7 +43,12 @@ _COUNTED = {
 
 
 def sentences(
-    frame: pd.DataFrame, scores: pd.DataFrame, margin: float, *, is_planned: bool
+    frame: pd.DataFrame,
+    scores: pd.DataFrame,
+    margin: float,
+    *,
+    is_planned: bool,
+    best: pd.DataFrame | None = None,
 ) -> list[str]:
     """Return the answer, what matters most first. No sentence has over 25 words.
 
@@ -51,6 +57,7 @@ def sentences(
         scores: from `score_frame`.
         margin: of the study, in points.
         is_planned: whether the study file names the primary comparisons.
+        best: from `differences_to_best`; None for a study whose merges are no grid.
     """
     primary = frame[frame["family"] == "primary"]
     lines = [*_floors(scores)]
@@ -62,6 +69,9 @@ def sentences(
     else:
         by = "Planned" if is_planned else "By default"
         lines += _counts(primary, by) if has_answers_table(frame) else _answers(primary, margin)
+    if best is not None and not is_planned:  # else the plan says what answers the question
+        bests = best_sentences(best, scores[scores["is_primary"]])
+        lines += bests if len(bests) <= MOST_SENTENCES else []
     lines += [*_clusters(frame, primary), *_pairs(scores)]
     if scores["trainings"].max() <= 1:
         lines.append(
@@ -97,6 +107,33 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
         answer = f"{first} is {verdict} than {second}"
         end = f", p {p if p.startswith('<') else f'= {p}'}"
     return f"On {task}, {answer}. The difference is {_points(row)}{end}."
+
+
+def best_sentences(best: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
+    """Return which setting of a grid scores best on every task of `scores`, and how many may be it.
+
+    Args:
+        best: from `differences_to_best`.
+        scores: from `score_frame`.
+    """
+    lines = []
+    for (task, language), part in best.groupby(["task", "language"], sort=False):
+        rows = scores[(scores["task"] == task) & (scores["language"] == language)]
+        first = part["best"].iloc[0]
+        row = rows[rows["model"] == first]
+        if row.empty or part["p_holm"].isna().all():
+            continue
+        score, others, still_open = row.iloc[0], len(part) - 1, int(part["is_open"].sum()) - 1
+        text = f"{still_open} of the other {others} settings cannot be told from it."
+        if still_open == others:
+            text = f"The data cannot tell any of the other {others} settings from it."
+        elif not still_open:
+            text = f"All of the other {others} settings are worse."
+        lines.append(
+            f"On {task_text(score, scores)}, {first} scores best "
+            f"({number_text(score['value'], score['is_share'])}). {text}"
+        )
+    return lines
 
 
 def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:

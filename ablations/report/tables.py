@@ -230,6 +230,32 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     )
 
 
+def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.DataFrame:
+    """Return how far the models of a grid are from the best on every task: models × tasks.
+
+    Args:
+        best: from `differences_to_best`.
+        scores: from `score_frame`.
+        level: of the intervals, in (0, 1).
+    """
+    texts = []
+    for row in best.to_dict("records"):
+        text = "best" if row["model"] == row["best"] else GAP
+        if not pd.isna(row["p_holm"]):
+            mark = MARKS[UNCLEAR] if row["is_open"] else MARKS[WORSE]
+            text = f"{points(row['difference'])} {interval_text(row)}".rstrip() + f" {mark}"
+        texts.append((row["model"], task_text(row, scores), text))
+    return table(
+        _wide("model", texts),
+        "to-best",
+        "Differences to the best",
+        f"Points below the best score of the task, with {level:.0%} intervals, which are not "
+        f"corrected. {MARKS[WORSE]}: worse, p below 0.05 by Holm's method over the models of the "
+        f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is the highest of "
+        "several and likely too high.",
+    )
+
+
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Return every score of every cell, and the tasks without a score."""
     scores = scores.assign(is_share=scores.groupby([*SCORE])["is_share"].transform("all"))

@@ -22,11 +22,13 @@ from ablations.machine.whole_files import (
 )
 from ablations.report.comparisons import comparisons
 from ablations.report.figures import Figure, figures
+from ablations.report.grids import differences_to_best, find_grid
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     answers_table,
+    best_table,
     cells_table,
     comparisons_table,
     frame_text,
@@ -43,6 +45,8 @@ FORMATS = ("html", "md", "latex", "csv")
 """Formats of a report. The two frames are always written as parquet."""
 
 _WIDTH = 100
+_MOST_OPEN, _MOST_ON_PHONE = 40, 40
+"""Most rows of a table that is shown at once, and most numbers of one that is on a phone."""
 
 
 class Report(NamedTuple):
@@ -84,8 +88,11 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     shown = shown_tasks(results)
     frame, means = comparisons(results, shown), score_frame(results, shown)
     level = study.evaluate.level
+    grid = find_grid(study, results.models)
+    best = None if grid is None else differences_to_best(results, means, grid)
     tables = [
         scores_table(means, study),
+        None if best is None or best["p_holm"].isna().all() else best_table(best, means, level),
         pairs_table(means),
         *layout_tables(means, study.report.tables),
         comparisons_table(frame, level) if len(frame) else None,
@@ -96,7 +103,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     remarks = notes(run, frame)
     drawn: list[Figure] = []
     if draw and can_draw():
-        drawn = figures(frame, means, results)
+        drawn = figures(frame, means, results, grid, best)
     elif draw:
         remarks.append(f"Figures are left out: {HINT}.")
     return Report(
@@ -104,7 +111,11 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
         question=study.question,
         problems=[*warnings, *run_problems(run, scores)],
         sentences=sentences(
-            frame, means, study.report.margin, is_planned=study.report.primary.is_planned
+            frame,
+            means,
+            study.report.margin,
+            is_planned=study.report.primary.is_planned,
+            best=best,
         ),
         figures=drawn,
         tables=[table for table in tables if table is not None],
@@ -196,8 +207,10 @@ def render_html(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["svg"] = lambda figure: Markup(_inline_svg(figure))
-    return environment.get_template("page.html.j2").render(report=report)
+    environment.filters["svgs"] = lambda figure: Markup(_inline_svgs(figure))
+    environment.filters["parts"] = _parts
+    template = environment.get_template("page.html.j2")
+    return template.render(report=report, most_on_phone=_MOST_ON_PHONE)
 
 
 def render_markdown(report: Report) -> str:
@@ -208,7 +221,7 @@ def render_markdown(report: Report) -> str:
     lines += ["", "## Answer", "", *(f"- {_markdown(line)}" for line in report.sentences)]
     for figure in report.figures:
         lines += ["", f"## Figure: {_markdown(figure.title)}", ""]
-        lines += [f"![{_markdown(figure.title)}](figures/{figure.key}.svg)", ""]
+        lines += [f"![{_markdown(figure.alt)}](figures/{figure.key}.svg)", ""]
         lines.append(_markdown(figure.caption))
     for frame in report.tables:
         shown = frame.map(_markdown).rename(columns=lambda name: _markdown(str(name)))
@@ -246,7 +259,8 @@ def render_latex(report: Report) -> str:
     for figure in report.figures:
         parts.append(
             "\\begin{figure}[htbp]\n  \\centering\n"
-            f"  \\includegraphics[width=\\linewidth]{{figures/{figure.key}.pdf}}\n"
+            f"  \\includegraphics[width={min(1.0, figure.share):.3f}\\linewidth]"
+            f"{{figures/{figure.key}.pdf}}\n"
             f"  \\caption{{{_latex(f'{figure.title}. {figure.caption}')}}}\n"
             f"  \\label{{fig:{report.name}-{figure.key}}}\n\\end{{figure}}\n"
         )
@@ -286,6 +300,9 @@ _LATEX = {
     "▲": r"$\blacktriangle$",
     "▼": r"$\blacktriangledown$",
     "▽": r"$\triangledown$",
+    "■": r"$\blacksquare$",
+    "●": r"$\bullet$",
+    "★": r"$\bigstar$",
 }
 
 
@@ -297,17 +314,56 @@ def _markdown(text: str) -> str:
     return re.sub(r"[\\|*_`<#\[]", r"\\\g<0>", " ".join(text.split()))
 
 
-def _inline_svg(figure: Figure) -> str:
-    """Return the SVG element, with ids that no other figure of the page has."""
+class _Part(NamedTuple):
+    """Rows of a table that fold together."""
+
+    frame: pd.DataFrame
+    summary: str
+    """Stands for them where they are folded; empty for rows that do not fold."""
+
+    is_open: bool = True
+
+
+def _parts(frame: pd.DataFrame, is_first: bool) -> list[_Part]:
+    """Return a table in parts: what answers stays open, and long tables of details are folded.
+
+    Exploratory comparisons, single cells and the paper's numbers are details.
+    """
+    key, rows = frame.attrs["key"], len(frame)
+    if key == "comparisons":
+        is_primary = frame["family"] == "primary"
+        families = [(frame[is_primary], "primary"), (frame[~is_primary], "exploratory")]
+        return [
+            _Part(part, f"{len(part)} {family} comparisons", family == "primary")
+            for part, family in families
+            if len(part)
+        ]
+    is_detail = key in ("cells", "to-best") or key.startswith("published-")
+    is_open = rows <= _MOST_OPEN and not is_detail
+    if is_open and (is_first or frame.size <= _MOST_ON_PHONE):
+        return [_Part(frame, "")]
+    return [_Part(frame, f"{rows} rows", is_open)]
+
+
+def _inline_svgs(figure: Figure) -> str:
+    """Return the SVG elements of a figure, for wide screens and for narrow ones."""
+    wide = _inline_svg(figure, "wide", figure.images["svg"], figure.share)
+    return wide + _inline_svg(figure, "narrow", figure.narrow, figure.narrow_share)
+
+
+def _inline_svg(figure: Figure, name: str, image: bytes, share: float) -> str:
+    """Return an SVG element that takes a share of the column, with ids that no other has."""
     from markupsafe import escape
 
-    text = figure.images["svg"].decode("utf-8")
+    text = image.decode("utf-8")
     text = text[text.index("<svg") :]
-    text = re.sub(r'\bid="', f'id="{figure.key}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-", text)
+    prefix = f"{figure.key}-{name}"
+    text = re.sub(r'\bid="', f'id="{prefix}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{prefix}-", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    label = escape(f"{figure.title}. The tables hold the same numbers.")
-    return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+    label = escape(f"{figure.title}. {figure.alt} The tables hold the same numbers.")
+    attributes = f'class="{name}" role="img" aria-label="{label}" style="width: {share:.1%}"'
+    return text.replace("<svg ", f"<svg {attributes} ", 1)
 
 
 def _emptiness(run: Run) -> str:

@@ -19,7 +19,7 @@ from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.delta.profile import read_tensor_changes
 from ablations.drawing.canvas import drawing, images_of
 from ablations.machine.whole_files import RESULTS
-from ablations.paper.published import Grid, published_grid, published_names
+from ablations.paper.published import LABEL, Grid, published_grid, published_names
 from layerswap_method.errors import InputError
 from tests.delta.conftest import fine_tuned, pair_of
 from tests.standins.command import layerswap, output_of
@@ -228,12 +228,14 @@ def test_a_published_expert_is_drawn_as_it_is_printed():
 @pytest.mark.parametrize(
     "grids",
     [
+        [_grid(2)],
+        [_grid(8)],
         [_grid(80)],
         [published_grid(name) for name in published_names()],
         [_grid(8, "runs/pocket/swahili/final"), published_grid("Swahili expert #1")],
         [_grid(32, "an expert with a long name " * 3, "and a long note " * 9)],
     ],
-    ids=["70B", "six", "two depths", "long"],
+    ids=["2 layers", "8 layers", "70B", "six", "two depths", "long"],
 )
 def test_every_number_fits_its_cell_and_no_text_another(grids):
     with drawing("test"):
@@ -250,6 +252,9 @@ def test_every_number_fits_its_cell_and_no_text_another(grids):
         assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
         assert all(canvas.bbox.fully_containsx(x) for box in boxes for x in box.intervalx)
         assert all(canvas.bbox.fully_containsy(y) for box in boxes for y in box.intervaly)
+        label = canvas.axes[-1].yaxis.label
+        assert " ".join(label.get_text().split()) == LABEL
+        assert label.get_window_extent().height <= canvas.axes[-1].get_window_extent().height
 
 
 def test_the_published_grids_are_those_of_the_paper():

@@ -1,0 +1,192 @@
+"""Grids of parameters: which studies are one, and which models cannot be told from the best."""
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest, norm
+
+from ablations.report.comparisons import ALPHA
+from ablations.report.grids import find_grid
+from ablations.report.tables import MARKS
+from ablations.report.write import answer_text, make_report, render_latex, render_markdown
+from ablations.statistics.paired_tests import holm
+from tests.report.runs import level, study_of, write_run
+
+DIAGONAL = [{"bottom_layers": n, "top_layers": n} for n in (0, 1, 2)]
+TWICE = [
+    {"bottom_transition": n, "top_transition": n, "weighting": w} for n in (0, 1) for w in "ab"
+]
+
+
+def grid_of(tmp_path, **changes):
+    run = write_run(tmp_path, study_of(**changes), level, items=3)
+    return find_grid(run.study, run.models)
+
+
+def axes_of(grid):
+    return [] if grid is None else [(axis.title, axis.ticks) for axis in grid.axes]
+
+
+@pytest.mark.parametrize(
+    ("vary", "axes"),
+    [
+        (
+            {"bottom_layers": [2, 0, 1], "top_layers": [0, 1]},
+            [("bottom layers (b)", ("0", "1", "2")), ("top layers (u)", ("0", "1"))],
+        ),
+        (DIAGONAL, [("bottom layers (b), top layers (u)", ("0", "1", "2"))]),
+        ({"bottom_layers": [3, 0, 1]}, [("bottom layers (b)", ("0", "1", "3"))]),
+        ({"bottom_layers": [0, 1]}, []),  # two models are no curve
+        ({"layer_norms": ["block", "average"]}, []),  # and names none
+        (
+            {"layer_norms": ["block", "average"], "bottom_layers": [0, 1]},
+            [("layer norms", ("block", "average")), ("bottom layers (b)", ("0", "1"))],
+        ),
+        (
+            [{"bottom_layers": b, "top_layers": u} for b, u in ((0, 0), (1, 2), (2, 1), (2, 3))],
+            [],  # 4 of 12 combinations
+        ),
+        (
+            [{"bottom_layers": 1}, {"bottom_layers": 2}, {"bottom_layers": 2, "non_layer": "base"}],
+            [("bottom layers (b)", ("1", "2")), ("non layer", ("not set", "base"))],
+        ),
+        ({"bottom_layers": [0, 1], "top_layers": [0, 1], "bottom_transition": [0, 1]}, 3),
+    ],
+    ids=["two", "tied", "one", "few", "names", "mixed", "scattered", "not set", "three"],
+)
+def test_a_study_is_a_grid_of_what_varies(vary, axes, tmp_path):
+    found = axes_of(grid_of(tmp_path, vary=vary))
+    assert (found if isinstance(axes, list) else len(found)) == axes
+
+
+def test_parameters_have_plain_names(tmp_path):
+    vary = {"models.0.parameters.weight": [0.1, 0.5, 1.0]}
+    recipe = {
+        "merge_method": "task_arithmetic",
+        "models": [{"model": role, "parameters": {"weight": 1.0}} for role in ("task", "language")],
+        "base_model": "base",
+    }
+    assert axes_of(grid_of(tmp_path, vary=vary, recipe=recipe)) == [
+        ("weight of task", ("0.1", "0.5", "1.0"))
+    ]
+
+
+def test_settings_with_the_same_weights_are_at_every_place_of_theirs(tmp_path):
+    vary = [{"bottom_layers": b, "top_layers": u} for b in (0, 1, 2) for u in (0, 4)]
+    grid = grid_of(tmp_path, vary=vary, reference_layers=32)  # of 8 layers 1 of 32 is none
+    assert axes_of(grid) == [
+        ("bottom layers (b)", ("0", "1")),
+        ("top layers (u)", ("0", "1")),
+    ]
+    assert len(grid.places) == 4
+
+
+@pytest.fixture(scope="module")
+def nine(tmp_path_factory):
+    """Nine settings: b=2 is best, b=1 as good as one can see, b=0 worse; in English all alike."""
+    study = study_of(vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}, baseline=["soup"])
+    gain = {0: -1.2, 1: 0.95, 2: 1.0}
+
+    def ability(cell, task):
+        return 0.0 if task.endswith("en") else gain.get(cell.values.get("bottom_layers"), -2.0)
+
+    return write_run(tmp_path_factory.mktemp("nine"), study, ability, items=250)
+
+
+def test_what_cannot_be_told_from_the_best_is_said_by_mcnemar_and_holm(nine):
+    report = make_report(nine, draw=False)
+    (frame,) = (each for each in report.tables if each.attrs["key"] == "to-best")
+    shown = frame.set_index("model")
+    data = report.observations[report.observations["kind"] == "recipe"]
+    for task, column in zip(("pocket_math_sw", "pocket_math_en"), shown.columns, strict=True):
+        values = data[data["task"] == task].pivot(index="item", columns="model", values="value")
+        best = values.mean().idxmax()
+        others = [name for name in values if name != best]
+        counts = [
+            (int((values[best] > values[name]).sum()), int((values[best] < values[name]).sum()))
+            for name in others
+        ]
+        raw = [binomtest(more, more + less).pvalue for more, less in counts]
+        assert shown[column][best] == "best"
+        for name, (more, less), p in zip(others, counts, holm(raw), strict=True):
+            mark = MARKS["worse" if p < 0.05 else "cannot tell"]
+            text = shown[column][name]
+            assert text.startswith(
+                f"{100 * (less - more) / len(values):+.1f} [".replace("-0.0", "+0.0")
+            )
+            assert text.endswith(f"] {mark}")
+    swahili, english = (shown[column].str[-1] for column in shown.columns)
+    assert {*swahili[shown.index.str.contains("b=0")]} == {"▼"}
+    assert {*swahili[shown.index.str.contains("b=[12]")]} <= {"?", "t"}
+    assert {*english} <= {"?", "t"}
+
+
+def test_the_answer_names_the_best_and_how_many_may_be(nine):
+    text = " ".join(answer_text(make_report(nine, draw=False)).split())
+    assert "On math, Swahili, layer swap b=" in text
+    assert "5 of the other 8 settings cannot be told from it." in text
+
+
+def test_lower_is_better_where_it_is(nine, tmp_path):
+    """Perplexity has no values of items: a map without marks, the lowest the darkest."""
+    study = nine.study.model_copy(
+        update={"evaluate": nine.study.evaluate.model_copy(update={"tasks": ("perplexity_sw",)})}
+    )
+    report = make_report(write_run(tmp_path, study, level, items=5))
+    assert [figure.key for figure in report.figures] == ["map"]
+    assert "Star" not in report.figures[0].caption
+    assert "to-best" not in [table.attrs["key"] for table in report.tables]
+
+
+def test_figures_of_grids_stand_in_every_format(nine):
+    report = make_report(nine)
+    (figure,) = (each for each in report.figures if each.key == "map")
+    assert figure.title == "Score by bottom layers (b) and top layers (u)"
+    assert "corrected by Holm's method over all models" in figure.caption
+    assert "5 of the other 8 settings cannot be told" in figure.alt
+    assert "](figures/map.svg)" in render_markdown(report)
+    text = rf"\includegraphics[width={min(1, figure.share):.3f}\linewidth]{{figures/map.pdf}}"
+    assert text in render_latex(report)
+
+
+def test_a_third_parameter_has_a_map_for_each_value(tmp_path):
+    vary = {
+        "bottom_layers": [0, 1, 2],
+        "layer_norms": ["block", "average"],
+        "top_layers": [0, 1, 2],
+    }
+    report = make_report(write_run(tmp_path, study_of(vary=vary), level, items=20))
+    maps = [figure.title for figure in report.figures if figure.key.startswith("map")]
+    title = "Score by bottom layers (b) and top layers (u); layer norms: "
+    assert maps == [title + "block", title + "average"]
+
+
+def test_one_number_that_varies_has_a_curve(tmp_path):
+    study = study_of(vary={"bottom_layers": [0, 1, 2, 3]}, baseline=["base", "soup"])
+    report = make_report(write_run(tmp_path, study, level, items=40))
+    (curve,) = (figure for figure in report.figures if figure.key == "curve")
+    svg = curve.images["svg"].decode()
+    assert [n for n in range(5) if f"<!-- {n} -->" in svg][:4] == [0, 1, 2, 3]
+    for text in ("bottom layers (b)", "base", "soup", "math, Swahili, exact match"):
+        assert f"<!-- {text} -->" in svg
+
+
+@pytest.mark.parametrize("equal", [3, 9])
+def test_the_truly_best_is_open_though_the_best_is_chosen_by_its_score(equal):
+    """Of nine models `equal` are best and the others far worse; scores are normal."""
+    rng, lost = np.random.default_rng(0), 0
+    for _ in range(2000):
+        scores = rng.normal(size=9) - 8 * (np.arange(9) >= equal)
+        others = np.delete(np.arange(9), scores.argmax())
+        p = holm((2 * norm.sf((scores.max() - scores[others]) / np.sqrt(2))).tolist())
+        lost += 0 in others[np.array(p) < ALPHA]
+    assert 0.005 < lost / 2000 < 0.05
+
+
+def test_of_equal_models_hardly_any_is_told_from_the_best(tmp_path):
+    vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
+    tasks = [f"pocket_math_{number}" for number in range(20)]
+    study = study_of(vary=vary, evaluate={"tasks": tasks})
+    report = make_report(write_run(tmp_path, study, lambda *_: 0.3, items=100), draw=False)
+    (frame,) = (each for each in report.tables if each.attrs["key"] == "to-best")
+    assert frame.shape == (9, 21)
+    assert np.mean([frame[task].str.contains("▼").mean() for task in frame.columns[1:]]) < 0.05

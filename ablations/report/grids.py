@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.report.comparisons import ALPHA, compare_sides, matrix_of, rows_of
+from ablations.report.comparisons import ALPHA, compare_sides, rows_of
+from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
 from ablations.statistics.paired_tests import holm
@@ -91,7 +92,7 @@ def find_grid(study: Study, models: Sequence[StudyModel]) -> ParameterGrid | Non
 
 
 def differences_to_best(
-    results: Results, scores: pd.DataFrame, grid: ParameterGrid
+    results: Results, shown: ShownTasks, scores: pd.DataFrame, grid: ParameterGrid
 ) -> pd.DataFrame:
     """Return how far each model of a grid is from the best, on every task and language.
 
@@ -103,6 +104,7 @@ def differences_to_best(
 
     Args:
         results: of a run.
+        shown: its tasks.
         scores: from `score_frame`.
         grid: of the run's models.
     """
@@ -113,7 +115,7 @@ def differences_to_best(
     for (task, language), panel in part.groupby(["task", "language"], sort=False):
         sign = 1 if panel["higher_is_better"].iloc[0] else -1
         best = panel.loc[(sign * panel["value"]).idxmax()]
-        matrix = matrix_of(results.observations, best)
+        matrix = shown.matrices[str(task)]
         level, margin = study.evaluate.level, study.report.margin / 100
         panel_rows: list[dict[str, Any]] = []
         for model in panel["model"]:

@@ -89,7 +89,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     frame, means = comparisons(results, shown), score_frame(results, shown)
     level = study.evaluate.level
     grid = find_grid(study, results.models)
-    best = None if grid is None else differences_to_best(results, means, grid)
+    best = None if grid is None else differences_to_best(results, shown, means, grid)
     tables = [
         scores_table(means, study),
         None if best is None or best["p_holm"].isna().all() else best_table(best, means, level),

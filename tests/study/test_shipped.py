@@ -83,7 +83,7 @@ def everything(tmp_path_factory):
         own = sorted(name for name in names if name.startswith(testbed))
         write_tasks(folder / f"runs/{testbed}/tasks", own)
     for path in dict.fromkeys(path for _, path in FITTING):
-        layers = 8 if path.stem.startswith("pocket") else 32
+        layers = {"pocket": 8, "qwen25": 28}.get(path.stem.partition("_")[0], 32)
         for seed, entry in enumerate(read_experts_file(path).experts.values()):
             base, _, adapter = entry.path.partition("+")
             model = folder / base.partition("@")[0]

@@ -59,11 +59,16 @@ def studies() -> None:
 
 
 @studies.command("list")
-def studies_list() -> None:
+@json_option
+def studies_list(as_json: bool) -> None:
     """List every study with its question and the experts file that it runs on."""
-    from ablations.study.shipped import list_studies
+    from ablations.study.shipped import describe_studies, list_studies
 
-    click.echo(list_studies())
+    found = list_studies()
+    if as_json:
+        print_json(studies=found)
+    else:
+        click.echo(describe_studies(found))
 
 
 @studies.command("copy")

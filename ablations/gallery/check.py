@@ -111,8 +111,8 @@ def check_recipe(
     """
     try:
         opened, findings = open_recipe(recipe), list[Finding]()
-        if gallery and isinstance(recipe, Path):
-            problems = header_problems(recipe, opened.text, opened.document)
+        if gallery:
+            problems = header_problems(Path(opened.name), opened.text, opened.document)
             findings = [Finding("error", problem) for problem in problems]
         shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
         findings += _findings(opened.document, hub=hub, shipped=shipped)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from ablations.drawing.text_table import text_table
 from ablations.gallery.find import command_lines, new_file, with_field
@@ -16,13 +18,30 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 """A name of a study, as the schema has it."""
 
 
-def list_studies() -> str:
-    """Return a table of name, experts and question of the shipped studies."""
-    rows = []
+class ShippedStudy(NamedTuple):
+    """A study as the list shows it."""
+
+    name: str
+    experts: str
+    """Name of the experts file that it runs on."""
+
+    question: str
+    path: Path
+
+
+def list_studies() -> list[ShippedStudy]:
+    """Return the shipped studies by name."""
+    studies = []
     for name, path in _shipped().items():
         document = read_yaml(path)
-        experts = Path(document.get("experts_file", "")).stem
-        rows.append([name, experts, document["question"]])
+        experts = Path(document["experts_file"]).stem
+        studies.append(ShippedStudy(name, experts, document["question"], path))
+    return studies
+
+
+def describe_studies(studies: Sequence[ShippedStudy]) -> str:
+    """Return a table of name, experts and question of studies."""
+    rows = [[study.name, study.experts, study.question] for study in studies]
     return text_table(("study", "experts", "question"), rows, sides="lll")
 
 

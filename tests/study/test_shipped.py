@@ -41,9 +41,9 @@ def test_the_header_says_what_it_must(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_study_is_named_as_its_file_and_fits_its_experts_and_tasks(path):
-    study = read_study(path).study
+    named = read_study(path)
+    study, file = named.study, read_experts_file(named.experts_file)
     assert study.name == path.stem
-    file = read_experts_file(path.parent / study.experts_file)
     assert set(expert_names(study)) <= set(file.experts)
     assert set(study.report.primary.tasks) <= tasks_of(study).union(file.tasks)
     document = yaml.safe_load(path.read_text())
@@ -62,8 +62,7 @@ PLAN_1 = {"expert_divergence", "peft", "peft_beside", "disjoint", "transition_di
 
 
 def is_quick(study, experts):
-    own = read_study(study).study.experts_file
-    return own == f"experts/{experts.name}" or (
+    return read_study(study).experts_file == experts or (
         study.stem in PLAN_1 and experts.stem == "llama_8b_trained"
     )
 

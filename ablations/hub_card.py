@@ -9,15 +9,16 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import logging
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ablations.engines.chat import has_template
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_recipe_header
 from ablations.machine.whole_files import write_errors, write_text
+from ablations.models.find import find_model
 from ablations.runs.records import (
     FINGERPRINTS_FILE,
     CellRecord,
@@ -28,7 +29,7 @@ from ablations.runs.records import (
 from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
 from ablations.statistics.as_text import with_interval
-from ablations.study.identity import Fingerprints
+from ablations.study.identity import Fingerprints, checkpoint_key
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.layer_plan import LayerPlan, describe_plan
@@ -65,7 +66,7 @@ def complete_card(
     Args:
         model: the folder that `mergekit-yaml` or `layerswap merge` wrote.
         results: a run folder with the model's scores; None for a card without an evaluation.
-        cell: label of the cell in `results`; None looks for the one that was read from the model.
+        cell: label of the cell in `results`; None looks for the one that has the model's weights.
         languages: codes; none takes those of the recipe's header.
         license: of the merge; None goes by the merged models' cards.
         hub: whether licences of models that are not local may be fetched from the hub.
@@ -102,11 +103,12 @@ def complete_card(
     data.license = license or _common(licences)
     if data.license is None:
         LOG.warning("no licence is written: the merged models' cards state none, or several")
-    sections = _recipe_section(model, recipe)
+    sections = [*_recipe_section(model, recipe), *_use_section(model)]
     if results is not None:
         run = load_run(results)
-        record = cell_of(run, model, cell)
-        check_same_model(run, record, model, recipe)
+        fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
+        record = cell_of(run, model, cell, fingerprints)
+        check_same_model(run, record, model, recipe, fingerprints)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)
         sections += ["## Evaluation", score_section(record, run)]
@@ -130,6 +132,32 @@ def _recipe_section(model: Path, recipe: WrittenRecipe) -> list[str]:
         f"`{recipe.method}`{layerswap}. This card was written with "
         f"{', '.join(versions)}.",
         f"```console\n$ mergekit-yaml {RECIPE} ./merged{options}\n```",
+    ]
+
+
+def _use_section(model: Path) -> list[str]:
+    """Return how the model answers in transformers and vLLM; its place is to be filled in."""
+    name = f"OWNER/{model.resolve().name}"
+    inputs = 'inputs = tokenizer("12 + 30 =", return_tensors="pt")'
+    if has_template(model):
+        inputs = """\
+messages = [{"role": "user", "content": "12 + 30 = ?"}]
+inputs = tokenizer.apply_chat_template(
+    messages, add_generation_prompt=True, return_dict=True, return_tensors="pt"
+)"""
+    return [
+        "## Use",
+        f"`{name}` stands for the place of the model: a repository of the hub, or this folder.",
+        f"""\
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}", dtype="auto")
+{inputs}
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0]))
+```""",
+        f"```console\n$ vllm serve {name}\n```",
     ]
 
 
@@ -187,26 +215,27 @@ def _with_section(text: str, section: str) -> str:
     return f"\n{other_text}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
 
 
-def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
+def cell_of(run: Run, model: Path, label: str | None, fingerprints: Fingerprints) -> CellRecord:
     """Return the cell of a run that holds the scores of a model.
 
     Args:
         run: of `layerswap evaluate` or `layerswap run`.
         model: the model's folder.
-        label: of the cell, or its name in a report; None looks for the one that was read from
-            `model`.
+        label: of the cell, or its name in a report; None looks for one with the weights of `model`,
+            whatever the folder was called that they were read from, else for its folder.
+        fingerprints: of models of the run.
 
     Raises:
         InputError: where there is no such cell, with those that there are.
     """
-    for cell in run.cells:
-        if label:
-            is_cell = label in (cell.label, run.names.get(cell.label))
-        else:
-            folders = {(run.path / name).resolve() for name in cell.recipe.references}
-            is_cell = folders == {model.resolve()}
-        if is_cell:
-            return cell
+    if label is not None:
+        cells = [cell for cell in run.cells if label in (cell.label, run.names.get(cell.label))]
+    else:
+        key = checkpoint_key(find_model(str(model)), fingerprints)
+        cells = [cell for cell in run.cells if cell.weights_key == key]
+        cells += [cell for cell in run.cells if _folders(run, cell) == {model.resolve()}]
+    if cells:
+        return cells[0]
     labels = [cell.label for cell in run.cells]
     listed = "; ".join(labels) or "none"
     if label is not None:
@@ -214,12 +243,23 @@ def cell_of(run: Run, model: Path, label: str | None) -> CellRecord:
             f"{run.path}: no cell {label!r}{nearest(label, labels)}; finished are {listed}"
         )
     raise InputError(
-        f"{run.path}: no cell was read from {model}; evaluate it (layerswap evaluate {model}), or "
-        f"name the cell that merges the same: --cell LABEL, one of {listed}"
+        f"{run.path}: no cell has the weights of {model}; evaluate it (layerswap evaluate "
+        f"{model}), or name the cell that merges the same: --cell LABEL, one of {listed}"
     )
 
 
-def check_same_model(run: Run, cell: CellRecord, model: Path, recipe: WrittenRecipe) -> None:
+def _folders(run: Run, cell: CellRecord) -> set[Path]:
+    """Return the folders of a cell's models, as the run names them."""
+    return {(run.path / name).resolve() for name in cell.recipe.references}
+
+
+def check_same_model(
+    run: Run,
+    cell: CellRecord,
+    model: Path,
+    recipe: WrittenRecipe,
+    fingerprints: Fingerprints,
+) -> None:
     """Check that the scores of a cell are of the model in a folder, as far as the run tells.
 
     `recipe` is that of the folder.
@@ -232,10 +272,7 @@ def check_same_model(run: Run, cell: CellRecord, model: Path, recipe: WrittenRec
     """
     names = cell.recipe.references
     if len(names) == 1:
-        fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
-        scored_folder = Path(os.path.normpath(run.path.absolute() / names[0]))
-        fingerprint = fingerprints.recorded(scored_folder)
-        if fingerprint is not None and fingerprints.of(model.resolve()) != fingerprint:
+        if cell.weights_key != checkpoint_key(find_model(str(model)), fingerprints):
             raise InputError(
                 f"{run.path}: the scores of {cell.label!r} are of other weights, config or "
                 f"tokenizer than {model} holds now; evaluate it again: layerswap evaluate {model}"

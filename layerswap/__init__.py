@@ -70,7 +70,7 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_TYPES[name]), name)
 
 
-def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
+def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -> list[Finding]:
     """Return what can be seen to be wrong with a recipe before any merge, errors first.
 
     An empty list is a recipe without a finding. A finding has a `level` (``error``, ``warning`` or
@@ -79,6 +79,8 @@ def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
     Args:
         recipe: a file, the name of a shipped recipe, or a dict.
         offline: whether to fetch nothing from the hub.
+        gallery: whether the recipe, a file, must have the header of one that is to ship with this
+            package.
 
     Raises:
         InputError: where there is no such recipe.
@@ -87,7 +89,7 @@ def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
     from ablations.gallery.find import recipe_path
 
     content = recipe if isinstance(recipe, Mapping) else recipe_path(recipe)
-    return check_recipe(content, hub=not offline)
+    return check_recipe(content, hub=not offline, gallery=gallery)
 
 
 def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:

@@ -77,9 +77,14 @@ def printable(text: str) -> str:
 
 
 def nearest(name: str, choices: Iterable[str]) -> str:
-    """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``."""
+    """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``.
+
+    Of a short name, such as a language code, half of the letters may differ. Of a long one, so many
+    that differ are another word.
+    """
     lowered = {choice.lower(): choice for choice in sorted(choices)}
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=0.5)
+    cutoff = 0.5 if len(name) <= 3 else 0.6
+    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
 

@@ -17,7 +17,7 @@ from tests.standins.command import layerswap, output_of
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("docs", "ablations", "layerswap_method", "recipes", "tools")
 PAGES = sorted([*ROOT.glob("*.md"), *(p for f in FOLDERS for p in (ROOT / f).rglob("*.md"))])
-CHEAP = ("check", "init", "plan", "recipes", "tasks")
+CHEAP = ("check", "init", "plan", "recipes", "studies", "tasks")
 """Commands that are run here; output of others is not shown on a page."""
 EXAMPLE = re.compile(r"[A-Z]{2,}|\.\.\.|\brecipe\.yml|^(check|init|plan|recipes)$")
 """Placeholders in a command that is therefore not run."""

@@ -41,7 +41,7 @@ _AS_JSON = "layerswap.as_json"
 _MODULES = {
     "evaluation": "compare evaluate report run tasks",
     "models": "cache card compat delta divergence verify",
-    "recipes": "check harmonize init merge plan recipes swap-adapters",
+    "recipes": "check harmonize init merge plan recipes studies swap-adapters",
     "training": "pocket quickstart smol train",
 }
 """Module -> its commands."""

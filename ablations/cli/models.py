@@ -175,7 +175,8 @@ def card(
     """Complete the model card of the merged folder MODEL, for the hub.
 
     mergekit's text stays. This adds the relation to the base, languages, licence, how to repeat the
-    merge, and with --results the scores with intervals and protocol.
+    merge, how to use the model, and with --results the scores with intervals and protocol. Those of
+    layerswap evaluate are found by the weights, whatever the folder was called.
     """
     from ablations.hub_card import complete_card
 

@@ -53,14 +53,53 @@ def copy(name: str, out: Path) -> None:
     click.echo(copy_recipe(name, out))
 
 
+@click.group(short_help="List or copy the shipped studies.")
+def studies() -> None:
+    """List or copy the studies that come with the package."""
+
+
+@studies.command("list")
+@json_option
+def studies_list(as_json: bool) -> None:
+    """List every study with its question and the experts file that it runs on."""
+    from ablations.study.shipped import describe_studies, list_studies
+
+    found = list_studies()
+    if as_json:
+        print_json(studies=found)
+    else:
+        click.echo(describe_studies(found))
+
+
+@studies.command("copy")
+@click.argument("name")
+@click.argument("out", type=FILE, default=".")
+def studies_copy(name: str, out: Path) -> None:
+    """Copy the study NAME to OUT, a folder or a file ending in .yml.
+
+    The copy runs on the same experts. In a file of another name it is a study of that name, with a
+    run folder of its own.
+    """
+    from ablations.study.shipped import copy_study
+
+    click.echo(copy_study(name, out))
+
+
 @click.command(short_help="Show what can be seen to be wrong with recipes.")
 @click.argument(
     "recipes", nargs=-1, required=True, metavar="RECIPE...", shell_complete=complete_recipe
 )
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Fetch nothing from the hub.")
+@click.option(
+    "--gallery",
+    is_flag=True,
+    help="Check the header, too, as a recipe must have it that is to ship with this package.",
+)
 @json_option
-def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) -> None:
+def check(
+    recipes: tuple[str, ...], strict: bool, offline: bool, gallery: bool, as_json: bool
+) -> None:
     """Show what can be seen to be wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
@@ -71,7 +110,10 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) 
     with watched("checking"):
         from ablations.gallery.check import as_text, check_recipe, count_levels, recipes_of
 
-        findings = {path: check_recipe(path, hub=not offline) for path in recipes_of(recipes)}
+        findings = {
+            path: check_recipe(path, hub=not offline, gallery=gallery)
+            for path in recipes_of(recipes)
+        }
     levels = count_levels(findings)
     if as_json:
         listed = [{"recipe": path, "findings": found} for path, found in findings.items()]
@@ -111,6 +153,7 @@ _NEXT = {
     "study": "layerswap run {} --dry-run",
     "recipe": "mergekit-yaml {} ./merged",
     "experts": "layerswap run layer_count --experts {} --dry-run",
+    "train": "layerswap train {} --out runs/experts/mine",
 }
 """Kind of file -> the command that uses it."""
 
@@ -122,9 +165,9 @@ _NEXT = {
 def init(kind: str, file: Path | None, force: bool) -> None:
     """Write a commented file to start from.
 
-    It is a study, a mergekit recipe or an experts file. FILE is study.yml, recipe.yml or
-    experts.yml unless you name another. It works as it is on the experts of layerswap pocket
-    build; its comments say what to change for your own experts.
+    It is a study, a mergekit recipe, an experts file or a training file. FILE is study.yml,
+    recipe.yml, experts.yml or train.yml unless you name another. It works as it is on the models of
+    layerswap pocket build; its comments say what to change for your own.
     """
     from ablations.machine.whole_files import check_place, write_errors, write_text
 

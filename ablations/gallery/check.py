@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, recipe_files
+from ablations.gallery.headers import header_problems
 from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
@@ -41,10 +42,12 @@ from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import OUR_METHODS, read_written
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
+    PLACEHOLDER,
     PLUS,
     Model,
     is_folder,
     is_hub_id,
+    is_placeholder,
     is_there,
     named_models,
     resolve_from,
@@ -98,14 +101,21 @@ def recipes_of(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(recipes))
 
 
-def check_recipe(recipe: Path | Mapping[str, Any], *, hub: bool = True) -> list[Finding]:
+def check_recipe(
+    recipe: Path | Mapping[str, Any], *, hub: bool = True, gallery: bool = False
+) -> list[Finding]:
     """Return the findings on one recipe, a file or its content, errors first.
 
     With `hub`, configs and headers of models that are not on this machine are fetched from the hub.
+    With `gallery` a file must have the header of a recipe that ships.
     """
     try:
+        opened, findings = open_recipe(recipe), list[Finding]()
+        if gallery:
+            problems = header_problems(Path(opened.name), opened.text, opened.document)
+            findings = [Finding("error", problem) for problem in problems]
         shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
-        findings = [*_findings(open_recipe(recipe).document, hub=hub, shipped=shipped)]
+        findings += _findings(opened.document, hub=hub, shipped=shipped)
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
@@ -138,25 +148,21 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     for reference in dict.fromkeys([*named, *named_models(document)]):
         if "+" in reference and is_folder(resolve_from(reference, None)):
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
-        for part in reference.split("+"):
-            if is_hub_id(part) and "@" not in part and not is_there(part):
-                yield Finding(
-                    "note",
-                    (
-                        f"{part} names no revision, so a later download may give another model; "
-                        f"write {part}@COMMIT"
-                    ),
-                )
         try:
             facts[reference] = model = look_up(reference, hub=hub, source=source)
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue
-        if shipped and model.finding is not None and model.finding.level == "error":
+        notes, finding = _notes(reference), model.finding
+        if shipped and finding is not None and finding.level == "error":
             # The gallery's models are made by its own commands.
-            yield Finding("note", f"{model.finding.message}; {_UNCHECKED}")
-        elif model.finding is not None:
-            yield model.finding
+            notes = [finding.message, _UNCHECKED, *notes]
+        elif finding is not None and finding.level == "note":
+            notes = [finding.message, *notes]
+        elif finding is not None:
+            yield finding
+        if notes:
+            yield Finding("note", f"{reference}: {'; '.join(notes).removeprefix(f'{reference}: ')}")
     try:
         yield from _depth_findings(recipe, facts)
         if models := [m.checkpoint for m in facts.values() if m.checkpoint is not None]:
@@ -171,6 +177,19 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
             yield from _download_findings(recipe, facts, source)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
+
+
+def _notes(reference: str) -> list[str]:
+    """Return what a reader should know of a reference: which of its parts name no revision."""
+    unpinned = [
+        part
+        for part in reference.split("+")
+        if is_hub_id(part) and "@" not in part and not is_there(part)
+    ]
+    if not unpinned:
+        return []
+    pinned = " and ".join(f"{part}@COMMIT" for part in unpinned)
+    return [f"it names no revision, so a later download may give another model: write {pinned}"]
 
 
 def _errors(error: InputError) -> Iterator[Finding]:
@@ -273,9 +292,14 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
     try:
         files = find_model(reference, download=False)
     except InputError as error:
-        if not any(_is_on_hub(part) for part in reference.split("+")):
+        model, _, adapter = reference.partition("+")
+        placeholders = [part for part in (model, adapter) if is_placeholder(part)]
+        placeholder = Finding("note", f"{', '.join(placeholders)}: {PLACEHOLDER}; {_UNCHECKED}")
+        if model in placeholders:
+            return ModelFacts(finding=placeholder)
+        if not any(_is_on_hub(part) for part in (model, adapter)):
             return ModelFacts(finding=Finding("error", error.message))
-        model, why = reference.partition("+")[0], "is not on this machine"
+        why = "is not on this machine"
         refused: Finding | None = None
         if hub and _is_on_hub(model):
             if source is not None and model == reference and _hub_answers():
@@ -287,10 +311,13 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
                     checkpoint = read_checkpoint(reference, files.folder)
                     return ModelFacts(checkpoint.num_layers, checkpoint, files)
             if (folder := _config_from_hub(model)) is not None:
-                return ModelFacts(read_config(reference, folder).num_hidden_layers)
+                depth = read_config(reference, folder).num_hidden_layers
+                return ModelFacts(depth, finding=placeholder if placeholders else None)
             if refused is not None:
                 return ModelFacts(finding=refused)
             why += ", and the hub gave no config"
+        if placeholders:
+            return ModelFacts(finding=placeholder)
         return ModelFacts(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
     weights = ("*.safetensors", "*.bin", "*.pt*")
     if not any(next(files.folder.glob(pattern), None) for pattern in weights):

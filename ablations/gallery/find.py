@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ from layerswap_method.recipe.references import is_there
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """Fields of the opening comment of a recipe, in this order."""
+
+_LINE = 84
+"""Characters of a command in a line of a header."""
 
 
 def find_recipe(name: str) -> Path:
@@ -60,8 +64,16 @@ def open_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> RecipeFil
 
 
 def is_gallery_file(path: Path) -> bool:
-    """Return whether a file is one of the gallery's: next to the package, or inside it."""
-    return any(path.resolve().is_relative_to(root.resolve()) for root in _roots()[1:])
+    """Return whether a file is one of the gallery's: next to the package, inside it, or in a clone.
+
+    A clone's folder ``./recipes`` may be the user's own, so there the name must be a shipped one.
+    """
+    clone, *shipped = (root.resolve() for root in _roots())
+    if any(path.resolve().is_relative_to(root) for root in shipped):
+        return True
+    if not path.resolve().is_relative_to(clone):
+        return False
+    return any((root / path.resolve().relative_to(clone)).is_file() for root in shipped)
 
 
 def shipped_names() -> list[str]:
@@ -89,6 +101,11 @@ def _roots() -> tuple[Path, ...]:
     return Path("recipes"), package.parent / "recipes", package / "_recipes"
 
 
+def shipped_root() -> Path:
+    """Return the folder of the gallery: next to the package, else inside it."""
+    return next(root for root in _roots()[1:] if root.is_dir())
+
+
 def read_recipe_header(text: str) -> dict[str, str]:
     """Return the fields of a recipe's opening comment, each as one line, in the file's order."""
     fields, name = dict[str, str](), ""
@@ -99,6 +116,44 @@ def read_recipe_header(text: str) -> dict[str, str]:
         elif name:
             fields[name] = f"{fields[name]} {line[1:].strip()}".strip()
     return fields
+
+
+def with_field(text: str, name: str, lines: Sequence[str]) -> str:
+    """Return a text in whose opening comment the field `name` has these lines."""
+    old_lines = text.splitlines(keepends=True)
+    end = next((n for n, line in enumerate(old_lines) if line[:1] != "#"), len(old_lines))
+    keys = {
+        number: key
+        for number, line in enumerate(old_lines[:end])
+        if (key := line[2:].partition(":")[0]) in FIELDS and ":" in line
+    }
+    start = next((number for number, key in keys.items() if key == name), None)
+    if start is None:
+        return text
+    stop = next((number for number in keys if number > start), end)
+    label = f"# {name}:"
+    new_lines = [f"{label if n == 0 else '#':11} {line}\n" for n, line in enumerate(lines)]
+    return "".join([*old_lines[:start], *new_lines, *old_lines[stop:]])
+
+
+def command_lines(words: Sequence[str]) -> list[str]:
+    """Return a command as lines of a header, each but the last continued by a backslash."""
+    lines = [""]
+    for word in map(shlex.quote, words):
+        if lines[-1] and len(lines[-1]) + len(word) > _LINE:
+            lines[-1] += " \\"
+            lines.append(f" {word}")
+        else:
+            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
+    return lines
+
+
+def command_words(header: Mapping[str, str]) -> list[str]:
+    """Return the words of a header's command; [] where it has none that a shell could read."""
+    try:
+        return shlex.split(header.get("Run", "").replace("\\ ", " "))
+    except ValueError:  # a quote without its end
+        return []
 
 
 def languages(header: Mapping[str, str]) -> list[str]:
@@ -171,19 +226,58 @@ def settings(document: Mapping[str, Any]) -> str:
 
 
 def copy_recipe(name: str, out: Path) -> Path:
-    """Copy a shipped recipe; return the new file.
+    """Copy a shipped recipe, or training file, so that it runs where it stands; return the file.
 
-    `name` is as `find_recipe` takes it, `out` a file ending in ``.yml``, or else a folder.
+    Its header's command names the copy and an output of its own. `name` is as `find_recipe` takes
+    it, `out` a file ending in ``.yml``, or else a folder.
 
     Raises:
         InputError: for an unknown recipe, or where the file exists already.
         LayerSwapError: where it cannot be written.
     """
     source = find_recipe(name)
-    target = out if out.suffix in (".yml", ".yaml") else out / source.name
+    target = new_file(source.name, out)
+    text = source.read_text(encoding="utf-8")
+    header = read_recipe_header(text)
+    with write_errors(target):
+        write_text(target, _with_own_command(_with_own_files(text, source), header, target))
+    return target
+
+
+def new_file(name: str, out: Path) -> Path:
+    """Return where the copy of a file goes: `out` if it ends in ``.yml``, else `name` in `out`.
+
+    Raises:
+        InputError: where it exists already, or cannot be.
+    """
+    target = out if out.suffix in (".yml", ".yaml") else out / name
     if target.exists():
         raise InputError(f"{target}: exists already; name another file")
     check_place(target)
-    with write_errors(target):
-        write_text(target, source.read_text(encoding="utf-8"))
     return target
+
+
+def _with_own_command(text: str, header: Mapping[str, str], target: Path) -> str:
+    """Return a file's text, whose command names `target` and a folder of its name."""
+    words = command_words(header)
+    if words[:1] == ["mergekit-yaml"] and len(words) > 2:
+        words[1], place = str(target), 2
+    elif words[:2] == ["layerswap", "train"] and "--out" in words[:-1]:
+        words[2], place = str(target), words.index("--out") + 1
+    else:
+        return text
+    old = words[place]
+    words[place] = f"{old.rpartition('/')[0]}/{target.stem}"
+    # Other fields name the output, too, such as the command that verifies it.
+    text = re.sub(rf"{re.escape(old)}(?![\w/-])", lambda _: shlex.quote(words[place]), text)
+    return with_field(text, "Run", command_lines(words))
+
+
+def _with_own_files(text: str, source: Path) -> str:
+    """Return a training file's text, where files next to it are named by their whole paths."""
+
+    def whole(match: re.Match[str]) -> str:
+        file = source.parent / match[2]
+        return f"{match[1]}: {file.resolve()}" if file.is_file() else match[0]
+
+    return re.sub(r"\b(extends|config): ([^\s{},]+\.yml)", whole, text)

@@ -236,10 +236,10 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     file = read_study(find_file(study, "study"), options.settings)
     if options.out is not None:
         return file, options.out.absolute()
-    stated, other = file.study.experts_file, None
+    stated, other = file.experts_file, None
     if isinstance(options.experts, (str, Path)):
         other = find_file(str(options.experts), "experts").resolve()
-    if stated is not None and other == (file.path.parent / stated).resolve():
+    if stated is not None and other == stated.resolve():
         other = None
     return file, default_out(file.study.name, other, options.settings).absolute()
 

@@ -60,6 +60,9 @@ FINGERPRINTS_FILE = ".fingerprints.json"
 _MOST_ROWS = 20_000_000
 """Most rows of observations; the largest of the shipped runs has 282,000."""
 
+_SHOWN_FOLDERS = 8
+"""Run folders that a message lists."""
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -248,7 +251,12 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
         fault = no_such_folder(path)
         if is_folder(path):
             fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"
-        raise InputError(f"{fault}; give the folder that layerswap run wrote")
+            inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
+            if inside:
+                shown = ", ".join(map(str, inside[:_SHOWN_FOLDERS]))
+                more = ", ..." if len(inside) > _SHOWN_FOLDERS else ""
+                raise InputError(f"{fault}; give one inside it: {shown}{more}")
+        raise InputError(f"{fault}; give the folder that layerswap run or evaluate wrote")
     for name in ("records", "failures"):
         if (path / name).is_symlink():  # RUN itself may be one
             raise InputError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, StrictInt, StrictStr
+from pydantic import BeforeValidator, Field, StrictInt, StrictStr
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
@@ -19,6 +19,9 @@ from layerswap_method.frozen import Frozen
 
 Backend = Literal["hf", "vllm"]
 """Engine that ran the model: transformers, or vLLM."""
+
+Listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+"""Takes one name where a list of names is meant."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -96,7 +99,7 @@ class Sample(Frozen):
 class EvaluationSettings(Protocol):
     """Tasks, and how they are evaluated: everything but the model, the engine and the sandbox."""
 
-    tasks: tuple[StrictStr, ...] = ()
+    tasks: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Names of lm-eval tasks, groups or tags for every model."""
 
     include_path: Path | None = None

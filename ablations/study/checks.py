@@ -53,11 +53,13 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
         places: folders of the files that were read, in which its paths were looked for.
     """
     evaluate, codes = study.evaluate, study.experts.languages()
+    # Of benchmarks that a language does not have, `with_benchmarks` has said so.
+    names_tasks = bool(evaluate.tasks or evaluate.benchmarks)
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
     if study.recipe is None and study.vary:
         yield "vary needs a recipe to vary"
-    if not evaluate.tasks and not evaluate.languages:
+    if not names_tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     elif evaluate.languages and not codes:
         yield (
@@ -70,7 +72,7 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
             near = nearest(code, languages)
             yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
         for code in [code for code in languages if code not in evaluate.languages]:
-            if not evaluate.tasks:
+            if not names_tasks:
                 yield f"experts.language has {code!r}, for which evaluate names no task"
     yield from _fact_problems(study)
     yield from _primary_problems(study)

@@ -13,18 +13,19 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validator
 
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.settings import with_settings
+from ablations.scoring.evaluation import Listed
 from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
-from layerswap_method.recipe.references import resolve_from
+from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts
 
@@ -46,6 +47,14 @@ class StudyFile:
     study: Study
     settings: tuple[str, ...] = ()
     """Keys that the command line has set; they count before the experts file's."""
+
+    @property
+    def experts_file(self) -> Path | None:
+        """The experts file that the study names: from its folder, or a shipped one by its name."""
+        if (name := self.study.experts_file) is None:
+            return None
+        file, shipped = self.path.parent / name, STUDIES / "experts" / f"{name}.yml"
+        return shipped if shipped.is_file() and not is_there(file) else file
 
 
 class ExpertsFileEntry(Described):
@@ -74,7 +83,7 @@ class ExpertsFile(Described):
     include_path: Path | None = None
     """Folder with lm-eval task files, in place of the study's."""
 
-    tasks: tuple[StrictStr, ...] | dict[StrictStr, StrictStr] = ()
+    tasks: Annotated[tuple[StrictStr, ...] | dict[StrictStr, StrictStr], Listed] = ()
     """Tasks in place of `evaluate.tasks` of the study. As ``{pocket_math_sw: layerswap_mgsm_sw}``
     it replaces single tasks, in the whole study."""
 

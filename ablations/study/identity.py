@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -99,10 +100,6 @@ class Fingerprints:
     def read(self, files: Iterable[Path]) -> None:
         """Read files of all folders at once, as several threads do it best."""
         self._hashes.of(files)
-
-    def recorded(self, folder: Path) -> str | None:
-        """Return the hash that the cache has of a folder, as it was then; None for no entry."""
-        return self._known.get(str(folder), (None, None))[1]
 
     def states(self) -> dict[str, str]:
         """Return folder -> the state in which it was read."""
@@ -191,6 +188,20 @@ def identified(
         }
         identified.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
     return identified
+
+
+def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
+    """Return the `weights_key` of a checkpoint that is evaluated as it is, wherever its folder is.
+
+    Reads all of its files, unless their hashes are known.
+    """
+    document = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
+    contents = read_contents([expert], fingerprints)
+    versions = {"mergekit": importlib.metadata.version("mergekit")}
+    identity = _weights_identity(
+        read_written(document), {expert.reference: expert}, contents, versions
+    )
+    return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 
 def record_key(

@@ -376,8 +376,8 @@ def _with_experts(
     file: StudyFile, experts_file: Path | ExpertsFile | None
 ) -> tuple[Study, Mapping[str, str], Path | None]:
     """Return the study, the places of its experts file by name, and the folder of that file."""
-    if experts_file is None and file.study.experts_file is not None:
-        experts_file = file.path.parent / file.study.experts_file
+    if experts_file is None:
+        experts_file = file.experts_file
     if experts_file is None:
         return file.study, {}, None
     folder = None

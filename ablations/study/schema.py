@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -25,12 +24,9 @@ from pydantic import (
 )
 
 from ablations.engines.options import EngineOptions
-from ablations.scoring.evaluation import EvaluationSettings
+from ablations.scoring.evaluation import EvaluationSettings, Listed
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
-
-_Listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-"""Takes one name where a list of names is meant."""
 
 _Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 
@@ -89,11 +85,11 @@ class Pools(Described):
     """The pretrained model from which the experts were fine-tuned. It gives config and tokenizer,
     and changes are measured from it."""
 
-    task: Annotated[tuple[StrictStr, ...], _Listed] = ()
+    task: Annotated[tuple[StrictStr, ...], Listed] = ()
     """The task expert, or a list of them. It may be left out if every setting of `vary` names its
     own. Where nothing is merged, NAME_1 and NAME_2 are two trainings of one model, NAME."""
 
-    language: Annotated[tuple[StrictStr, ...] | dict[str, Annotated[_Names, _Listed]], _Listed] = ()
+    language: Annotated[tuple[StrictStr, ...] | dict[str, Annotated[_Names, Listed]], Listed] = ()
     """The language expert, a list of them, or a list for each language code, such as
     ``{sw: [swahili]}``. `benchmarks` and `languages` need the codes."""
 
@@ -118,11 +114,11 @@ class Pools(Described):
 class Evaluate(EvaluationSettings):
     """The tasks of every model, and how the engine runs them."""
 
-    languages: dict[str, _Names] = Field(default_factory=dict)
+    languages: dict[str, Annotated[_Names, Listed]] = Field(default_factory=dict)
     """Tasks for each language code. A model with a language expert gets the tasks of that
     expert's language; a model without one gets all of them."""
 
-    benchmarks: tuple[StrictStr, ...] = ()
+    benchmarks: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Benchmarks of the paper (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``). Their tasks
     are added to `languages`, for every language code of the language experts."""
 
@@ -133,19 +129,19 @@ class Evaluate(EvaluationSettings):
 class PrimaryBlock(Described):
     """The primary comparisons: corrected together; all others of the report are exploratory."""
 
-    against: tuple[Rival, ...] = ()
+    against: Annotated[tuple[Rival, ...], Listed] = ()
     """What the swap is compared with: a baseline of the study, ``better_expert`` (the task and the
     language expert, both of which must be beaten), or ``first_setting`` (every setting of `vary`
     against the first one). Without it: soup and better expert if they are baselines of the study,
     else ``first_setting``, else every baseline."""
 
-    tasks: tuple[StrictStr, ...] = ()
+    tasks: Annotated[tuple[StrictStr, ...], Listed] = ()
     """On which tasks. Without it, the first task in the target language."""
 
     setting: dict[str, Value] | None = None
     """The setting of `vary` to compare with `against`. Without it, every setting."""
 
-    parameters: tuple[StrictStr, ...] = ()
+    parameters: Annotated[tuple[StrictStr, ...], Listed] = ()
     """For `first_setting`: only what differs in one of these parameters of `vary` is primary, such
     as ``[placement]``. Without it, every parameter that varies."""
 
@@ -165,7 +161,7 @@ class ReportBlock(Described):
     primary: PrimaryBlock = PrimaryBlock()
     """The comparisons that answer the question."""
 
-    tables: tuple[Table, ...] = ()
+    tables: Annotated[tuple[Table, ...], Listed] = ()
     """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``), 5 (``benchmarks``) and 6
     (``souping``), with the paper's numbers next to them. Other tables are always written."""
 
@@ -175,7 +171,7 @@ class ReportBlock(Described):
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""
 
-    facts: tuple[StrictStr, ...] = ()
+    facts: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Facts of the experts that differ between models, such as ``experts.task.drift``. For each the
     report draws the scores over it; for several experts it takes the mean of their facts."""
 
@@ -196,7 +192,7 @@ class Study(Described):
     """A mergekit recipe. Its models are ``task``, ``language`` and ``base``, which stand for the
     experts of these roles, or names of experts, which are the same in all merges."""
 
-    baseline: tuple[BaselineKind, ...] = ()
+    baseline: Annotated[tuple[BaselineKind, ...], Listed] = ()
     """Models to compare with: the unmerged ones, the average of both experts (``soup``), the
     average weighted by the inverse of each expert's change (``weighted_soup``), and TIES."""
 
@@ -220,8 +216,9 @@ class Study(Described):
     """The experts by role; see below."""
 
     experts_file: StrictStr | None = None
-    """The experts file that is used without ``--experts``, from the folder of the study file. Not
-    needed if every expert gives its own location."""
+    """The experts file that is used without ``--experts``: its path from the folder of the study
+    file, or the name of a shipped one, such as ``pocket``. Not needed if every expert gives its own
+    location."""
 
     evaluate: Evaluate
     """The tasks of every model; see below."""

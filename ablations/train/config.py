@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictBool, StrictStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    Field,
+    PrivateAttr,
+    StrictBool,
+    StrictStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from ablations.engines.options import BackendChoice
 from ablations.gallery.find import find_recipe
@@ -226,6 +234,12 @@ class TrainConfig(Frozen):
     those that fields here decide. The weights are float32 whatever ``bf16`` says."""
     lora: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
+    _file: str = PrivateAttr("the training file")
+
+    @property
+    def file(self) -> str:
+        """The file that it was read from, for messages on what it says."""
+        return self._file
 
     @field_validator("regime", mode="before")
     @classmethod
@@ -321,4 +335,6 @@ def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()
             inner.model_copy(update={"weight": source.weight * inner.weight / total})
             for inner in inner_sources
         ]
-    return config.model_copy(update={"data": tuple(sources)})
+    config = config.model_copy(update={"data": tuple(sources)})
+    config._file = str(path)
+    return config

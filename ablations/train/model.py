@@ -34,11 +34,11 @@ _FIXED = (
 
 
 def check_options(
-    block: str, options: Mapping[str, Any], kind: Any, foreign: Mapping[str, str]
+    file: str, block: str, options: Mapping[str, Any], kind: Any, foreign: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return `options` of the dataclass `kind` of a library, with numbers as it declares them.
 
-    They stand below `block` in the training file; `foreign` names may not be given.
+    They stand below `block` in the training file `file`; `foreign` names may not be given.
 
     Raises:
         InputError: for names that it does not have, with the nearest one, or no numbers.
@@ -59,7 +59,7 @@ def check_options(
             except ValidationError:
                 words = {int: "a whole number", float: "a number", bool: "true or false"}
                 problems.append(f"{block}.{name} is {value!r}; write {words[types[name]]}")
-    InputError.raise_any("the training file", problems)
+    InputError.raise_any(file, problems)
     return checked
 
 
@@ -69,13 +69,15 @@ def lora_config(config: TrainConfig) -> LoraConfig:
 
     fixed = dict.fromkeys(_FIXED, "is fixed; leave it out")
     fixed["ensure_weight_tying"] = "a change of tied embeddings would be merged twice; leave it out"
-    options = check_options("lora", config.lora, LoraConfig, fixed)
+    options = check_options(config.file, "lora", config.lora, LoraConfig, fixed)
     if "pissa_niter" in str(options.get("init_lora_weights")):  # drawn anew at every load
-        raise InputError("lora.init_lora_weights: pissa_niter is random; write pissa")
+        raise InputError(
+            f"{config.file}: lora.init_lora_weights: pissa_niter is random; write pissa"
+        )
     try:
         return LoraConfig(**options, task_type="CAUSAL_LM")
     except (ValueError, TypeError, ImportError) as error:
-        raise InputError(f"lora: peft refuses it: {first_line(error)}") from error
+        raise InputError(f"{config.file}: lora: peft refuses it: {first_line(error)}") from error
 
 
 def load_base(folder: Path) -> Any:
@@ -112,9 +114,12 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
         try:
             trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
         except ValueError as error:
-            raise InputError(f"regime: {error}") from error
+            raise InputError(f"{config.file}: regime: {error}") from error
         if not trained and not regime.outside:
-            raise InputError("regime: all layers are frozen, and so is everything outside of them")
+            raise InputError(
+                f"{config.file}: regime: all layers are frozen, and so is everything outside of "
+                "them"
+            )
         for name, parameter in model.named_parameters():
             layer = decoder.layer(name)
             parameter.requires_grad_(regime.outside if layer is None else layer in trained)
@@ -136,13 +141,15 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
         options = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
     else:
         options = lora_config(config)
-        _check_targets(model, options.target_modules)
+        _check_targets(model, options.target_modules, config.file)
     try:
         with warnings.catch_warnings():  # an adapter of one side of tied embeddings
             warnings.filterwarnings("error", "Model has `tie_word_embeddings")
             return get_peft_model(model, options)
     except (ValueError, TypeError, LookupError, UserWarning, re.error) as error:
-        raise InputError(f"regime {regime.kind}: peft refuses it: {first_line(error)}") from error
+        raise InputError(
+            f"{config.file}: regime {regime.kind}: peft refuses it: {first_line(error)}"
+        ) from error
 
 
 def with_adapter(model: Any, adapter: Path) -> Any:
@@ -161,13 +168,13 @@ def with_adapter(model: Any, adapter: Path) -> Any:
         ) from error
 
 
-def _check_targets(model: Any, targets: Any) -> None:
+def _check_targets(model: Any, targets: Any, file: str) -> None:
     """Check that the model has each of a list of target modules; peft needs one of them only."""
     names = [name for name, _ in model.named_modules()]
     for target in targets if isinstance(targets, list | set | tuple) else ():
         if not any(name == target or name.endswith(f".{target}") for name in names):
             last_parts = {name.rpartition(".")[2] for name in names}
             raise InputError(
-                f"lora.target_modules: the model has no module {target!r}"
+                f"{file}: lora.target_modules: the model has no module {target!r}"
                 f"{nearest(target, last_parts)}"
             )

@@ -58,7 +58,10 @@ def mix_rows(config: TrainConfig) -> Mix:
     mix = Mix([], [], {})
     for number, source in enumerate(config.data):
         draw = _draw_pocket if source.pocket is not None else _draw
-        rows = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
+        try:
+            rows = draw(source, f"{config.seed}/{number}", held_out[number], samples[number])
+        except InputError as error:
+            raise InputError(f"{config.file}: data: {error.message}") from error
         mix.held_out.extend(rows[: held_out[number]])
         mix.train.extend(rows[held_out[number] :])
         mix.counts[source.name] = mix.counts.get(source.name, 0) + samples[number]
@@ -287,7 +290,7 @@ def encode_rows(
     if dropped := len(cut_rows) - len(encoded):
         logger.warning("%d rows were left out: no token of an answer was left", dropped)
     if not encoded:
-        raise InputError("no row is left to train on; set max_length higher")
+        raise InputError(f"{config.file}: no row is left to train on; set max_length higher")
     return encoded
 
 
@@ -300,8 +303,8 @@ def split_row(
     model_name = tokenizer.name_or_path
     if tokenizer.chat_template is None:
         raise InputError(
-            f"{model_name}: its tokenizer has no chat template; write template: plain, or use the "
-            "tokenizer of a chat model"
+            f"{config.file}: template: the tokenizer of {model_name} has no chat template; write "
+            "template: plain, or use the tokenizer of a chat model"
         )
     check_ends(tokenizer, tokenizer.get_chat_template(), model_name)
 

@@ -90,10 +90,18 @@ def train_expert(
     """
     check_installed()
     if out.resolve().name == "base":
-        raise InputError(f"{out}: an experts file calls the base so; choose another --out")
-    base = find_model(config.base)
+        raise InputError(
+            f"{out}: the name base is reserved: an experts file calls the model so from which an "
+            "expert was trained; choose another --out"
+        )
+    try:
+        base = find_model(config.base)
+    except InputError as error:
+        raise InputError(f"{config.file}: base: {error.message}") from error
     if base.adapter is not None:
-        raise InputError(f"base: {config.base} is a base with an adapter; merge it first")
+        raise InputError(
+            f"{config.file}: base: {config.base} is a base with an adapter; merge it first"
+        )
     from ablations.train.trainer import processes, train, training_arguments
 
     arguments = training_arguments(config, out)
@@ -101,7 +109,8 @@ def train_expert(
         lora_config(config)
     request = None
     if config.select is not None:
-        request = selection_request(config.select, isolation, config.template == "chat")
+        is_chat = config.template == "chat"
+        request = selection_request(config.select, isolation, config.file, chat=is_chat)
     state = processes()
     with status_line():
         show_step(Step("reading the rows"))

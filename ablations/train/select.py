@@ -25,10 +25,13 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def selection_request(select: Select, isolation: Isolation | None, chat: bool) -> EvaluationRequest:
+def selection_request(
+    select: Select, isolation: Isolation | None, file: str, *, chat: bool
+) -> EvaluationRequest:
     """Return the evaluation of every checkpoint; check all that can be checked before training.
 
-    `isolation` is the sandbox of programs that models write; None leaves such tasks out.
+    `file` has the choice, for messages. `isolation` is the sandbox of programs that models write;
+    None leaves such tasks out.
 
     Raises:
         InputError: for unknown tasks, groups, only skipped tasks, or a missing engine.
@@ -43,15 +46,20 @@ def selection_request(select: Select, isolation: Isolation | None, chat: bool) -
         isolation=isolation,
     )
     resolve_backend(select.backend)
-    choice = check_tasks(request)
+    try:
+        choice = check_tasks(request)
+    except InputError as error:
+        raise InputError(f"{file}: select: {error.message}") from error
     groups = [name for name in request.tasks if name not in (*choice.chosen, *choice.skipped)]
     if groups:
         raise InputError(
-            f"select: {', '.join(groups)}: a group; list its tasks, of {', '.join(choice.chosen)}"
+            f"{file}: select: {', '.join(groups)}: a group; list its tasks, of "
+            f"{', '.join(choice.chosen)}"
         )
     for block in (select.tasks, select.secondary):
         if block and not {*chain(*_names(block))} & {*choice.chosen}:
-            raise InputError(f"select: all tasks are skipped: {'; '.join(choice.skipped.values())}")
+            reasons = "; ".join(choice.skipped.values())
+            raise InputError(f"{file}: select: all tasks are skipped: {reasons}")
     return request
 
 

@@ -94,7 +94,7 @@ def _on_cpu() -> bool:
 
 def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     """Return the Trainer's options of a run with the folder `out`; refuse what it does not take."""
-    options = check_options("trainer", config.trainer, TrainingArguments, _FOREIGN)
+    options = check_options(config.file, "trainer", config.trainer, TrainingArguments, _FOREIGN)
     for name in _RENAMED:
         new_name = name.replace("gradient", "activation")
         if name in options and hasattr(TrainingArguments, new_name):
@@ -105,11 +105,13 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     )
     if device_batch < 1 or config.batch_size % (device_batch * world):
         raise InputError(
-            f"batch_size {config.batch_size} is not a multiple of "
+            f"{config.file}: batch_size {config.batch_size} is not a multiple of "
             f"trainer.per_device_train_batch_size {device_batch} times {world} processes"
         )
     if options.get("save_strategy", "steps") not in ("steps", "epoch"):
-        raise InputError("trainer.save_strategy: write steps, or epoch to save at the end only")
+        raise InputError(
+            f"{config.file}: trainer.save_strategy: write steps, or epoch to save at the end only"
+        )
     defaults = {
         "logging_steps": 10,
         "disable_tqdm": True,
@@ -138,7 +140,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             scheduler_specific_kwargs=arguments.lr_scheduler_kwargs,
         )
     except (ValueError, RuntimeError, TypeError, ImportError, OverflowError) as error:
-        raise _refusal(error) from error
+        raise _refusal(config, error) from error
     arguments.logging_nan_inf_filter = False  # such losses are to be seen
     # One process takes one GPU: on several, DataParallel would multiply the batch.
     arguments._n_gpu = min(arguments.n_gpu, 1)
@@ -202,7 +204,7 @@ def train(
                 callbacks=callbacks,
             )
         except (ValueError, ImportError, AttributeError) as error:
-            raise _refusal(error) from error
+            raise _refusal(config, error) from error
         trainer.remove_callback(PrinterCallback)
         # The Trainer reads no fusion, and passes over names that a file has and the model has not.
         if fused is not None:
@@ -218,8 +220,9 @@ def train(
         except Exception as error:
             if resume is not None and not watch.is_started:
                 raise InputError(f"{resume}: {first_line(error)}; {_IF_DAMAGED}") from error
+            # Such as an optimiser that is not installed.
             if trainer.optimizer is None and isinstance(error, ValueError | ImportError):
-                raise _refusal(error) from error  # such as an optimiser that is not installed
+                raise _refusal(config, error) from error
             if not isinstance(error, OSError | RuntimeError | SafetensorError):
                 raise
             if not remove_partial_checkpoints(out) and isinstance(error, RuntimeError):
@@ -231,8 +234,8 @@ def train(
             ) from error
 
 
-def _refusal(error: Exception) -> InputError:
-    return InputError(f"trainer: transformers refuses these options: {error}")
+def _refusal(config: TrainConfig, error: Exception) -> InputError:
+    return InputError(f"{config.file}: trainer: transformers refuses these options: {error}")
 
 
 def _last_whole(out: Path) -> str:

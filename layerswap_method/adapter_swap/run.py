@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -40,7 +41,27 @@ A [layer swap](https://arxiv.org/abs/2410.01335) of adapters to `{base}`, made w
 ```
 {plan}
 ```
+
+## Use
+
+`{path}` stands for this folder, or the repository of the hub that it was uploaded to.
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained({base!r}{revision})
+base = AutoModelForCausalLM.from_pretrained({base!r}{revision}, dtype="auto")
+model = PeftModel.from_pretrained(base, {path!r})
+inputs = tokenizer("12 + 30 =", return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0]))
+```
+
+{server}
 """
+
+SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values of vLLM's `--max-lora-rank` (0.32)."""
 
 
 def swap_adapters(
@@ -97,10 +118,41 @@ def swap_adapters(
         (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
         write_json(folder / ADAPTER_CONFIG, config)
         write_json(folder / PLAN_FILE, record)
-        card = _CARD.format(base=base_name, name=out.name, models=experts, plan=draw_plan(plan))
+        path = f"./{out.name}"
+        card = _CARD.format(
+            base=base_name,
+            revision=f", revision={revision!r}" if revision else "",
+            name=out.name,
+            path=path,
+            models=experts,
+            plan=draw_plan(plan),
+            server=_server(base_name, revision, path, adapter.record),
+        )
         write_synced_text(folder / "README.md", printable(card))
     nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
     yield f"{out_path}: {nbytes / 1e6:.2f} MB"
+
+
+def _server(base: str, revision: str, path: str, record: Mapping[str, Any]) -> str:
+    """Return how vLLM serves the adapter at `path`, or why it cannot; `record` is the adapter's."""
+    if record["kind"] != "lora":
+        return "vLLM serves no prefixes."
+    highest_rank = record["ranks"][1]
+    rank = next((rank for rank in SERVED_RANKS if rank >= highest_rank), None)
+    if rank is None:
+        return (
+            f"vLLM takes ranks up to {SERVED_RANKS[-1]}, and this adapter has {highest_rank}: "
+            f"`layerswap swap-adapters RECIPE --out DIR --rank {SERVED_RANKS[-1]}` cuts them."
+        )
+    pinned = f" --revision {shlex.quote(revision)}" if revision else ""
+    return f"""\
+```console
+$ vllm serve {shlex.quote(base)}{pinned} --enable-lora --max-lora-rank {rank} \\
+    --lora-modules {shlex.quote(f"swap={path}")}
+```
+
+The server answers with the adapter where a request names the model `swap`. Modules may have ranks
+and alphas of their own, which vLLM 0.32 reads (`rank_pattern`, `alpha_pattern`)."""
 
 
 def _read(file: RecipeFile) -> LayerSwapRecipe:

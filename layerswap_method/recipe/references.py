@@ -22,6 +22,10 @@ PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
 """Advice on a reference with a plus sign that may be the folder's own."""
 
 
+PLACEHOLDER = "a placeholder: put a model of your own there, or name yours in its place"
+"""Meaning of a path that `is_placeholder`."""
+
+
 @dataclass(frozen=True)
 class Model:
     """One model on this machine: its name for messages, and the folders of its files."""
@@ -89,6 +93,16 @@ def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None)
     return f"{path}: no such folder{hint} ({search}{remedy})"
 
 
+def is_placeholder(path: str | Path) -> bool:
+    """Return whether a path stands for a model of the reader's own, as shipped recipes write it.
+
+    Those are ``./experts/BASE/NAME``. Once there is a folder ``./experts/BASE``, a name that is not
+    in it is a slip of the pen.
+    """
+    parts = Path(path).parts
+    return parts[:1] == ("experts",) and len(parts) > 2 and not is_there(Path(path).parent)
+
+
 def find_model_files(
     reference: str,
     folder: Path | None = None,
@@ -148,7 +162,8 @@ def _find_folder(
         entries = parent.iterdir() if is_folder(parent) else ()
         name_hint = nearest(path.name, [entry.name for entry in entries if entry.is_dir()])
         problem = no_such_folder(text, name_hint, folder)
-        raise InputError(f"{problem}{'' if name_hint else hint(text)}")
+        remedy = f"; it is {PLACEHOLDER}" if is_placeholder(text) else hint(text)
+        raise InputError(f"{problem}{'' if name_hint else remedy}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")

@@ -1,6 +1,7 @@
 """The swapped adapter is the swap of what peft makes of both; `layerswap swap-adapters`."""
 
 import json
+import re
 import shutil
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.adapter_swap.adapters import Factors, cut_rank, stack
+from layerswap_method.adapter_swap.run import _server
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES, PLAN_FILE
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
@@ -25,8 +27,9 @@ from tests.standins.fine_tunes import (
     write_prefix,
 )
 from tests.standins.merging import recipe, write, write_recipe
-from tests.standins.model_families import LAYERS
+from tests.standins.model_families import LAYERS, VOCAB
 from tests.standins.oracle import Swap, expected, same_bits, stored
+from tests.standins.tokenizers import save_word_tokenizer, words
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch_dtype.*"),
@@ -322,6 +325,43 @@ def test_it_reports_what_it_did_and_can_be_called_again(document, base, tmp_path
     (tmp_path / "again" / "config.json").touch()
     assert "again: the folder holds a whole model" in call(document, tmp_path, out="again").output
     assert not left_in(tmp_path)
+
+
+def test_the_readme_says_how_to_use_the_adapter(document, base, tmp_path, monkeypatch):
+    speaking = shutil.copytree(base, tmp_path / "speaking")
+    save_word_tokenizer(speaking, words(VOCAB))
+    document = json.loads(json.dumps(document).replace(str(base), str(speaking)))
+    call(document, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    text = (tmp_path / "out" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    namespace = {"print": lambda text: None}
+    exec(code, namespace)
+    ids = torch.tensor([[3, 11, 12, 13, 40]])
+    with torch.no_grad():
+        found = namespace["model"].eval()(input_ids=ids).logits
+    assert torch.equal(found, logits(base, tmp_path / "out"))
+    assert not torch.equal(found, logits(base, tmp_path / "task"))
+    serve = (
+        f"vllm serve {speaking} --enable-lora --max-lora-rank 8 \\\n    --lora-modules swap=./out"
+    )
+    assert serve in text
+
+
+@pytest.mark.parametrize(
+    ("record", "part"),
+    [
+        ({"kind": "lora", "ranks": [2, 8]}, "--max-lora-rank 8 "),
+        ({"kind": "lora", "ranks": [8, 9]}, "--max-lora-rank 16 "),
+        ({"kind": "lora", "ranks": [1, 512]}, "--max-lora-rank 512 "),
+        ({"kind": "lora", "ranks": [1, 513]}, "vLLM takes ranks up to 512, and this adapter has"),
+        ({"kind": "prefix", "tokens": 4}, "vLLM serves no prefixes."),
+    ],
+)
+def test_the_rank_is_the_next_that_vllm_takes(record, part):
+    assert part in _server("org/base", "", "./out", record)
+    pinned = _server("org/base", "v1", "./out", record)
+    assert ("vllm serve org/base --revision v1 " in pinned) == ("--max-lora-rank" in part)
 
 
 def config_with(**changes):

@@ -1,6 +1,8 @@
 """vLLM serves the swapped adapter on the base: it says what the merged checkpoint says."""
 
+import re
 from contextlib import closing
+from typing import get_args
 
 import pytest
 
@@ -8,6 +10,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.evaluation import EvaluationRequest
+from layerswap_method.adapter_swap.run import SERVED_RANKS
 from tests.standins.by_peft import run
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.fresh_engines import evaluate_cold
@@ -32,12 +35,23 @@ def served(base, adapter, request):
     """Ask vLLM with the adapter beside the base's weights."""
     # The output embedding would get another logits processor, which loses log-likelihoods.
     modules = [f"{name}_proj" for name in ("q", "k", "v", "gate", "up", "down")]
-    lora = {"lora_local_path": str(adapter), "max_lora_rank": 8, "lora_target_modules": modules}
+    (rank,) = re.findall(r"--max-lora-rank (\d+)", (adapter / "README.md").read_text())
+    lora = {
+        "lora_local_path": str(adapter),
+        "max_lora_rank": int(rank),
+        "lora_target_modules": modules,
+    }
     from ablations.engines.vllm_model import VllmModel
 
     vllm_engine.prepare_vllm(OPTIONS)
     with closing(VllmModel(str(base), OPTIONS, **lora)) as lm:
         return run_tasks(lm, request, None, "vllm")
+
+
+def test_every_rank_of_a_readme_is_one_of_vllms():
+    from vllm.config.lora import MaxLoRARanks
+
+    assert get_args(MaxLoRARanks) == SERVED_RANKS
 
 
 def test_vllm_serves_the_swap(tmp_path):

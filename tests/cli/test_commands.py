@@ -91,6 +91,11 @@ def test_an_unknown_command_exits_2_and_names_the_nearest():
     assert (result.exit_code, "no command 'quikstart'; did you" in result.output) == (2, True)
 
 
+def test_a_name_that_is_like_no_other_is_not_answered_with_one():
+    result = layerswap("frobnicate")
+    assert (result.exit_code, "no command 'frobnicate'\n" in result.output) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [

@@ -123,6 +123,7 @@ def test_lists(trio):
     recipes = object_of("recipes", "list", "--language", "te")["recipes"]
     assert {*recipes[0]} == described("recipes list")
     assert all("te" in one["languages"] for one in recipes)
+    assert {*object_of("studies", "list")["studies"][0]} == described("studies list")
     made = object_of("compat", trio.task, trio.language, "--base", trio.base)
     assert {*made["fields"][0]} <= described("compat")
     assert made["problems"] == []

@@ -10,8 +10,9 @@ import yaml
 
 import layerswap_method
 from ablations.gallery.check import check_recipe
-from ablations.gallery.find import FIELDS, find_recipe, read_recipe_header
+from ablations.gallery.find import FIELDS, command_words, find_recipe, read_recipe_header
 from ablations.gallery.recipe_plan import plan_recipe
+from ablations.train.config import read_training_file
 from layerswap_method.errors import InputError
 from tests.standins import merging
 from tests.standins.command import told
@@ -61,6 +62,32 @@ def test_a_recipe_can_be_copied_once(name, tmp_path, monkeypatch):
     assert (code, "exists already" in text) == (2, True)
     code, text = run("copy", "community/qwen3_german", f"{recipe}/below.yml")
     assert (code, "is not a folder" in text) == (2, True)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_copy_has_the_command_of_the_recipe_with_its_own_file_and_folder(recipe, tmp_path):
+    assert run("copy", recipe, tmp_path / "my own.yml")[0] == 0
+    copy = (tmp_path / "my own.yml").read_text()
+    words, old = (command_words(read_recipe_header(t)) for t in (copy, (ROOT / recipe).read_text()))
+    out = f"{old[2].rpartition('/')[0]}/my own"
+    assert words == ["mergekit-yaml", str(tmp_path / "my own.yml"), out, *old[3:]]
+    assert not re.search(rf"{re.escape(old[2])}(?![\w/-])", copy)
+    assert tuple(read_recipe_header(copy)) == FIELDS
+    assert yaml.safe_load(copy) == yaml.safe_load((ROOT / recipe).read_text())
+
+
+def test_a_copied_training_file_is_what_it_was(tmp_path):
+    names = ["regimes/math_lora", "pocket/joint"]  # the others that they name are next to them
+    for name in names:
+        code, text = run("copy", f"experts/{name}", tmp_path / f"{Path(name).name}.yml")
+        assert code == 0
+        file = text.strip()
+        command = command_words(read_recipe_header(Path(file).read_text()))
+        out = f"runs/experts/{Path(file).stem}"
+        assert command[:3] == ["layerswap", "train", file]
+        assert command[command.index("--out") + 1] == out
+        copy, shipped = read_training_file(file), read_training_file(name)
+        assert copy.model_dump() == shipped.model_dump()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

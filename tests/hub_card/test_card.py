@@ -1,5 +1,6 @@
 """`layerswap card`: mergekit's card, completed, as huggingface_hub's own classes read it."""
 
+import re
 import shutil
 from functools import partial
 from types import SimpleNamespace
@@ -7,17 +8,20 @@ from types import SimpleNamespace
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from safetensors.torch import load_file, save_file
 
 from ablations.evaluate import evaluate_model
 from ablations.hub_card import check_same_model
 from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
+from ablations.study.identity import Fingerprints
 from layerswap_method import __version__
 from layerswap_method.errors import InputError
 from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods.read import read_recipe_file, read_written
 from tests.standins import merging
 from tests.standins.command import output_of, told
+from tests.standins.fine_tunes import edited
 from tests.standins.scripted import DATA
 from tests.standins.word_models import write_model
 
@@ -136,12 +140,39 @@ def test_scores_stand_in_the_table_and_the_index_while_the_model_is_the_same(mer
         config.write_text(before)
 
 
+@pytest.mark.parametrize("template", [None, "{% for m in messages %}{{ m.content }}{% endfor %}"])
+def test_the_card_says_how_to_use_the_model(model, template, monkeypatch):
+    if template is not None:
+        (model / "chat_template.jinja").write_text(template)
+    card(model)
+    text = (model / "README.md").read_text()
+    assert "\n```console\n$ vllm serve OWNER/model\n```\n" in text
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert ("apply_chat_template" in code) == (template is not None)
+    said = []
+    exec(code.replace("OWNER/model", str(model)), {"print": said.append})
+    assert said[0]
+
+
+@pytest.mark.slow
+def test_scores_are_found_by_the_weights_whatever_the_folder_is_called(model, scored):
+    code, said = card(model, "--results", scored)
+    assert code == 0, said
+    assert metadata(model)["model-index"][0]["name"] == "model"
+    changed = load_file(model / "model.safetensors")
+    changed["model.norm.weight"][0] += 1
+    save_file(changed, model / "model.safetensors", {"format": "pt"})
+    code, said = card(model, "--results", scored)
+    assert (code, f"no cell has the weights of {model}; evaluate it (" in said) == (2, True)
+
+
 @pytest.mark.slow
 def test_scores_of_another_model_are_refused(model, scored):
+    edited(model, rms_norm_eps=1e-5)
     for cell, code, message in (
-        ([], 2, "no cell was read from"),
+        ([], 2, "no cell has the weights of"),
         (["--cell", "bose"], 2, "did you mean 'base'?"),
-        (["--cell", "base"], 0, ""),
+        (["--cell", "base"], 2, "are of other weights, config or tokenizer than"),
     ):
         found = card(model, "--results", scored, *cell)
         assert (found[0], message in found[1]) == (code, True)
@@ -155,7 +186,7 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
         scored = read_written({**recipe, **changes})
         cell = SimpleNamespace(label="b=2", plan=plan, recipe=scored)
         merged = read_written(read_recipe_file(model / "mergekit_config.yml").document)
-        check_same_model(SimpleNamespace(path=tmp_path), cell, model, merged)
+        check_same_model(SimpleNamespace(path=tmp_path), cell, model, merged, Fingerprints(None))
 
     def experts(*references, **parameters):
         roles = zip(("task", "language"), references, strict=True)

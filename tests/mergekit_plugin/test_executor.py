@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +20,20 @@ from layerswap_method.errors import InputError, LayerSwapError
 from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
 from tests.standins.fine_tunes import edited, train_adapter, tune
-from tests.standins.merging import by_mergekit, linear_recipe, merge, merge_of, recipe, roles, write
+from tests.standins.merging import (
+    by_mergekit,
+    linear_recipe,
+    merge,
+    merge_of,
+    recipe,
+    roles,
+    tensors_of,
+    write,
+)
 from tests.standins.model_families import LAYERS, VOCAB, make_model
 from tests.standins.oracle import Swap, assert_same, average, expected, stored
 from tests.standins.tokenizers import save_word_tokenizer, words
+from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
@@ -309,6 +320,22 @@ def test_the_kernels_know_which_layers_are_the_decoders():
         | {name: BASE[name] for name in ("model.embed_tokens.weight", "model.norm.weight")},
     )
     assert_same(swapped({**other, "decoder": "model.vision_tower.layers"}), BASE)
+
+
+def test_the_example_of_the_page_merges_models_in_memory(tmp_path, monkeypatch):
+    page = Path(__file__).parents[2] / "docs" / "merging.md"
+    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if "merge_state_dicts" in block]
+    monkeypatch.chdir(tmp_path)
+    folders = {role: Path("runs/pocket") / role for role in ("task", "language")}
+    for seed, folder in enumerate(folders.values()):
+        write_model(folder, seed, num_hidden_layers=8)
+    namespace = {}
+    exec(code, namespace)
+    wanted = tensors_of(recipe(folders, {"bottom_layers": 1, "top_layers": 1}))
+    assert_same(namespace["merged"], wanted)
+    found = namespace["models"]["math"].state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 
 
 def test_features_go_back_by_the_names_of_the_model_type():

@@ -57,6 +57,7 @@ SWAPS = _named(
         ("lora_experts community/openmath2_swahili community/openmath2_bengali", Swap(OUTER)),
         ("community/openmath2_japanese community/metamath_italian", Swap(OUTER)),
         ("community/metamath_romanian community/metamath_german", Swap(OUTER)),
+        ("community/instruct_swahili", Swap(OUTER)),
         ("table6_souping_weighted different_bases/llama2_mistral_german", Swap(OUTER)),
         ("different_bases/llama31_llama32_swahili", Swap(OUTER)),
         ("swahili_transition telugu_transition", Swap(OUTER, TWO)),

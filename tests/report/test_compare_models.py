@@ -81,6 +81,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([base, base], "is the same as"),
         ([base, tmp_path / "nowhere"], "no such folder"),
         ([base, run.path], "has 4 cells; name one of them"),
+        ([base, tmp_path], f"is not a run folder; give one inside it: {base}, {few}, {other}"),
         ([base, f"{run.path}:soop"], "did you mean 'soup'"),
         ([base, other], "no task in common"),
         ([base, few], "bleu is of a whole corpus; evaluate both with the same --limit"),

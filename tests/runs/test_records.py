@@ -170,7 +170,7 @@ def test_a_number_of_an_item_that_no_table_holds_is_damage(folder):
 def test_a_cache_of_hashes_that_is_none_is_written_anew(tmp_path, text):
     cache = tmp_path / "hashes.json"
     cache.symlink_to("/dev/zero") if text is None else cache.write_text(text)
-    assert Fingerprints(cache).recorded(tmp_path) is None
+    assert Fingerprints(cache).states() == {}
 
 
 def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):

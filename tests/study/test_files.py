@@ -56,11 +56,27 @@ def test_every_fault_of_form_is_named_at_once(tmp_path):
         assert text in message
 
 
+def test_one_name_may_stand_where_a_list_of_names_is_meant(tmp_path):
+    def read(of):
+        primary = {"against": of("soup"), "tasks": of("words"), "parameters": of("placement")}
+        report = {"primary": primary, "tables": of("overview"), "facts": of("experts.task.drift")}
+        languages = {"sw": of("words")}
+        evaluate = {"tasks": of("words"), "benchmarks": of("mgsm"), "languages": languages}
+        changes = {"baseline": of("base"), "evaluate": evaluate, "report": report}
+        return load_study(write_yaml(tmp_path / "s.yml", study_document(**changes)))
+
+    assert read(str) == read(lambda name: [name])
+    names, listed = tmp_path / "one.yml", tmp_path / "list.yml"
+    names.write_text("experts: {math: ./math}\ntasks: words\n")
+    listed.write_text("experts: {math: ./math}\ntasks: [words]\n")
+    assert read_experts_file(names) == read_experts_file(listed)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"experts": None}, "experts"),
-        ({"evaluate": {"tasks": "words"}}, "evaluate.tasks: must be a list"),
+        ({"evaluate": {"tasks": 3}}, "evaluate.tasks: must be a list"),
         ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
         ({"recipe": "swap.yml"}, "recipe: must be a block"),
         ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),

@@ -277,6 +277,14 @@ def test_what_is_wrong_is_said_before_anything_runs(problem, changes, message):
     assert message in problem(**{**changes, "recipe": recipe})
 
 
+@pytest.mark.parametrize("languages", [{}, {"xx": ["words"]}])
+def test_a_benchmark_that_a_language_lacks_adds_no_second_error(problem, languages):
+    pools = {"language": {"xx": ["swahili"], "sw": ["telugu"]}}
+    told = problem(evaluate={"benchmarks": ["mmlu"], "languages": languages}, experts=pools)
+    assert "no language 'xx'" in told
+    assert "names no task" not in told
+
+
 def test_a_damaged_adapter_is_told_by_the_plan(problem, tmp_path, experts):
     adapter = save_adapter(tmp_path / "adapter", {"x": torch.zeros(1)}, 2, 4, [])
     (adapter / "adapter_model.safetensors").write_text("{")

@@ -41,9 +41,9 @@ def test_the_header_says_what_it_must(path):
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_a_study_is_named_as_its_file_and_fits_its_experts_and_tasks(path):
-    study = read_study(path).study
+    named = read_study(path)
+    study, file = named.study, read_experts_file(named.experts_file)
     assert study.name == path.stem
-    file = read_experts_file(path.parent / study.experts_file)
     assert set(expert_names(study)) <= set(file.experts)
     assert set(study.report.primary.tasks) <= tasks_of(study).union(file.tasks)
     document = yaml.safe_load(path.read_text())
@@ -62,8 +62,7 @@ PLAN_1 = {"expert_divergence", "peft", "peft_beside", "disjoint", "transition_di
 
 
 def is_quick(study, experts):
-    own = read_study(study).study.experts_file
-    return own == f"experts/{experts.name}" or (
+    return read_study(study).experts_file == experts or (
         study.stem in PLAN_1 and experts.stem == "llama_8b_trained"
     )
 
@@ -83,7 +82,7 @@ def everything(tmp_path_factory):
         own = sorted(name for name in names if name.startswith(testbed))
         write_tasks(folder / f"runs/{testbed}/tasks", own)
     for path in dict.fromkeys(path for _, path in FITTING):
-        layers = 8 if path.stem.startswith("pocket") else 32
+        layers = {"pocket": 8, "qwen25": 28}.get(path.stem.partition("_")[0], 32)
         for seed, entry in enumerate(read_experts_file(path).experts.values()):
             base, _, adapter = entry.path.partition("+")
             model = folder / base.partition("@")[0]

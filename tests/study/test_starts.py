@@ -1,18 +1,23 @@
 """`layerswap init` and the page on study files: what they show works as it is."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
+from ablations.runner import run as runner_run
+from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.study.files import ExpertsFile
+from ablations.study.files import STUDIES, ExpertsFile, read_study
 from ablations.study.schema import Study
+from ablations.train.config import read_training_file
 from tests.standins.command import layerswap, output_of
 from tests.standins.studies import write_expert, write_tasks
+from tests.train.conftest import write_base
 from tools import study_page
 from tools.study_page import PAGE
 
@@ -52,6 +57,67 @@ def test_the_experts_of_init_run_a_shipped_study(pocket):
     assert "\n9 cells (layers" in output_of(*arguments, "--backend", "hf")
     text = (pocket / "here" / "mine.yml").read_text()
     assert "--experts mine.yml" in text
+
+
+def test_the_training_file_of_init_trains(pocket):
+    shutil.rmtree(pocket / "runs")
+    write_base(pocket / "runs/pocket/base", num_hidden_layers=8, max_position_embeddings=2048)
+    told = output_of("init", "train", "my_expert.yml")
+    assert told.endswith("then run: layerswap train my_expert.yml --out runs/experts/mine\n")
+    short = ["samples=8", "held_out=1", "trainer.save_steps=1", "measure=false"]
+    settings = [word for setting in short for word in ("--set", setting)]
+    output_of("train", "my_expert.yml", "--out", "runs/experts/mine", *settings)
+    assert (pocket / "runs/experts/mine/config.json").is_file()
+    text = (pocket / "my_expert.yml").read_text()
+    assert "layerswap train my_expert.yml" in text
+    commented = re.findall(r"^ *# ((?:template|lora):.*?)(?: #.*)?$", text, re.MULTILINE)
+    assert len(commented) == 2  # which work, too
+    lines = "\n".join([*commented, "regime: lora"])
+    (pocket / "other.yml").write_text(text.replace("regime: full", lines))
+    config = read_training_file("other.yml")
+    assert (config.template, config.lora["r"], config.regime.kind) == ("chat", 16, "lora")
+
+
+def test_the_list_has_every_study():
+    _, _, *rows = (re.split("  +", line) for line in output_of("studies", "list").splitlines())
+    assert [name for name, *_ in rows] == sorted(path.stem for path in STUDIES.glob("*.yml"))
+    assert all(question.endswith("?") for _, _, question in rows)
+
+
+@pytest.mark.parametrize(
+    ("out", "file", "name"),
+    [("mine", "mine/layer_count.yml", "layer_count"), ("my/Own.yml", "my/Own.yml", "layer_count")],
+)
+def test_a_copied_study_runs_where_it_stands(pocket, out, file, name):
+    assert output_of("studies", "copy", "layer_count", out) == f"{file}\n"
+    text = Path(file).read_text()
+    assert f"# Run:      layerswap run {file}\n# Needs:" in text
+    listed = output_of("run", file, "--dry-run", "--backend", "hf")
+    shipped = output_of("run", "layer_count", "--dry-run", "--backend", "hf")
+    assert listed == shipped
+    assert read_study(Path(file)).study.name == name
+    for words, message in (
+        (["layer_count", out], f"{file}: exists already; name another file"),
+        (["layer_cont"], "no study 'layer_cont' ships; did you mean 'layer_count'?"),
+    ):
+        result = layerswap("studies", "copy", *words)
+        assert (result.exit_code, message in result.output) == (2, True)
+
+
+def test_a_study_copied_to_another_name_has_a_run_folder_of_its_own(pocket):
+    output_of("studies", "copy", "table_6.yml", "mine.yml")
+    assert "\nname: mine\n" in Path("mine.yml").read_text()
+    file, out = runner_run._opened("mine.yml", RunOptions())
+    assert (out, file.experts_file.name) == (pocket / "runs/mine", "pocket_trained.yml")
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in STUDIES.glob("*.yml")))
+def test_every_copied_study_is_what_it_was_but_for_its_name(name, tmp_path):
+    output_of("studies", "copy", name, tmp_path / "mine.yml")
+    copy, shipped = read_study(tmp_path / "mine.yml"), read_study(STUDIES / f"{name}.yml")
+    assert copy.experts_file.samefile(shipped.experts_file)
+    update = {"name": name, "experts_file": shipped.study.experts_file}
+    assert copy.study.model_copy(update=update) == shipped.study
 
 
 def test_the_recipe_of_init_merges(pocket):

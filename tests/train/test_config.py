@@ -69,6 +69,8 @@ def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings,
     result = call(write_config(tmp_path / "c.yml", base, rows), tmp_path / "out", *settings)
     assert result.exit_code == 2, result.output
     assert text in result.output
+    is_of_file = "--set" not in result.output and "set twice" not in text
+    assert not is_of_file or "c.yml" in result.output, "the file is not named"
     assert not (tmp_path / "out/config.json").exists()
     assert not (tmp_path / "out/checkpoints").exists()
 

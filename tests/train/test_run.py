@@ -233,7 +233,7 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
         assert text in result.output
     other = "select={tasks: [layerswap_mgsm_sw]}"
     results = (call(config, tmp_path), call(config, out, other), call(config, tmp_path / "base"))
-    texts = ("not a training folder", "another select", "calls the base so")
+    texts = ("not a training folder", "another select", "the name base is reserved")
     for result, text in zip(results, texts, strict=True):
         assert (result.exit_code, text in result.output) == (2, True)
 

@@ -24,7 +24,7 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda sign: f"\\u{ord(sign[0]):04x}", printable(text))
 
 
-def verdict_text(answer: ModelAnswer) -> str:
+def outcome_text(answer: ModelAnswer) -> str:
     """Return right or wrong, and what is odd about an answer."""
     parts = [_VERDICTS[answer.is_right]]
     if answer.is_cut:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ablations.machine.whole_files import check_place, write_errors, write_text
-from ablations.report.answer_words import target_text, values_text, verdict_text, visible
+from ablations.report.answer_words import outcome_text, target_text, values_text, visible
 from ablations.report.pages import page_environment
 from ablations.runs.answered import (
     AnsweredItem,
@@ -283,7 +283,7 @@ def _item(
 def _answer(item: AnsweredItem, answer: ModelAnswer, answers: SelectedAnswers) -> Iterator[Text]:
     name = f"{answer.model}: " if len(answers.models) > 1 else ""
     style = {True: "bold green", False: "bold red", None: "bold"}[answer.is_right]
-    yield _line(f"{name}{verdict_text(answer)}", style)
+    yield _line(f"{name}{outcome_text(answer)}", style)
     for number, response in enumerate(answer.responses):
         if isinstance(response, str):
             yield from _labelled("answer", _ends(response, answers.is_whole), "")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.report.answer_words import target_text, values_text, verdict_text, visible
+from ablations.report.answer_words import outcome_text, target_text, values_text, visible
 from ablations.runs.answered import AnsweredItem, ExampleKind, ModelAnswer
 
 _TITLES: dict[ExampleKind, str] = {
@@ -70,7 +70,7 @@ def _item(item: AnsweredItem) -> Iterator[str]:
         yield from _block("Prompt", text)
     yield from _block("Target", target_text(item))
     for answer in item.answers:
-        yield from ("", f"{_escaped(answer.model)}: {_escaped(verdict_text(answer))}")
+        yield from ("", f"{_escaped(answer.model)}: {_escaped(outcome_text(answer))}")
         for text in _responses(item, answer):
             yield from _block("Answer", text)
         for name, texts in answer.taken.items():

@@ -6,7 +6,7 @@ import base64
 import hashlib
 from typing import Any
 
-from ablations.report.answer_words import target_text, values_text, verdict_text, visible
+from ablations.report.answer_words import outcome_text, target_text, values_text, visible
 
 _FOLDED = 600
 """Characters of a text from which on it is folded."""
@@ -29,7 +29,7 @@ def page_environment() -> Any:
         "folded_size": _FOLDED,
         "target_text": target_text,
         "values_text": values_text,
-        "verdict_text": verdict_text,
+        "outcome_text": outcome_text,
     }
     return environment
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from ablations.runs.answered import AnsweredItem, ModelAnswer
 from layerswap_method.errors import printable
@@ -12,6 +13,9 @@ _HIDDEN = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-
 
 Joiners (U+200C, U+200D) stay: Bengali and Telugu are written with them.
 """
+
+NO_FILTER = "none"
+"""lm-eval's name of the filter of a task that has none."""
 
 _VERDICTS = {True: "right", False: "wrong", None: "neither right nor wrong"}
 
@@ -46,3 +50,20 @@ def target_text(item: AnsweredItem) -> str:
     if item.target.isdecimal() and int(item.target) < len(item.choices):
         return f"{item.target}: {item.choices[int(item.target)].strip()}"
     return item.target
+
+
+def taken_texts(answer: ModelAnswer) -> Iterator[tuple[str, str]]:
+    """Yield label and text of what each filter took; nothing where there is no filter."""
+    for name, texts in answer.taken.items():
+        for number, text in enumerate(texts):
+            if answer.responses[number : number + 1] != (text,):
+                yield f"taken by {name}", text
+            elif name != NO_FILTER:
+                yield f"taken by {name}", "the whole answer"
+
+
+def choice_text(item: AnsweredItem, answer: ModelAnswer, number: int) -> str:
+    """Return one of the choices with its log-likelihood in nats; a star is at the highest."""
+    response, mark = answer.responses[number], "*" if number == answer.likeliest else " "
+    text = item.choices[number] if number < len(item.choices) else ""
+    return f"{mark} {number} {response[0]:9.3f} {text}"

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ablations.machine.whole_files import check_place, write_errors, write_text
-from ablations.report.answer_words import outcome_text, target_text, values_text, visible
+from ablations.report.answer_words import (
+    choice_text,
+    outcome_text,
+    taken_texts,
+    target_text,
+    values_text,
+    visible,
+)
 from ablations.report.pages import page_environment
 from ablations.runs.answered import (
     AnsweredItem,
@@ -244,86 +251,89 @@ def print_answers(answers: SelectedAnswers, console: Console | None = None) -> N
     from rich.console import Console
 
     console = console or Console(highlight=False, markup=False, emoji=False)
-    lines = list(_head(answers))
+    layout = _Layout(answers, console)
+    console.print(layout.line(layout.title, "bold"), soft_wrap=not console.is_terminal)
     for item in answers.items:
-        lines += _item(item, answers, console)
-    for line in lines:
-        # A file and a pipe get each line of a text as one line.
-        console.print(line, soft_wrap=not console.is_terminal, markup=False, highlight=False)
+        for line in layout.of_item(item):
+            # A file and a pipe get each line of a text as one line.
+            console.print(line, soft_wrap=not console.is_terminal)
 
 
-def _head(answers: SelectedAnswers) -> Iterator[RenderableType]:
-    yield _line(f"{' and '.join(answers.models)}, {answers.task}: {answers.selection}", "bold")
+class _Layout:
+    """The lines of answers on a console.
 
+    What an answer says is indented, in wrapped lines too, so it cannot look like the next item.
+    """
 
-def _item(
-    item: AnsweredItem, answers: SelectedAnswers, console: Console
-) -> Iterator[RenderableType]:
-    from rich.console import Group
-    from rich.table import Table
+    def __init__(self, answers: SelectedAnswers, console: Console) -> None:
+        self._answers, self._console = answers, console
+        self.title = f"{' and '.join(answers.models)}, {answers.task}: {answers.selection}"
 
-    sample = f", sample {item.repeat + 1}" if item.repeat else ""
-    yield _line("")
-    yield _line(f"--- item {item.item}{sample} ---", "bold cyan")
-    for text in item.prompts:
-        yield from _labelled("prompt", _end(text, answers.is_whole), "dim")
-    yield from _labelled("target", target_text(item), "")
-    columns = [list(_answer(item, answer, answers)) for answer in item.answers]
-    if len(columns) > 1 and console.is_terminal and console.width >= _NARROWEST:
-        table = Table.grid(expand=True, padding=(0, 2))
-        for _ in columns:
-            table.add_column(ratio=1, overflow="fold")
-        table.add_row(*(Group(*column) for column in columns))
-        yield table
-    else:
-        for column in columns:
-            yield from column
+    def of_item(self, item: AnsweredItem) -> Iterator[RenderableType]:
+        from rich.console import Group
+        from rich.table import Table
 
-
-def _answer(item: AnsweredItem, answer: ModelAnswer, answers: SelectedAnswers) -> Iterator[Text]:
-    name = f"{answer.model}: " if len(answers.models) > 1 else ""
-    style = {True: "bold green", False: "bold red", None: "bold"}[answer.is_right]
-    yield _line(f"{name}{outcome_text(answer)}", style)
-    for number, response in enumerate(answer.responses):
-        if isinstance(response, str):
-            yield from _labelled("answer", _ends(response, answers.is_whole), "")
+        sample = f", sample {item.repeat + 1}" if item.repeat else ""
+        yield self.line("")
+        yield self.line(f"--- item {item.item}{sample} ---", "bold cyan")
+        for text in item.prompts:
+            yield from self._labelled("prompt", self._end(text), "dim")
+        yield from self._labelled("target", target_text(item))
+        columns = [list(self._of_answer(item, answer)) for answer in item.answers]
+        if len(columns) > 1 and self._console.is_terminal and self._console.width >= _NARROWEST:
+            table = Table.grid(expand=True, padding=(0, 2))
+            for _ in columns:
+                table.add_column(ratio=1, overflow="fold")
+            table.add_row(*(Group(*column) for column in columns))
+            yield table
         else:
-            choice = item.choices[number] if number < len(item.choices) else f"choice {number}"
-            mark = "*" if number == answer.likeliest else " "
-            yield _line(f"  {mark} {number} {response[0]:9.3f}  {_ends(choice, answers.is_whole)}")
-    for name, texts in answer.taken.items():
-        for text in texts:
-            yield from _labelled(f"taken by {name}", _ends(text, answers.is_whole), "")
-    if answer.values:
-        yield _line(f"  {values_text(answer)}", "dim")
+            for column in columns:
+                yield from column
 
+    def _of_answer(self, item: AnsweredItem, answer: ModelAnswer) -> Iterator[RenderableType]:
+        name = f"{answer.model}: " if len(self._answers.models) > 1 else ""
+        style = {True: "bold green", False: "bold red", None: "bold"}[answer.is_right]
+        yield self.line(f"{name}{outcome_text(answer)}", style)
+        for number, response in enumerate(answer.responses):
+            if isinstance(response, str):
+                yield from self._labelled("answer", self._ends(response))
+            else:
+                yield self._indented(choice_text(item, answer, number), 2)
+        for label, text in taken_texts(answer):
+            yield from self._labelled(label, self._ends(text))
+        if answer.values:
+            yield self._indented(values_text(answer), 2, "dim")
 
-def _line(text: str, style: str = "") -> Text:
-    from rich.text import Text
+    def line(self, text: str, style: str = "") -> Text:
+        from rich.text import Text
 
-    return Text(visible(text), style=style)
+        return Text(visible(text), style=style)
 
+    def _labelled(self, label: str, text: str, style: str = "") -> Iterator[RenderableType]:
+        """Yield a label and a text under it, or next to it where it is a short one."""
+        if "\n" not in text and len(text) < 60:
+            yield self._indented(f"{label}: {text}", 2, style)
+        else:
+            yield self._indented(f"{label}:", 2, style)
+            yield self._indented(text, 4, style)
 
-def _labelled(label: str, text: str, style: str) -> Iterator[Text]:
-    """Yield a label and the lines of a text under it, or next to it where it is a short one."""
-    if "\n" not in text and len(text) < 60:
-        yield _line(f"  {label}: {text}", style)
-        return
-    yield _line(f"  {label}:", style)
-    yield _line(re.sub("^", "    ", text, flags=re.MULTILINE), style)
+    def _indented(self, text: str, columns: int, style: str = "") -> RenderableType:
+        from rich.padding import Padding
 
+        if self._console.is_terminal:
+            return Padding(self.line(text, style), (0, 0, 0, columns))
+        return self.line(re.sub("^", " " * columns, text, flags=re.MULTILINE))
 
-def _end(text: str, is_whole: bool) -> str:
-    """Return the end of a prompt, where the item stands behind its examples."""
-    left_out = len(text) - _MOST_SHOWN
-    if is_whole or left_out <= 0:
-        return text
-    return f"[... {left_out:,} characters before: --item N or --html FILE]\n{text[left_out:]}"
+    def _end(self, text: str) -> str:
+        """Return the end of a prompt, where the item stands behind its examples."""
+        left_out = len(text) - _MOST_SHOWN
+        if self._answers.is_whole or left_out <= 0:
+            return text
+        return f"[... {left_out:,} characters before: --item N or --html FILE]\n{text[left_out:]}"
 
-
-def _ends(text: str, is_whole: bool) -> str:
-    left_out, half = len(text) - _MOST_SHOWN, _MOST_SHOWN // 2
-    if is_whole or left_out <= 0:
-        return text
-    mark = f"[... {left_out:,} characters: --item N or --html FILE]"
-    return f"{text[:half]}\n{mark}\n{text[-half:]}"
+    def _ends(self, text: str) -> str:
+        left_out, half = len(text) - _MOST_SHOWN, _MOST_SHOWN // 2
+        if self._answers.is_whole or left_out <= 0:
+            return text
+        mark = f"[... {left_out:,} characters: --item N or --html FILE]"
+        return f"{text[:half]}\n{mark}\n{text[-half:]}"

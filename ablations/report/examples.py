@@ -6,7 +6,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ablations.report.answer_words import outcome_text, target_text, values_text, visible
+from ablations.report.answer_words import (
+    choice_text,
+    outcome_text,
+    taken_texts,
+    target_text,
+    values_text,
+    visible,
+)
 from ablations.runs.answered import AnsweredItem, ExampleKind, ModelAnswer
 
 _TITLES: dict[ExampleKind, str] = {
@@ -73,23 +80,16 @@ def _item(item: AnsweredItem) -> Iterator[str]:
         yield from ("", f"{_escaped(answer.model)}: {_escaped(outcome_text(answer))}")
         for text in _responses(item, answer):
             yield from _block("Answer", text)
-        for name, texts in answer.taken.items():
-            for text in texts:
-                yield from _block(f"Taken by {name}", text)
+        for label, text in taken_texts(answer):
+            yield from _block(label[0].upper() + label[1:], text)
         yield from ("", _escaped(values_text(answer)))
 
 
 def _responses(item: AnsweredItem, answer: ModelAnswer) -> Iterator[str]:
-    scored = []
-    for number, response in enumerate(answer.responses):
-        if isinstance(response, str):
-            yield response
-        else:
-            text = item.choices[number] if number < len(item.choices) else ""
-            mark = "*" if number == answer.likeliest else " "
-            scored.append(f"{mark} {number} {response[0]:.3f} {text}")
-    if scored:
-        yield "\n".join(scored)
+    if answer.likeliest is None:
+        yield from map(str, answer.responses)
+    else:
+        yield "\n".join(choice_text(item, answer, at) for at in range(len(answer.responses)))
 
 
 def _block(label: str, text: str) -> Iterator[str]:

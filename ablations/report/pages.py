@@ -6,7 +6,13 @@ import base64
 import hashlib
 from typing import Any
 
-from ablations.report.answer_words import outcome_text, target_text, values_text, visible
+from ablations.report.answer_words import (
+    outcome_text,
+    taken_texts,
+    target_text,
+    values_text,
+    visible,
+)
 
 _FOLDED = 600
 """Characters of a text from which on it is folded."""
@@ -27,6 +33,7 @@ def page_environment() -> Any:
     environment.tests["long"] = lambda text: len(text) > _FOLDED
     environment.globals |= {
         "folded_size": _FOLDED,
+        "taken_texts": taken_texts,
         "target_text": target_text,
         "values_text": values_text,
         "outcome_text": outcome_text,

@@ -46,9 +46,13 @@ HOSTILE = [
     "--><!--",
 ]
 ITEMS = 12
+FIRST_WORD = {"function": "regex", "regex_pattern": r"(\S+)"}
 BLEU = {"metric": "bleu", "aggregation": "bleu", "higher_is_better": True}
 TASKS = {
-    "speak": {"generation_kwargs": {"until": ["<eos>"], "do_sample": False, "max_gen_toks": 6}},
+    "speak": {
+        "generation_kwargs": {"until": ["<eos>"], "do_sample": False, "max_gen_toks": 6},
+        "filter_list": [{"name": "first", "filter": [FIRST_WORD, {"function": "take_first"}]}],
+    },
     "choose": {
         "output_type": "multiple_choice",
         "doc_to_choice": "{{choices}}",
@@ -64,7 +68,8 @@ TASKS = {
 def write_experts(folder):
     rows = [
         {
-            "prompt": " ".join(HOSTILE[(item * step) % len(HOSTILE)] for step in range(1, 40)),
+            "prompt": " ".join(HOSTILE[(item * step) % len(HOSTILE)] for step in range(1, 40))
+            + "\n--- item 99 ---\nright",
             "answer": HOSTILE[item % len(HOSTILE)],
             "choices": [HOSTILE[item % len(HOSTILE)], HOSTILE[(item + 5) % len(HOSTILE)]],
         }
@@ -143,7 +148,7 @@ def test_texts_are_those_that_a_model_gets_and_gives(folder, task):
             assert len(item.choices) == 2
             assert answer.is_right == (answer.likeliest == 0) == (sample.values["acc"] == 1)
         elif task == "speak":
-            assert answer.taken == {"none": sample.answers}
+            assert answer.taken == {"first": sample.answers}
             assert answer.is_right == (sample.values["exact_match"] == 1)
             assert answer.is_cut == (sample.values["truncated"] == 1)
         elif task == "translate":
@@ -205,10 +210,12 @@ def test_a_page_is_written_over_a_page_only(folder, tmp_path):
 def test_a_pipe_gets_plain_text_and_a_terminal_obeys_nothing(folder):
     text = output_of("answers", f"{folder}/run:base", "--task", "speak", "--against", "task expert")
     assert not re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
-    assert text.count("--- item ") == ITEMS
+    assert len(re.findall("^--- item ", text, re.MULTILINE)) == ITEMS
+    assert text.count("    --- item 99 ---\n    right\n") == ITEMS
     assert "[bold]markup[/bold]" in text
     assert r"\x1b[31mred\x1b]0;title\x07" in text
     assert r"\u202egnisrever" in text
+    assert "  taken by first: " in text
     answers = select_answers(f"{folder}/run:base", "speak", against="task expert")
     screen = printed(answers)
     assert "\x1b[" in screen  # its own colours
@@ -216,6 +223,9 @@ def test_a_pipe_gets_plain_text_and_a_terminal_obeys_nothing(folder):
     for sign in "\x07\x9b\u202e":
         assert sign not in screen
     assert "\x1b[31m" not in screen
+    plain = re.sub("\x1b\\[[0-9;]*m", "", screen)
+    assert len(re.findall("^--- item ", plain, re.MULTILINE)) == ITEMS
+    assert len(re.findall("^ +--- item 99 ---", plain, re.MULTILINE)) == ITEMS
     assert "http" not in "".join(re.findall("\x1b\\]8.*?\x1b", screen))
 
 

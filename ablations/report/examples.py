@@ -89,7 +89,9 @@ def _responses(item: AnsweredItem, answer: ModelAnswer) -> Iterator[str]:
     if answer.likeliest is None:
         yield from map(str, answer.responses)
     else:
-        yield "\n".join(choice_text(item, answer, at) for at in range(len(answer.responses)))
+        yield "\n".join(
+            choice_text(item, answer, number) for number in range(len(answer.responses))
+        )
 
 
 def _block(label: str, text: str) -> Iterator[str]:

@@ -127,23 +127,25 @@ def _of_task(
     )
     kinds: dict[tuple[int, int], list[ExampleKind]] = {}
     for item in _differing([items for _, items in members], order)[:number]:
-        for at, (_, items) in enumerate(members):
+        for member, (_, items) in enumerate(members):
             if item in items:
-                kinds.setdefault((item, at), []).append("differ")
-    for at, (_, items) in enumerate(members):
+                kinds.setdefault((item, member), []).append("differ")
+    for member, (_, items) in enumerate(members):
         for kind, is_of in KINDS.items():
             chosen = [i for i in order if i in items and is_of(items[i].answers[0])][:number]
             for item in chosen:
-                kinds.setdefault((item, at), []).append(kind)
+                kinds.setdefault((item, member), []).append(kind)
     prompts = dict[int, AnsweredItem]()
-    for at, (record, items) in enumerate(members):
-        wanted = [items[item] for item, member in kinds if member == at and item not in prompts]
+    for member, (record, items) in enumerate(members):
+        wanted = [items[item] for item, of in kinds if of == member and item not in prompts]
         prompts |= {item.item: item for item in with_texts(run, record, wanted)}
     for item in sorted({item for item, _ in kinds} & prompts.keys()):
         answers = tuple(
-            _shortened(items[item].answers[0]).model_copy(update={"kinds": tuple(kinds[item, at])})
-            for at, (_, items) in enumerate(members)
-            if (item, at) in kinds and items[item].content == prompts[item].content
+            _shortened(items[item].answers[0]).model_copy(
+                update={"kinds": tuple(kinds[item, member])}
+            )
+            for member, (_, items) in enumerate(members)
+            if (item, member) in kinds and items[item].content == prompts[item].content
         )
         update = {"answers": answers, "prompts": tuple(map(_short, prompts[item].prompts))}
         yield prompts[item].model_copy(update=update)

@@ -47,9 +47,9 @@ def run_and_model(name: str) -> tuple[Path, str | None]:
     """Return folder and model; a folder may have colons in its name."""
     if is_folder(name):
         return Path(name), None
-    colons = [at for at, sign in enumerate(name) if sign == ":"]
-    for at in colons:
-        if is_folder(name[:at]):
-            return Path(name[:at]), name[at + 1 :]
+    colons = [position for position, sign in enumerate(name) if sign == ":"]
+    for position in colons:
+        if is_folder(name[:position]):
+            return Path(name[:position]), name[position + 1 :]
     folder, colon, model = name.partition(":")
     return Path(folder), model if colon else None

@@ -18,7 +18,8 @@ from ablations.tasks.catalog import (
     list_tasks,
     may_be_published,
 )
-from ablations.tasks.task_fingerprint import TaskContents, read_task_file
+from ablations.tasks.task_fingerprint import TaskContents
+from ablations.tasks.task_yaml import read_task_file
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
 from tests.standins.scripted import DATA
@@ -279,7 +280,7 @@ def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, i
 
 
 def test_only_items_of_flores_are_not_for_publication():
-    contents = [read_task_file(path) for path in sorted(GENERATED.glob("*.yaml"))]
+    contents = [read_task_file(path).content for path in sorted(GENERATED.glob("*.yaml"))]
     metadata = [content["metadata"] for content in contents if "group" not in content]
     closed = {entry["benchmark"] for entry in metadata if not may_be_published(entry)}
     assert closed == {"flores"}

@@ -47,8 +47,9 @@ def values_text(answer: ModelAnswer) -> str:
 
 def target_text(item: AnsweredItem) -> str:
     """Return the target; of a choice its number and text."""
-    if item.target.isdecimal() and int(item.target) < len(item.choices):
-        return f"{item.target}: {item.choices[int(item.target)].strip()}"
+    choices = {str(number): text for number, text in enumerate(item.choices)}
+    if item.target in choices:
+        return f"{item.target}: {choices[item.target].strip()}"
     return item.target
 
 

@@ -23,9 +23,6 @@ from layerswap_method.frozen import Frozen
 ExampleKind = Literal["differ", "wrong", "right", "cut", "empty"]
 """Why an answer is shown as an example."""
 
-Response = str | tuple[float, bool]
-"""The text generated, or log-likelihood in nats and whether it is greedy."""
-
 
 class ModelAnswer(Frozen):
     """What one model answered to an item, and what became of it."""
@@ -36,8 +33,8 @@ class ModelAnswer(Frozen):
     cell: str
     """Label of the cell."""
 
-    responses: tuple[Response, ...] = ()
-    """One per prompt."""
+    responses: tuple[str, ...] | tuple[tuple[float, bool], ...] = ()
+    """One per prompt: texts generated, or log-likelihoods in nats and whether they are greedy."""
 
     taken: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Filter -> what it took of each response; empty where texts were scored."""

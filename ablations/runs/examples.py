@@ -22,7 +22,6 @@ from ablations.runs.answered import (
     AnsweredItem,
     ExampleKind,
     ModelAnswer,
-    Response,
     judged_items,
     with_texts,
 )
@@ -167,9 +166,7 @@ def _draw(text: str) -> str:
 
 
 def _shortened(answer: ModelAnswer) -> ModelAnswer:
-    responses: tuple[Response, ...] = tuple(
-        _short(text) if isinstance(text, str) else text for text in answer.responses
-    )
+    responses = tuple(_short(text) if isinstance(text, str) else text for text in answer.responses)
     taken = {name: tuple(map(_short, texts)) for name, texts in answer.taken.items()}
     return answer.model_copy(update={"responses": responses, "taken": taken})
 

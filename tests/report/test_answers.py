@@ -410,7 +410,13 @@ def test_a_copy_for_readers_has_its_examples(own):
     assert make_report(load_run(own / "run"), draw=False).examples
     with pytest.raises(InputError, match="copy for readers, and its examples"):
         select_answers(name, "gated")
-    (own / "run/examples.jsonl").write_text("{}\n{\n")
-    result = layerswap("answers", name, "--task", "speak")
-    assert result.exit_code == 2
-    assert "examples.jsonl:2 is damaged" in " ".join(result.output.split())
+    file = own / "run/examples.jsonl"
+    line = file.read_text(encoding="utf-8").splitlines()[1]
+    mixed = line.replace('"responses":["', '"responses":[[-1.0,true],"', 1)
+    assert mixed != line
+    for damaged in ("{", mixed, line.replace('"item":', '"itme":')):
+        file.write_text(f"{{}}\n{damaged}\n", encoding="utf-8")
+        for words in (("answers", name, "--task", "speak"), ("report", own / "run")):
+            result = layerswap(*words)
+            assert result.exit_code == 2
+            assert "examples.jsonl:2 is damaged" in " ".join(result.output.split())

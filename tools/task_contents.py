@@ -93,6 +93,7 @@ def flores_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
                     **_metadata("flores", target, into),
                     "source_language": source,
                     "bleu_tokenizer": into.bleu,
+                    "publish": False,  # the conditions of FLORES+ on the hub
                 },
             }
 

@@ -239,3 +239,40 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
         )
     else:
         click.echo(str(result))
+
+
+@click.command()
+@click.argument("model", metavar="RUN[:MODEL]")
+@click.option("--task", metavar="NAME", help="The task; needed where the run has several.")
+@click.option("--wrong", is_flag=True, help="Show only the items that the model has wrong.")
+@click.option("--item", type=click.IntRange(min=0), help="Show this item only, with whole texts.")
+@click.option(
+    "--against",
+    metavar="MODEL",
+    help="Show a second model next to it: one of the same run, or RUN:MODEL.",
+)
+@click.option("--html", type=FILE, help="Write a page that loads nothing, and print its name.")
+def answers(model: str, html: Path | None, **options: Any) -> None:
+    """Show what a model answered: prompt, answer, what filters took, target, right or wrong.
+
+    RUN is a folder that `layerswap evaluate` or `layerswap run` wrote; of a study, MODEL is a name
+    in its report, such as 'runs/layer_count:soup'.
+
+    The texts are in the folder of answers that runs share. A run folder itself has a few of them
+    (examples.jsonl), which are shown where the others are gone. An answer is right where the task's
+    first metric has its best value.
+    """
+    with watched("reading the answers"):
+        from ablations.report.answers import print_answers, select_answers, write_page
+        from ablations.runs.records import as_input_errors
+
+        with as_input_errors():
+            is_wrong = options.pop("wrong")
+            selected = select_answers(model, is_wrong=is_wrong, **options)
+    for note in selected.notes:
+        print_line(f"Warning: {note}", err=True)
+    if html is None:
+        print_answers(selected)
+    else:
+        write_page(selected, html)
+        click.echo(html)

@@ -52,7 +52,8 @@ class Question:
 class Answering:
     """Answers requests from `answers`, and the others by `_generate` or `_score`.
 
-    `outcomes` has what happened to the requests of each item since it was last emptied.
+    `outcomes` has what happened to the requests of each item since it was last emptied, and
+    `stored_keys` the keys of their answers, if these are stored.
     """
 
     answers: AnswerFile | None = None
@@ -182,10 +183,13 @@ class Answering:
             answers |= self._new
         elif questions:
             self._advance(len(questions))
-        noted = self.__dict__.setdefault("outcomes", {})
+        outcomes = self.__dict__.setdefault("outcomes", {})
+        keys = self.__dict__.setdefault("stored_keys", {})
         for question in questions:
             item = (question.request.task_name, question.request.doc_id)
-            noted.setdefault(item, []).append(answers[question.key].outcome)
+            outcomes.setdefault(item, []).append(answers[question.key].outcome)
+            if self.answers is not None:
+                keys.setdefault(item, []).append(question.key)
         return [answers[question.key] for question in questions]
 
     def _stored(self, question: Question) -> Answer | None:

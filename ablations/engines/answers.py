@@ -14,13 +14,13 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import note_finished_work
-from ablations.machine.whole_files import DiskFull, is_full, write_bytes
+from ablations.machine.whole_files import DiskFull, is_full, open_regular, write_bytes
 from ablations.scoring.observed import Outcome
 from layerswap_method.errors import LayerSwapError
 
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
+
+_BEGIN = b'{"key":"'
+
+_DAMAGES = (ValueError, TypeError, KeyError, AttributeError, IndexError)
+"""Errors of `_parsed`."""
 
 
 def key_of(*question: Any) -> str:
@@ -46,6 +51,27 @@ class Answer:
     """The text; or log-likelihood in nats and whether it is greedy."""
 
     outcome: Outcome
+
+
+def read_answers(path: Path, keys: Collection[str]) -> dict[str, Answer]:
+    """Return key -> stored answer for those of `keys` that a file has; of several the last.
+
+    Raises:
+        FileNotFoundError: where there is none.
+        OSError: where it cannot be read, or is no file.
+    """
+    answers = dict[str, Answer]()
+    wanted = {key.encode() for key in keys}
+    with open_regular(path) as file:
+        for line in file:
+            # Each line begins with its key, and only those of `keys` are worth the time.
+            if line[len(_BEGIN) :].partition(b'"')[0] in wanted:
+                try:
+                    key, answer = _parsed(line)
+                except _DAMAGES:
+                    continue
+                answers[key] = answer
+    return answers
 
 
 class AnswerFile:
@@ -158,10 +184,15 @@ class AnswerFile:
                     return
                 whole += len(line)
                 try:
-                    content = json.loads(line)
-                    key, response = str(content.pop("key")), content.pop("response")
-                    if not isinstance(response, str):
-                        response = (float(response[0]), bool(response[1]))
-                    yield key, Answer(response, Outcome(**content)), line
-                except (ValueError, TypeError, KeyError, AttributeError, IndexError):
+                    yield *_parsed(line), line
+                except _DAMAGES:
                     logger.warning("%s:%d is damaged; its prompt is sent again", self.path, number)
+
+
+def _parsed(line: bytes) -> tuple[str, Answer]:
+    """Return key and answer of a line; raises one of `_DAMAGES`."""
+    content = json.loads(line)
+    key, response = str(content.pop("key")), content.pop("response")
+    if not isinstance(response, str):
+        response = (float(response[0]), bool(response[1]))
+    return key, Answer(response, Outcome(**content))

@@ -22,6 +22,7 @@ from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.observed import empty_notes, notes_on, task_notes
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
+from ablations.tasks.catalog import may_be_published
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -107,10 +108,10 @@ def run_tasks(
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
                 break
-            lm.outcomes = {}
+            lm.outcomes, lm.stored_keys = {}, {}
             lm.sample_seed = f"{request.seed} {repeat}"
             result = _simple_evaluate(lm, drawn, request, repeat)
-            samples.append(read_samples(result, lm.outcomes, repeat))
+            samples.append(read_samples(result, lm.outcomes, repeat, lm.stored_keys))
             scores.append(
                 scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
             )
@@ -130,6 +131,11 @@ def run_tasks(
         answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
         notes=(*notes, *task_notes(raw["configs"], request.isolation)),
+        unpublished=tuple(
+            task
+            for task in raw["samples"]
+            if not may_be_published(raw["configs"].get(task, {}).get("metadata"))
+        ),
     )
 
 

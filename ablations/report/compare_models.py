@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -21,18 +20,15 @@ from ablations.report.tables import (
     scores_table,
 )
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.models import StudyModel
+from ablations.runs.named_models import model_of_run
 from ablations.runs.observations import check_same_content, read_observations
-from ablations.runs.records import Run, load_run
+from ablations.runs.records import Run
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names, table_of_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock, Study
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.recipe.references import is_folder
-
-_SHOWN_CELLS = 12
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ def compare_models(
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    pairs = [_find(name) for name in names]
+    pairs = [model_of_run(name) for name in names]
     runs, models = [run for run, _ in pairs], [model for _, model in pairs]
     for (first_run, first), (second_run, second) in itertools.combinations(pairs, 2):
         is_one_run = first_run.path.resolve() == second_run.path.resolve()
@@ -152,49 +148,6 @@ def _check_items(row: Any, data: pd.DataFrame) -> None:
             f"{' and '.join(models)} have different items of {row['task']}: {row['metric']} is of "
             "a whole corpus; evaluate both with the same --limit"
         )
-
-
-def _find(name: str) -> tuple[Run, StudyModel]:
-    """Return the run of a folder or ``RUN:MODEL`` with its latest records, and the model in it."""
-    folder, label = _place(name)
-    run = load_run(folder)
-    cells_by_label: dict[str, tuple[str, ...]] = {
-        **{cell.label: (cell.label,) for cell in run.head.cells},
-        **{shown: (label,) for label, shown in run.names.items()},
-        **{model.label: model.cells for model in run.models},
-    }
-    if label is None and len(run.head.cells) > 1:
-        names = list(dict.fromkeys(run.names.values()))
-        lines = [f"\n  {folder}:{name}" for name in names[:_SHOWN_CELLS]]
-        if len(names) > _SHOWN_CELLS:
-            lines.append(f"\n  and {len(names) - _SHOWN_CELLS} more")
-        raise InputError(
-            f"{folder} has {len(run.head.cells)} cells; name one of them:{''.join(lines)}"
-        )
-    label = run.head.cells[0].label if label is None else label
-    if label not in cells_by_label:
-        raise InputError(f"{folder} has no cell or model {label!r}{nearest(label, cells_by_label)}")
-    labels = cells_by_label[label]
-    cells = tuple(cell for cell in run.cells if cell.label in labels)
-    if not cells:
-        raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
-    pools = {role: (expert,) for role, expert in cells[0].experts.items()}
-    model = StudyModel(label=name, kind=cells[0].kind, setting={}, pools=pools, cells=labels)
-    planned = [cell for cell in run.head.cells if cell.label in labels]
-    head = run.head.model_copy(update={"cells": tuple(planned), "models": (model,)})
-    return run.model_copy(update={"head": head, "cells": cells}), model
-
-
-def _place(name: str) -> tuple[Path, str | None]:
-    """Return folder and model; a folder may have colons in its name."""
-    if is_folder(name):
-        return Path(name), None
-    colons = [position for position, sign in enumerate(name) if sign == ":"]
-    for position in colons:
-        if is_folder(name[:position]):
-            return Path(name[:position]), name[position + 1 :]
-    folder, colon, model = name.partition(":")
-    return Path(folder), model if colon else None
 
 
 def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> list[str]:

@@ -21,9 +21,11 @@ from ablations.machine.whole_files import (
     write_errors,
 )
 from ablations.report.comparisons import comparisons
+from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
 from ablations.report.figures import Figure, figures
 from ablations.report.grids import differences_to_best, find_grid
 from ablations.report.notes import facts, notes, run_problems
+from ablations.report.pages import page_environment
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
@@ -37,6 +39,7 @@ from ablations.report.tables import (
     score_frame,
     scores_table,
 )
+from ablations.runs.examples import read_examples
 from ablations.runs.records import RUN_FILE, Run
 from ablations.runs.results import SCORES_FILE, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
@@ -62,6 +65,7 @@ class Report(NamedTuple):
     sentences: Sequence[str]
     figures: Sequence[Figure]
     tables: Sequence[pd.DataFrame]
+    examples: Sequence[TaskExamples]
     notes: Sequence[str]
     facts: Mapping[str, str]
     observations: pd.DataFrame
@@ -119,6 +123,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
         ),
         figures=drawn,
         tables=[table for table in tables if table is not None],
+        examples=examples_by_task(read_examples(run.path), dict.fromkeys(scores["task"])),
         notes=remarks,
         facts=facts(run),
         observations=results.observations,
@@ -197,20 +202,14 @@ def answer_text(report: Report) -> str:
 
 def render_html(report: Report) -> str:
     """Return the page: style, script and figures in it; tables that can be sorted and filtered."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(
-        loader=PackageLoader("ablations.report", "."),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["svgs"] = lambda figure: Markup(_inline_svgs(figure))
     environment.filters["parts"] = _parts
     template = environment.get_template("page.html.j2")
-    return template.render(report=report, most_on_phone=_MOST_ON_PHONE)
+    text: str = template.render(report=report, most_on_phone=_MOST_ON_PHONE)
+    return text
 
 
 def render_markdown(report: Report) -> str:
@@ -229,6 +228,7 @@ def render_markdown(report: Report) -> str:
         text = shown.to_markdown(index=False, disable_numparse=True, colalign=align)
         lines += ["", f"## {_markdown(frame.attrs['title'])}", "", text]
         lines += [line for note in frame.attrs["notes"] for line in ("", f"*{_markdown(note)}*")]
+    lines += examples_markdown(report.examples)
     lines += ["", "## Notes", "", *(f"- {_markdown(note)}" for note in report.notes)]
     lines += ["", "## About this run", ""]
     lines += [f"- {_markdown(name)}: {_markdown(text)}" for name, text in report.facts.items()]

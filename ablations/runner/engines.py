@@ -308,10 +308,10 @@ def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
 def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:
     """Write the prompts and targets of a task into the folder of answers, once for all models."""
     first = {sample.doc_id: sample for sample in reversed(samples)}
-    rows = (
-        {"item": item, "prompts": first[item].prompts, "target": first[item].target}
-        for item in sorted(first)
-    )
+    rows = []
+    for item, sample in sorted(first.items()):
+        row = {"item": item, "prompts": sample.prompts, "target": sample.target}
+        rows.append({**row, "choices": sample.choices} if sample.choices else row)
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     name = f"{task.replace('/', '_')}-{fingerprint_of(text=text)[:12]}.jsonl"
     path = folder / "prompts" / name

@@ -6,6 +6,7 @@ RUN/records/KEY.jsonl    one model on one task: a line with scores, versions and
 RUN/failures/KEY.json    why that failed the last time
 RUN/scores.csv           all scores, for people and scripts
 RUN/observations.parquet the value of every item
+RUN/examples.jsonl       a few answers with their prompts; see `ablations.runs.examples`
 RUN/records.jsonl        the first line of every record: with `run.json` and the observations all
                          that a reader needs, so a copy need not have `records`
 
@@ -377,7 +378,7 @@ def write_record(path: Path, record: TaskRecord) -> None:
     record = record.model_copy(update={"items": len(samples), "no_answers": reasons})
     lines = [record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)]
     lines += [
-        sample.model_dump_json(exclude={"prompts", "responses"}, exclude_defaults=True)
+        sample.model_dump_json(exclude={"prompts", "choices", "responses"}, exclude_defaults=True)
         for sample in samples
     ]
     write_text(record_file(path, record.key), "".join(f"{line}\n" for line in lines))

@@ -9,6 +9,7 @@ import pandas as pd
 
 from ablations.machine.names import spreadsheet_text
 from ablations.machine.whole_files import write_bytes, write_text
+from ablations.runs.examples import write_examples
 from ablations.runs.models import StudyModel
 from ablations.runs.observations import read_observations
 from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run
@@ -36,7 +37,7 @@ def read_results(run: Run) -> Results:
 
 
 def write_results(run: Run) -> None:
-    """Write the scores, the observations and the first lines of all records of a run."""
+    """Write the scores, observations, first lines of all records and examples of a run."""
     results = read_results(run)
     records = {task.key: task for cell in run.cells for task in cell.tasks}
     lines = (record.model_dump_json(exclude_defaults=True) for record in records.values())
@@ -45,6 +46,7 @@ def write_results(run: Run) -> None:
     file = io.BytesIO()
     results.observations.to_parquet(file, index=False)
     write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())
+    write_examples(run)
 
 
 def csv_text(table: pd.DataFrame) -> str:

@@ -71,12 +71,18 @@ class Sample(Frozen):
     prompts: tuple[str, ...] = ()
     """The contexts as sent (one, or one per choice), few-shot examples included; not in records."""
 
+    choices: tuple[str, ...] = ()
+    """Per prompt: the text that was scored after it, () where one was generated; not in records."""
+
     target: str
     """The gold answer, or the index of the gold choice."""
 
     responses: tuple[str | tuple[float, bool], ...] = ()
     """Per prompt: the text generated, or (log-likelihood in nats, whether it is greedy); not in
     records."""
+
+    keys: tuple[str, ...] = ()
+    """Per prompt: the key of the response in the file of answers; () where it is not stored."""
 
     answers: tuple[str | tuple[float, bool], ...]
     """`responses` after the filter, as they were compared with the target."""
@@ -167,6 +173,9 @@ class Evaluation(Frozen):
 
     notes: tuple[str, ...] = ()
     """Notes for a reader of the scores: prompts that did not fit, metrics that are absent."""
+
+    unpublished: tuple[str, ...] = ()
+    """Tasks whose data must not be published, as their metadata says."""
 
     def score(self, task: str, metric: str | None = None) -> TaskScore:
         """Return the first score of `task`, or of its `metric`, which must be there."""

@@ -47,6 +47,7 @@ def read_samples(
     raw: Mapping[str, Any],
     outcomes: Mapping[Key, Sequence[Outcome]] | None = None,
     repeat: int = 0,
+    stored_keys: Mapping[Key, Sequence[str]] | None = None,
 ) -> tuple[Sample, ...]:
     """Return the records of an lm-eval result that was made with ``log_samples=True``.
 
@@ -54,6 +55,7 @@ def read_samples(
         raw: the result.
         outcomes: of the requests, where the model object noted them.
         repeat: number of the sample of each item.
+        stored_keys: of the answers to the requests, where they are stored.
     """
     samples = []
     for task, records in raw["samples"].items():
@@ -61,8 +63,10 @@ def read_samples(
         if language is not None and why_not_judged(*language) is not None:
             language = None
         for logged in records:
-            outcomes_of_item = (outcomes or {}).get((task, logged["doc_id"]), ())
-            samples.append(_read_sample(task, logged, repeat, language, outcomes_of_item))
+            item = (task, logged["doc_id"])
+            outcomes_of_item = (outcomes or {}).get(item, ())
+            keys = (stored_keys or {}).get(item, ())
+            samples.append(_read_sample(task, logged, repeat, language, outcomes_of_item, keys))
     return tuple(samples)
 
 
@@ -127,6 +131,7 @@ def _read_sample(
     repeat: int,
     language: tuple[str, str] | None,
     outcomes: Sequence[Outcome],
+    keys: Sequence[str],
 ) -> Sample:
     responses = tuple(_response(response[0]) for response in logged["resps"])
     values: dict[str, float | tuple[str, str]] = {}
@@ -142,8 +147,15 @@ def _read_sample(
         filter=logged["filter"],
         doc_id=logged["doc_id"],
         prompts=tuple(arguments[0] for arguments in logged["arguments"]),
+        choices=tuple(
+            arguments[1]
+            for arguments in logged["arguments"]
+            if len(arguments) > 1 and isinstance(arguments[1], str)
+        ),
         target=str(logged["target"]),
         responses=responses,
+        # A task may repeat each request; the first answer to it is the one that is scored.
+        keys=tuple(keys[:: max(1, len(keys) // len(responses))]),
         answers=tuple(_response(response) for response in logged["filtered_resps"]),
         values=values | observed_values(language, outcomes, responses),
         doc_hash=logged["doc_hash"],

@@ -171,6 +171,11 @@ class ReportBlock(Described):
     metric: StrictStr | None = None
     """The lm-eval metric to show. Without it, the first one of each task."""
 
+    examples: StrictInt = Field(default=2, ge=0, le=50)
+    """Answers that the run folder and the report show with their prompts: for each task so many
+    items on which models differ, and for each model so many right, wrong, cut-off and empty
+    answers; 0 for none. Tasks that say ``publish: false`` have none."""
+
     facts: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Facts of the experts that differ between models, such as ``experts.task.drift``. For each the
     report draws the scores over it; for several experts it takes the mean of their facts."""

@@ -136,6 +136,11 @@ def floor_of(metadata: Any) -> Floor | None:
     return validated(Floor, metadata["floor"], "metadata: floor")
 
 
+def may_be_published(metadata: Any) -> bool:
+    """Return whether items of a task may be shown to others: not if it says ``publish: false``."""
+    return not isinstance(metadata, Mapping) or metadata.get("publish", True) is True
+
+
 def describe_tasks() -> str:
     """Return a table of the shipped tasks and their groups as text."""
     tasks = list_tasks()

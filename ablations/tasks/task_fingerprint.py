@@ -95,7 +95,7 @@ class TaskContents:
                 if (folder == home and modules) or _has_module(folder, modules):
                     code[folder] = self._files_of(folder, modules)
             self._hashes[name] = fingerprint_of(
-                content=_without_places(with_placed_data(content, home)),
+                content=_without_places(with_placed_data(_that_counts(content), home)),
                 code=fingerprint_files(home, code.pop(home, set())),
                 data=self._data(content),
                 members=[  # of included files
@@ -181,6 +181,15 @@ def _warn_of_many_files(folder: Path) -> None:
         folder,
         f"{_MOST_FILES:,}",
     )
+
+
+def _that_counts(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the content without what changes no prompt and no score: may others see the data."""
+    metadata = content.get("metadata")
+    if not isinstance(metadata, dict) or "publish" not in metadata:
+        return content
+    counted = {name: value for name, value in metadata.items() if name != "publish"}
+    return {**content, "metadata": counted}
 
 
 def _without_places(config: dict[str, Any]) -> dict[str, Any]:

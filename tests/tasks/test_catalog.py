@@ -16,8 +16,10 @@ from ablations.tasks.catalog import (
     TITLES,
     choose,
     list_tasks,
+    may_be_published,
 )
 from ablations.tasks.task_fingerprint import TaskContents
+from ablations.tasks.task_yaml import read_task_file
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
 from tests.standins.scripted import DATA
@@ -275,3 +277,25 @@ def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, i
     with (data / changed).open("a") as file:
         file.write("\n")
     assert (key() != before) == is_read
+
+
+def test_only_items_of_flores_are_not_for_publication():
+    contents = [read_task_file(path).content for path in sorted(GENERATED.glob("*.yaml"))]
+    metadata = [content["metadata"] for content in contents if "group" not in content]
+    closed = {entry["benchmark"] for entry in metadata if not may_be_published(entry)}
+    assert closed == {"flores"}
+    assert {entry["benchmark"] for entry in metadata if may_be_published(entry)} == (
+        {*TITLES} - closed
+    )
+    assert not may_be_published({"publish": "false"})  # in doubt it is kept back
+    assert may_be_published(None)
+
+
+def test_whether_items_may_be_published_changes_no_score(tmp_path):
+    data = write_rows(tmp_path / "tasks", [{"prompt": "w1", "answer": "w2"}])
+    hashes = []
+    for more in ({}, {"publish": False}, {"publish": True}, {"public": True}):
+        write_task(tmp_path / "tasks", "words", data, metadata={"version": 1.0, **more})
+        hashes.append(TaskContents([tmp_path / "tasks"]).fingerprint("words"))
+    assert len({*hashes[:3]}) == 1
+    assert hashes[3] != hashes[0]

@@ -1,0 +1,339 @@
+"""`layerswap answers`: prompt, answer, what filters took and target, of one model or of two."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from ablations.machine.whole_files import check_place, write_errors, write_text
+from ablations.report.answer_words import (
+    choice_text,
+    outcome_text,
+    taken_texts,
+    target_text,
+    values_text,
+    visible,
+)
+from ablations.report.pages import page_environment
+from ablations.runs.answered import (
+    AnsweredItem,
+    ModelAnswer,
+    judged_items,
+    main_score,
+    why_no_texts,
+    with_texts,
+)
+from ablations.runs.examples import EXAMPLES_FILE, read_examples
+from ablations.runs.named_models import model_of_run, run_and_model
+from ablations.runs.records import CellRecord, Run, TaskRecord, read_run_file
+from layerswap_method.errors import InputError, nearest_of
+from layerswap_method.recipe.references import is_folder
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+_MOST_SHOWN = 1000
+"""Characters of a text that a terminal shows where several items are listed."""
+
+_NARROWEST = 80
+"""Columns of a terminal from which on two models stand side by side."""
+
+_BEGIN = b"<!doctype html>"
+
+_Place = tuple[int, int]
+"""Item and repeat."""
+
+
+class SelectedAnswers(NamedTuple):
+    """The items that the user asked for, each with an answer of every model."""
+
+    models: tuple[str, ...]
+    task: str
+    items: tuple[AnsweredItem, ...]
+    selection: str
+    """What they are, such as ``7 of 40 items: those that ... has wrong``."""
+
+    notes: tuple[str, ...]
+    """What is missing, and the remedy."""
+
+    is_whole: bool
+    """Whether long texts are shown whole in a terminal."""
+
+
+class _Source(NamedTuple):
+    """A model's items of a task, without texts unless they are examples."""
+
+    name: str
+    run: Run
+    cell: CellRecord
+    record: TaskRecord
+    items: Mapping[_Place, AnsweredItem]
+
+    def examples(self) -> dict[_Place, AnsweredItem]:
+        """Return what the run folder itself has of this model."""
+        return {
+            item.place: item.model_copy(
+                update={"answers": (answer.model_copy(update={"model": self.name}),)}
+            )
+            for item in read_examples(self.run.path)
+            for answer in item.answers
+            if (item.task, answer.cell) == (self.record.task, self.cell.label)
+        }
+
+
+def select_answers(
+    name: str,
+    task: str | None = None,
+    *,
+    is_wrong: bool = False,
+    item: int | None = None,
+    against: str | None = None,
+) -> SelectedAnswers:
+    """Return what a model answered to the items of a task.
+
+    Args:
+        name: a folder that `layerswap evaluate` wrote, or ``RUN:MODEL``.
+        task: its name; None where there is one only.
+        is_wrong: whether only items are shown that the model has wrong.
+        item: number of the only item to show, from 0.
+        against: another model of the same run, or ``RUN:MODEL``, to show next to it.
+
+    Raises:
+        InputError: for a model, task or item that is missing, models that got different items or
+            prompts, and where no text is stored any more.
+        LayerSwapError: for a file that is damaged.
+    """
+    names = [name] if against is None else [name, _other(name, against)]
+    sources = [_source(name, task) for name in names]
+    first, *others = sources
+    if others and (first.run.path.resolve(), first.cell.label) == (
+        others[0].run.path.resolve(),
+        others[0].cell.label,
+    ):
+        raise InputError(f"{names[1]} is the same as {name}; name another model with --against")
+    places = [place for place in first.items if all(place in other.items for other in others)]
+    _check_content(sources, places)
+    selected = [place for place in places if item is None or place[0] == item]
+    if not selected:
+        raise InputError(f"item {item}: {_range(first.record.task, places)}")
+    selection = f"item {item}" if item is not None else f"{len(places):,} items"
+    if is_wrong:
+        selected = list(_wrong(first, selected))
+        selection = f"{len(selected):,} of {selection}: those that {name} has wrong"
+    notes = list[str]()
+    texts = [_texts(source, selected, notes) for source in sources]
+    items = []
+    for place in selected:
+        if all(place in answered for answered in texts):
+            answers = tuple(answered[place].answers[0] for answered in texts)
+            items.append(texts[0][place].model_copy(update={"answers": answers}))
+    if selected and not items:
+        raise InputError(notes[0])
+    if len(items) < len(selected):
+        selection += f" ({len(selected) - len(items):,} without text)"
+    return SelectedAnswers(
+        models=tuple(names),
+        task=first.record.task,
+        items=tuple(items),
+        selection=selection,
+        notes=tuple(notes),
+        is_whole=item is not None,
+    )
+
+
+def _other(name: str, against: str) -> str:
+    """Return the model to compare with as RUN:MODEL: one of the same run, or of another."""
+    folder, _ = run_and_model(name)
+    head = read_run_file(folder) if is_folder(folder) else None
+    labels = [] if head is None else [*head.names.values(), *(cell.label for cell in head.cells)]
+    models = [] if head is None else [model.label for model in head.models]
+    if against not in (*labels, *models) and is_folder(run_and_model(against)[0]):
+        return against
+    return f"{folder}:{against}"
+
+
+def _source(name: str, task: str | None) -> _Source:
+    run, _ = model_of_run(name)
+    tasks = list(dict.fromkeys(record.task for cell in run.cells for record in cell.tasks))
+    if task is None and len(tasks) > 1:
+        raise InputError(f"{name} has {len(tasks)} tasks; name one with --task: {', '.join(tasks)}")
+    if task not in (None, *tasks):
+        raise InputError(f"{name} has no task {task!r}{nearest_of(str(task), tasks)}")
+    task = task or tasks[0]
+    pairs = [(cell, r) for cell in run.cells for r in cell.tasks if r.task == task]
+    if len(pairs) > 1:
+        lines = [f"\n  {run.path}:{run.names.get(cell.label, cell.label)}" for cell, _ in pairs]
+        raise InputError(f"{name} has {len(pairs)} cells; name one of them:{''.join(lines)}")
+    (cell, record) = pairs[0]
+    source = _Source(name, run, cell, record, {})
+    if run.is_copy:
+        items = source.examples()
+        if not items:
+            raise InputError(
+                f"{run.path} is a copy for readers, and its {EXAMPLES_FILE} has no answer of this "
+                f"model to {task}; look at the folder that was copied"
+            )
+        return source._replace(items=items)
+    metric = run.study.report.metric
+    judged = judged_items(record, model=name, cell=cell.label, metric=metric)
+    return source._replace(items={item.place: item for item in judged})
+
+
+def _check_content(sources: Sequence[_Source], places: Sequence[_Place]) -> None:
+    """Check that all models got the same prompts."""
+    names, task = " and ".join(source.name for source in sources), sources[0].record.task
+    if not places:
+        raise InputError(f"{names} have no item of {task} in common")
+    for place in places:
+        if len({source.items[place].content for source in sources}) > 1:
+            raise InputError(
+                f"{names} have different items or prompts of {task} (the first is item "
+                f"{place[0]}); evaluate both with the same --limit, data and task files"
+            )
+
+
+def _range(task: str, places: Sequence[_Place]) -> str:
+    items = sorted({item for item, _ in places})
+    if len(items) == items[-1] - items[0] + 1:
+        return f"{task} has the items {items[0]} to {items[-1]}"
+    return f"of {task} there are the items {', '.join(map(str, items))}"
+
+
+def _wrong(source: _Source, places: Sequence[_Place]) -> Iterator[_Place]:
+    verdicts = {place: source.items[place].answers[0].is_right for place in places}
+    if not any(verdict is not None for verdict in verdicts.values()):
+        metric = main_score(source.record, source.run.study.report.metric).metric
+        raise InputError(
+            f"{source.record.task} is scored by {metric}, by which a single item is neither right "
+            "nor wrong; leave out --wrong"
+        )
+    yield from (place for place, verdict in verdicts.items() if verdict is False)
+
+
+def _texts(
+    source: _Source, places: Sequence[_Place], notes: list[str]
+) -> dict[_Place, AnsweredItem]:
+    """Return the items with texts; add to `notes` why some have none."""
+    items = [source.items[place] for place in places]
+    if source.run.is_copy:
+        notes.append(f"{source.run.path} is a copy for readers: it has examples only")
+        return {item.place: item for item in items}
+    stored = {item.place: item for item in with_texts(source.run, source.record, items)}
+    missing = [item for item in items if item.place not in stored]
+    if missing:
+        notes.append(f"{source.name}: {why_no_texts(source.run, source.record, missing)}")
+        examples = source.examples()
+        stored |= {i.place: examples[i.place] for i in missing if i.place in examples}
+    return stored
+
+
+def write_page(answers: SelectedAnswers, file: Path) -> None:
+    """Write the answers as one HTML page that loads nothing and runs nothing.
+
+    Raises:
+        InputError: where another file is in the way.
+        LayerSwapError: where the file cannot be written.
+    """
+    check_place(file)
+    if os.path.lexists(file) and not (file.is_file() and file.read_bytes().startswith(_BEGIN)):
+        raise InputError(f"{file}: exists and is no page; choose another --html")
+    with write_errors(file):
+        text = page_environment().get_template("answers.html.j2").render(answers=answers)
+        write_text(file, text)
+
+
+def print_answers(answers: SelectedAnswers, console: Console | None = None) -> None:
+    """Print the answers: two models side by side on a terminal, plain text anywhere else."""
+    from rich.console import Console
+
+    console = console or Console(highlight=False, markup=False, emoji=False)
+    layout = _Layout(answers, console)
+    console.print(layout.line(layout.title, "bold"), soft_wrap=not console.is_terminal)
+    for item in answers.items:
+        for line in layout.of_item(item):
+            # A file and a pipe get each line of a text as one line.
+            console.print(line, soft_wrap=not console.is_terminal)
+
+
+class _Layout:
+    """The lines of answers on a console.
+
+    What an answer says is indented, in wrapped lines too, so it cannot look like the next item.
+    """
+
+    def __init__(self, answers: SelectedAnswers, console: Console) -> None:
+        self._answers, self._console = answers, console
+        self.title = f"{' and '.join(answers.models)}, {answers.task}: {answers.selection}"
+
+    def of_item(self, item: AnsweredItem) -> Iterator[RenderableType]:
+        from rich.console import Group
+        from rich.table import Table
+
+        sample = f", sample {item.repeat + 1}" if item.repeat else ""
+        yield self.line("")
+        yield self.line(f"--- item {item.item}{sample} ---", "bold cyan")
+        for text in item.prompts:
+            yield from self._labelled("prompt", self._end(text), "dim")
+        yield from self._labelled("target", target_text(item))
+        columns = [list(self._of_answer(item, answer)) for answer in item.answers]
+        if len(columns) > 1 and self._console.is_terminal and self._console.width >= _NARROWEST:
+            table = Table.grid(expand=True, padding=(0, 2))
+            for _ in columns:
+                table.add_column(ratio=1, overflow="fold")
+            table.add_row(*(Group(*column) for column in columns))
+            yield table
+        else:
+            for column in columns:
+                yield from column
+
+    def _of_answer(self, item: AnsweredItem, answer: ModelAnswer) -> Iterator[RenderableType]:
+        name = f"{answer.model}: " if len(self._answers.models) > 1 else ""
+        style = {True: "bold green", False: "bold red", None: "bold"}[answer.is_right]
+        yield self.line(f"{name}{outcome_text(answer)}", style)
+        for number, response in enumerate(answer.responses):
+            if isinstance(response, str):
+                yield from self._labelled("answer", self._ends(response))
+            else:
+                yield self._indented(choice_text(item, answer, number), 2)
+        for label, text in taken_texts(answer):
+            yield from self._labelled(label, self._ends(text))
+        if answer.values:
+            yield self._indented(values_text(answer), 2, "dim")
+
+    def line(self, text: str, style: str = "") -> Text:
+        from rich.text import Text
+
+        return Text(visible(text), style=style)
+
+    def _labelled(self, label: str, text: str, style: str = "") -> Iterator[RenderableType]:
+        """Yield a label and a text under it, or next to it where it is a short one."""
+        if "\n" not in text and len(text) < 60:
+            yield self._indented(f"{label}: {text}", 2, style)
+        else:
+            yield self._indented(f"{label}:", 2, style)
+            yield self._indented(text, 4, style)
+
+    def _indented(self, text: str, columns: int, style: str = "") -> RenderableType:
+        from rich.padding import Padding
+
+        if self._console.is_terminal:
+            return Padding(self.line(text, style), (0, 0, 0, columns))
+        return self.line(re.sub("^", " " * columns, text, flags=re.MULTILINE))
+
+    def _end(self, text: str) -> str:
+        """Return the end of a prompt, where the item stands behind its examples."""
+        left_out = len(text) - _MOST_SHOWN
+        if self._answers.is_whole or left_out <= 0:
+            return text
+        return f"[... {left_out:,} characters before: --item N or --html FILE]\n{text[left_out:]}"
+
+    def _ends(self, text: str) -> str:
+        left_out, half = len(text) - _MOST_SHOWN, _MOST_SHOWN // 2
+        if self._answers.is_whole or left_out <= 0:
+            return text
+        mark = f"[... {left_out:,} characters: --item N or --html FILE]"
+        return f"{text[:half]}\n{mark}\n{text[-half:]}"

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.report.comparisons import ALPHA, compare_sides, matrix_of, rows_of
+from ablations.report.comparisons import ALPHA, compare_sides, rows_of
+from ablations.report.shown_tasks import matrix_of
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
 from ablations.statistics.paired_tests import holm

@@ -108,7 +108,7 @@ class SuiteResult:
         table = render_table5(name, self.tasks, self.evaluations)
         notes = "\n".join(
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
-            for note in self.notes
+            for note in (_units(self.run), *self.notes)
         )
         warnings = [textwrap.fill(f"Warning: {problem}", 100) for problem in self.warnings]
         source = (
@@ -244,11 +244,15 @@ def _name(score: TaskScore, main: TaskScore) -> str:
     return score.metric if score.metric != main.metric else score.filter.removesuffix("-extract")
 
 
-def _notes(run: Run, tasks: Sequence[Task]) -> Iterator[str]:
+def _units(run: Run) -> str:
     scores = [score for cell in run.cells for score in cell.scores]
     levels = [score.interval.level for score in scores if score.interval is not None]
     level = f", with {100 * levels[0]:.0f} % intervals over items" if levels else ""
-    yield f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
+    return f"Scores in percent{level}; BLEU and chrF++ on a scale of 0 to 100."
+
+
+def _notes(run: Run, tasks: Sequence[Task]) -> Iterator[str]:
+    scores = [score for cell in run.cells for score in cell.scores]
     suite = {task.name: task for task in tasks if task.name in {score.task for score in scores}}
     if any(task.filters[:1] == ("strict-match",) for task in suite.values()):
         yield (

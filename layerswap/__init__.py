@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from layerswap_method import __version__
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,6 +59,15 @@ PathLike = str | os.PathLike[str]
 
 RecipeLike = PathLike | Mapping[str, Any]
 """A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
+
+Names = str | Sequence[str]
+"""Several names, or a text that joins them by commas, as on the command line."""
+
+Backend = Literal["auto", "hf", "vllm"]
+Download = Literal["ranges", "whole"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Executor = Literal["local", "ray"]
+Isolation = Literal["bwrap", "none"]
 
 
 def __getattr__(name: str) -> Any:
@@ -107,6 +116,7 @@ def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:
     """
     from ablations.gallery.recipe_plan import plan_recipe
 
+    _check_counts(layers=layers)
     return plan_recipe(recipe, layers)
 
 
@@ -114,13 +124,13 @@ def merge(
     recipe: RecipeLike,
     out: PathLike,
     *,
-    shard_size: int = 5_000_000_000,
+    shard_size: int | str = "5B",
     threads: int | None = None,
     device: str = "cpu",
     verify: bool = False,
     resume: bool = False,
-    download: Literal["ranges", "whole"] | None = None,
-    mergekit_options: Sequence[str] = (),
+    download: Download | None = None,
+    mergekit_options: Names = (),
 ) -> Merged:
     """Merge a recipe into a folder, in little memory; the tensors are those of mergekit-yaml.
 
@@ -130,7 +140,7 @@ def merge(
     Args:
         recipe: a file, the name of a shipped recipe, or a dict.
         out: the folder to write, which appears when it is whole.
-        shard_size: bytes of the largest weight file.
+        shard_size: size of the largest weight file: bytes, or a text with K, M or B (billion).
         threads: number of tensors that are written at once; None is the processors, at most 4.
         device: where averages are computed, such as ``cuda``.
         verify: whether the output is read again and compared, tensor by tensor.
@@ -145,11 +155,14 @@ def merge(
     """
     from ablations.gallery.find import open_recipe
     from ablations.gallery.recipe_merge import Merged, merge_recipe
+    from layerswap_method.command_line import read_size
     from layerswap_method.merge import WriteOptions
 
+    _check_counts(threads=threads)
+    _check_choice("download", download, Download)
     options = WriteOptions(
-        shard_bytes=shard_size,
-        threads=threads or min(4, os.cpu_count() or 1),
+        shard_bytes=read_size(str(shard_size)),
+        threads=min(4, os.cpu_count() or 1) if threads is None else threads,
         verify=verify,
         device=device,
         resume=resume,
@@ -158,7 +171,7 @@ def merge(
         open_recipe(recipe),
         os.fspath(out),
         options,
-        mergekit_options=mergekit_options,
+        mergekit_options=_names(mergekit_options),
         download=download,
     )
     return Merged(lines=tuple(lines), folder=Path(out))
@@ -184,6 +197,7 @@ def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None)
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
+    _check_counts(rank=rank)
     lines = swap(open_recipe(recipe), find_model, os.fspath(out), rank)
     return Merged(lines=tuple(lines), folder=Path(out))
 
@@ -209,19 +223,19 @@ def verify(merged: PathLike, published: PathLike) -> Comparison:
 def evaluate(
     model: PathLike,
     *,
-    languages: Sequence[str] = (),
-    benchmarks: Sequence[str] = (),
-    tasks: Sequence[str] = (),
+    languages: Names = (),
+    benchmarks: Names = (),
+    tasks: Names = (),
     include_path: PathLike | None = None,
     limit: int | None = None,
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
-    backend: Literal["auto", "hf", "vllm"] = "auto",
+    backend: Backend = "auto",
     answers: PathLike | None = None,
-    report_to: Sequence[str] = (),
+    report_to: Names = (),
     allow_code_execution: bool = False,
-    code_isolation: Literal["bwrap", "none"] = "bwrap",
+    code_isolation: Isolation = "bwrap",
     settings: Mapping[str, Any] | None = None,
     out: PathLike | None = None,
 ) -> pd.DataFrame:
@@ -256,11 +270,14 @@ def evaluate(
     from ablations.evaluate import evaluate_model
     from ablations.runner.run import RunOptions
 
+    _check_counts(limit=limit, max_model_len=max_model_len)
+    _check_choice("backend", backend, Backend)
+    _check_choice("code_isolation", code_isolation, Isolation)
     options = RunOptions(
         out=_path(out),
         backend=backend,
         answers=_path(answers),
-        report_to=tuple(report_to),
+        report_to=_names(report_to),
         isolation=code_isolation if allow_code_execution else None,
         settings=_settings(
             settings,
@@ -268,12 +285,12 @@ def evaluate(
             dtype=dtype,
             max_model_len=max_model_len,
             data_dir=_path(data_dir),
-            tasks=tuple(tasks),
-            benchmarks=tuple(benchmarks),
+            tasks=_names(tasks),
+            benchmarks=_names(benchmarks),
             include_path=_path(include_path),
         ),
     )
-    result = evaluate_model(os.fspath(model), options, tuple(languages))
+    result = evaluate_model(os.fspath(model), options, _names(languages))
     scores = result.scores
     scores.attrs = {
         "folder": str(result.out),
@@ -289,21 +306,21 @@ def run(
     *,
     experts: PathLike | None = None,
     out: PathLike | None = None,
-    executor: Literal["local", "ray"] = "local",
+    executor: Executor = "local",
     address: str = "auto",
     jobs: int | None = None,
-    only: Sequence[str] = (),
+    only: Names = (),
     materialize: bool = False,
     limit: int | None = None,
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None,
+    dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
-    backend: Literal["auto", "hf", "vllm"] = "auto",
+    backend: Backend = "auto",
     answers: PathLike | None = None,
-    report_to: Sequence[str] = (),
+    report_to: Names = (),
     allow_code_execution: bool = False,
-    code_isolation: Literal["bwrap", "none"] = "bwrap",
-    download: Literal["ranges", "whole"] | None = None,
+    code_isolation: Isolation = "bwrap",
+    download: Download | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> RunTables:
     """Merge and evaluate all models of a study, and return the tables of its run.
@@ -339,6 +356,11 @@ def run(
     from ablations.runner.changed_tasks import changed_tasks
     from ablations.runner.run import RunOptions, run_study
 
+    _check_counts(limit=limit, max_model_len=max_model_len, jobs=jobs)
+    _check_choice("backend", backend, Backend)
+    _check_choice("code_isolation", code_isolation, Isolation)
+    _check_choice("executor", executor, Executor)
+    _check_choice("download", download, Download)
     options = RunOptions(
         experts=None if experts is None else os.fspath(experts),
         out=_path(out),
@@ -346,10 +368,10 @@ def run(
         executor=executor,
         address=address,
         jobs=jobs,
-        only=tuple(only),
+        only=_names(only),
         materialize=materialize,
         answers=_path(answers),
-        report_to=tuple(report_to),
+        report_to=_names(report_to),
         isolation=code_isolation if allow_code_execution else None,
         download=download,
         settings=_settings(
@@ -382,7 +404,7 @@ def load_run(folder: PathLike) -> RunTables:
     return load_tables(Path(folder), warnings_of=changed_tasks)
 
 
-def compare(*models: PathLike, tasks: Sequence[str] = (), metric: str = "") -> ModelComparison:
+def compare(*models: PathLike, tasks: Names = (), metric: str = "") -> ModelComparison:
     """Test two or more evaluated models against each other, on the same items.
 
     `comparisons` of the result has a row for each pair and task, with difference, interval, p and
@@ -402,7 +424,25 @@ def compare(*models: PathLike, tasks: Sequence[str] = (), metric: str = "") -> M
 
     names = [os.fspath(model) for model in models]
     with as_input_errors():
-        return compare_models(names, tasks, metric, warnings_of=changed_tasks)
+        return compare_models(names, _names(tasks), metric, warnings_of=changed_tasks)
+
+
+def _names(names: Names) -> tuple[str, ...]:
+    if not isinstance(names, str):
+        return tuple(names)
+    return tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _check_counts(**counts: int | None) -> None:
+    """Check what a command line's options check themselves."""
+    for name, count in counts.items():
+        if count is not None and count < 1:
+            raise InputError(f"{name} is {count}; give 1 or more")
+
+
+def _check_choice(name: str, value: str | None, choices: Any) -> None:
+    if value is not None and value not in get_args(choices):
+        raise InputError(f"{name} is {value!r}{nearest_of(value, get_args(choices))}")
 
 
 def _path(path: PathLike | None) -> Path | None:

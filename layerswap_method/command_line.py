@@ -47,8 +47,16 @@ def shown_errors() -> Iterator[None]:
 
 
 def parse_size(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    """Return the bytes of an option as mergekit writes it, such as 5B, 500M or 100000."""
+    """Return the bytes of an option; see `read_size`."""
+    try:
+        return read_size(value)
+    except InputError as error:
+        raise click.BadParameter(error.message) from error
+
+
+def read_size(value: str) -> int:
+    """Return the bytes of a size as mergekit writes it, such as 5B, 500M or 100000."""
     match = re.fullmatch("([1-9][0-9]*)([KMB]?)", value.upper())
     if match is None:
-        raise click.BadParameter(f"{value!r} is not a size; write bytes, or a number with K, M, B")
+        raise InputError(f"{value!r} is not a size; write bytes, or a number with K, M, B")
     return int(match[1]) * {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}[match[2]]

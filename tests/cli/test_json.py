@@ -14,6 +14,7 @@ import torch
 
 from ablations.cli import main
 from ablations.cli.json_output import as_json_text
+from tests.engines.backends import BACKENDS
 from tests.report.runs import level, study_of, write_run
 from tests.standins.command import layerswap
 from tests.standins.fine_tunes import rewritten
@@ -132,15 +133,22 @@ def test_lists(trio):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-def test_evaluate_and_what_libraries_print(tmp_path):
-    model = write_model(tmp_path / "model")
-    folder = write_tasks(tmp_path / "tasks")
-    words = ["evaluate", model, "--tasks", "words_generate", "--include-path", folder]
-    made = object_of(*words, "--backend", "hf", "--limit", "2", "--out", tmp_path / "run")
-    assert {*made["scores"][0]} <= described("evaluate")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_evaluate_as_a_program_whose_engines_log(backend, tmp_path):
+    """The processes of an engine inherit stdout, and some libraries print there."""
+    model, folder = write_model(tmp_path / "model"), write_tasks(tmp_path / "tasks")
+    words = ["evaluate", model, "--tasks", "words_generate", "--include-path", folder, "--json"]
+    words += ["--limit", "2", "--backend", backend, "--out", tmp_path / "run"]
+    words += ["--set", "options.kv_cache_gib=1", "--set", "options.gpu_memory_utilization=0.3"]
+    command = [sys.executable, "-c", "from ablations.cli import main; main()", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    made = strict(done.stdout)
+    assert list(made) == KEYS["evaluate"]
+    assert {"scores", *made["scores"][0]} == described("evaluate")
     assert made["scores"][0]["n"] == 2
-    assert made["folder"] == str(tmp_path / "run")
+    assert (made["folder"], made["engine"]) == (str(tmp_path / "run"), backend)
+    assert not any("percent" in note for note in made["notes"])
+    assert "evaluated in" in done.stderr
 
 
 ERRORS = [

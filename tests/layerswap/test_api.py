@@ -114,6 +114,16 @@ def test_what_the_user_wrote_is_refused_in_one_text(trio, tmp_path):
             "limit is set twice",
         ),
         (lambda: layerswap.evaluate(trio.base, benchmarks=["mgsn"]), "did you mean 'mgsm'?"),
+        (lambda: layerswap.evaluate(trio.base, benchmarks="mgsm,mgsn"), "did you mean 'mgsm'?"),
+        (lambda: layerswap.evaluate(trio.base, limit=0), "limit is 0; give 1 or more"),
+        (lambda: layerswap.evaluate(trio.base, backend="vlm"), "did you mean 'vllm'?"),
+        (lambda: layerswap.evaluate(trio.base, dtype="float8"), "float16"),
+        (lambda: layerswap.run("layer_count", code_isolation="bwarp"), "did you mean 'bwrap'?"),
+        (lambda: layerswap.run("layer_count", executor="rya"), "did you mean 'ray'?"),
+        (lambda: layerswap.merge(swap, tmp_path / "out", shard_size="5G"), "'5G' is not a size"),
+        (lambda: layerswap.merge(swap, tmp_path / "out", device="cdua"), "torch knows no such"),
+        (lambda: layerswap.merge(swap, tmp_path / "out", download="hole"), "did you mean 'whole'?"),
+        (lambda: layerswap.plan(swap, layers=0), "layers is 0; give 1 or more"),
     ]
     for call, text in cases:
         with pytest.raises(layerswap.InputError) as caught:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ablations.engines.answering import task_limit
@@ -23,6 +24,7 @@ from ablations.engines.task_index import lm_eval_folder, lm_eval_index
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.scoring.groups import ScoredGroup, group_metrics
 from ablations.tasks.catalog import floor_of, list_tasks
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import find_isolation
@@ -33,8 +35,9 @@ from layerswap_method.errors import InputError, LayerSwapError, describe_error, 
 _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
 """Packages whose errors are about a hub or the way to it."""
 
-_NOT_CACHED = "Couldn't find cache for"
-"""Text of datasets for a hub's data set, offline, of which it has only other parts."""
+_NOT_CACHED = ("Couldn't find cache for", "Couldn't find a module script")
+"""Texts of datasets and evaluate, offline, for a data set of which they have only other parts, and
+for a metric."""
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
 """Why a task that executes generated code is skipped."""
@@ -60,7 +63,7 @@ class TaskChoice(NamedTuple):
     """The tasks of a request."""
 
     chosen: tuple[str, ...]
-    """Names to hand to lm-eval, each task once, in the order of the request."""
+    """Names of tasks, and of groups that are one, each once, in the order of the request."""
 
     skipped: dict[str, str]
     """Task -> why it is skipped."""
@@ -68,12 +71,16 @@ class TaskChoice(NamedTuple):
     runs_code: bool
     """Whether a chosen task executes what the model writes."""
 
+    groups: Mapping[str, ScoredGroup] = MappingProxyType({})
+    """The groups among the chosen."""
+
 
 def check_tasks(request: EvaluationRequest) -> TaskChoice:
     """Return which tasks would be evaluated and which skipped; loads no model and no data.
 
-    A tag, and a group of plain names, becomes those names, so that two groups may share a task
-    (lm-eval refuses that) and a group survives one task that is skipped.
+    A group that lm-eval scores by the mean over all items stays one. A tag, and any other group of
+    plain names, becomes those names, so that two groups may share a task (lm-eval refuses that) and
+    a group survives one task that is skipped.
 
     Raises:
         InputError: naming every unknown task with the nearest known one, and every group that
@@ -81,15 +88,16 @@ def check_tasks(request: EvaluationRequest) -> TaskChoice:
     """
     index = task_manager(request).task_index
     problems = list[str]()
-    leaves = (leaf for task in request.tasks for leaf in _leaves(index, task, problems))
+    groups = dict[str, ScoredGroup]()
+    leaves = (leaf for task in request.tasks for leaf in _leaves(index, task, problems, groups))
     names = tuple(dict.fromkeys(leaves))
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     unsafe = [name for name in names if _content(index[name]).get("unsafe_code")]
     if request.isolation is not None:
-        return TaskChoice(names, {}, bool(unsafe))
+        return TaskChoice(names, {}, bool(unsafe), groups)
     chosen = tuple(name for name in names if name not in unsafe)
-    return TaskChoice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False)
+    return TaskChoice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False, groups)
 
 
 def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
@@ -105,7 +113,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         # Where there is none, that is said before the model has answered for an hour.
         find_isolation(request.isolation)
     tasks: list[Any] = []
-    for name in choice.chosen:
+    members = ((choice.groups[n].members if n in choice.groups else (n,)) for n in choice.chosen)
+    for name in dict.fromkeys(chain(*members)):
         show_step(Step(f"reading the data of {name}"))
         place = manager.task_index[name].yaml_path
         with (
@@ -234,7 +243,7 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
         if type(error) not in (InputError, DataAway) or error.message.startswith("task "):
             raise
         raise type(error)(f"task {name}: {error.message}") from error
-    except Exception as error:  # a task runs code of its own, which may raise anything
+    except (Exception, SystemExit) as error:  # a task's own code may raise anything
         if _is_about_a_hub(error):
             raise DataAway(
                 f"task {name}: its data is not on this machine and the hub cannot be reached "
@@ -418,8 +427,13 @@ def _unreadable(folder: Path) -> Iterator[str]:
             yield f"{path} cannot be read: {' '.join(str(error).split())}"
 
 
-def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterator[str]:
-    """Yield the tasks of a tag or a group; note a group that changes its members."""
+def _leaves(
+    index: Mapping[str, Any], name: str, problems: list[str], groups: dict[str, ScoredGroup]
+) -> Iterator[str]:
+    """Yield the tasks of a tag or a group; add groups that are one; note one that changes members.
+
+    A group of which a member runs code is none: without leave, the others are evaluated.
+    """
     entry = index[name]
     content = _content(entry)
     if entry.kind.name == "TAG":
@@ -431,8 +445,19 @@ def _leaves(index: Mapping[str, Any], name: str, problems: list[str]) -> Iterato
     members = content.get("task") or []
     is_plain = all(isinstance(member, str) and member in index for member in members)
     if is_plain and members and not content.keys() - _GROUP_KEYS:
-        for member in members:
-            yield from _leaves(index, member, problems)
+        inner: dict[str, ScoredGroup] = {}
+        leaves = [leaf for member in members for leaf in _leaves(index, member, problems, inner)]
+        if content.get("aggregate_metric_list"):
+            parts = (inner[leaf].members if leaf in inner else (leaf,) for leaf in leaves)
+            tasks = tuple(dict.fromkeys(chain(*parts)))
+            contents = [_content(index[task]) for task in tasks]
+            is_safe = not any(part.get("unsafe_code") for part in contents)
+            if is_safe and (metrics := group_metrics(content, contents)):
+                groups[name] = ScoredGroup(tasks, metrics)
+                yield name
+                return
+        groups |= inner
+        yield from leaves
         return
     named = [str(member.get("task") if isinstance(member, dict) else member) for member in members]
     problems.append(

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_index import lm_eval_file
+from ablations.engines.task_index import lm_eval_file, tagged_tasks
 from ablations.machine.fingerprint import (
     TOKENIZER_DATA,
     FileHashes,
@@ -209,7 +209,11 @@ def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
 def task_contents(settings: EvaluationSettings) -> TaskContents:
     """Return the contents of the tasks that settings can name."""
     return TaskContents(
-        settings.folders, settings.data_dir, settings.metadata, elsewhere=lm_eval_file
+        settings.folders,
+        settings.data_dir,
+        settings.metadata,
+        elsewhere=lm_eval_file,
+        tagged=tagged_tasks,
     )
 
 

@@ -59,13 +59,15 @@ class TaskContents:
         data_dir: Path | None = None,
         metadata: Mapping[str, Any] | None = None,
         elsewhere: Callable[[str], Path | None] = lambda _: None,
+        tagged: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """Read the task files below `folders`; a task in several is that of the first.
 
         The tasks' data is in `data_dir`, or on the hub; `metadata` are arguments for all of them;
-        `elsewhere` gives the file of other tasks.
+        `elsewhere` gives the file of other tasks and groups, `tagged` the tasks of other tags.
         """
-        self._elsewhere, self._data_dir = elsewhere, data_dir
+        self._elsewhere, self._tagged, self._data_dir = elsewhere, tagged, data_dir
+        self._tags: dict[str, list[str]] = {}
         self._metadata = map_texts(metadata or {}, _hash_argument)
         self._files_by_task: dict[str, TaskFile] = {}
         self._paths: set[Path] = set()
@@ -74,8 +76,13 @@ class TaskContents:
             task_file = read_task_file(path)
             if len(task_file.files) > 1 or _TASK_KEYS & task_file.content.keys():
                 self._paths.update(file.resolve() for file in task_file.files)
-            if isinstance(name := task_file.content.get("task"), str):
+            content = task_file.content
+            if isinstance(name := content.get("group", content.get("task")), str):
                 self._files_by_task.setdefault(name, task_file)
+            if isinstance(name := content.get("task"), str):
+                tags = content.get("tag") or []
+                for tag in tags if isinstance(tags, list) else [tags]:
+                    self._tags.setdefault(str(tag), []).append(name)
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores.
@@ -105,8 +112,16 @@ class TaskContents:
                     fingerprint_files(folder, paths) for folder, paths in code.items()
                 ],
                 **({"metadata": self._metadata} if self._metadata else {}),
+                **({"tasks": self._members(content["task"])} if "group" in content else {}),
             )
         return self._hashes[name]
+
+    def _members(self, names: Sequence[str]) -> list[str]:
+        """Return the hashes of the tasks of a group, whose file names tags, too."""
+        tasks: list[str] = []
+        for name in names:
+            tasks += sorted(self._tags.get(name, ())) or sorted(self._tagged(name)) or [name]
+        return [self.fingerprint(task) for task in tasks]
 
     def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
         """Return the files in `folder` that functions of a task's `modules` may read."""

@@ -118,6 +118,23 @@ def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
         load_tasks(EvaluationRequest(tasks=("roll",), include_path=tasks))
 
 
+def test_a_task_of_images_is_refused_before_a_model_is_loaded(tmp_path):
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    write_task(tasks, "seen", tasks / "data.jsonl", doc_to_image="prompt")
+    with pytest.raises(InputError, match="task seen: it shows images or sounds"):
+        load_tasks(EvaluationRequest(tasks=("seen",), include_path=tasks))
+
+
+def test_a_task_that_ends_python_does_not(tmp_path):
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    write_task(tasks, "ends", tasks / "data.jsonl", dataset_path="", dataset_kwargs=None)
+    with (tasks / "ends.yaml").open("a") as file:
+        file.write("custom_dataset: !function ends.load\n")
+    (tasks / "ends.py").write_text("raise SystemExit('Prolog is not installed')")
+    with pytest.raises(InputError, match=r"task ends: .*Prolog is not installed"):
+        load_tasks(EvaluationRequest(tasks=("ends",), include_path=tasks))
+
+
 def test_what_is_missing_is_named(folder, tmp_path):
     def refused(load, match, **changes):
         given = {"tasks": ("words_choose",), "include_path": folder, **changes}

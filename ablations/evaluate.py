@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -41,7 +42,8 @@ from ablations.tasks.catalog import (
     languages_of,
     list_tasks,
 )
-from ablations.tasks.suites import PLACEHOLDER, in_languages
+from ablations.tasks.names import language_name
+from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import InputError, LayerSwapError
@@ -82,6 +84,9 @@ class SuiteResult:
     run: Run
     """Content of the folder `out` for this call's tasks."""
 
+    languages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Task of the user's -> code of its language, where its metadata name one."""
+
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
         """Task name -> its evaluation, without samples."""
@@ -113,7 +118,7 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations)
+        table = render_table5(name, self.tasks, self.evaluations, self.languages)
         notes = "\n".join(
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
             for note in self.notes
@@ -177,7 +182,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     # The folder has the tasks of earlier calls, too.
     records = tuple(record for record in cell.tasks if record.task in result.tasks)
     run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": records}),)})
-    return SuiteResult(model, tasks, out, run)
+    return SuiteResult(model, tasks, out, run, languages_of(block.include_path))
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], tuple[str, ...]]:
@@ -225,17 +230,23 @@ def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) ->
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
 
 
-def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> str:
+def render_table5(
+    model: str,
+    tasks: Sequence[Task],
+    evaluations: Mapping[str, Evaluation],
+    languages: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return the table; tasks that are not of the suite follow, by their names.
 
     Args:
         model: name of the column.
         tasks: the rows, in order.
         evaluations: task name -> its evaluation; a task without one was skipped.
+        languages: name of another task -> code of its language.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {
-        name: (_title(name, evaluation), "")
+        name: (_title(name, evaluation), _language(name, languages))
         for name, evaluation in evaluations.items()
         if name not in suite
     }
@@ -245,6 +256,13 @@ def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, E
         rows.append(("" if title == previous else title, label, *cells))
         previous = title
     return text_table([name or model for name in _HEAD], rows, labels=3)
+
+
+def _language(name: str, languages: Mapping[str, str]) -> str:
+    """Return the language of a task that is not of the suite, by its metadata or lm-eval's name."""
+    of_suite = suite_task(name)
+    code = languages.get(name, "" if of_suite is None else of_suite.language)
+    return language_name(code)
 
 
 def _title(name: str, evaluation: Evaluation) -> str:

@@ -128,7 +128,8 @@ class EvaluationSettings(Protocol):
     """Tasks, and how they are evaluated: everything but the model, the engine and the sandbox."""
 
     tasks: Annotated[tuple[StrictStr, ...], Listed] = ()
-    """Names of lm-eval tasks, groups or tags for every model."""
+    """Names of lm-eval tasks, groups or tags for every model. One with ``{lang}``, such as
+    ``"belebele_{lang}"`` (in quotes), is the task of each language expert's language."""
 
     include_path: Folders = ()
     """Folder with your own lm-eval task files, or a list of them, of which the first one that has a

@@ -13,6 +13,7 @@ from ablations.study.schema import Evaluate
 from layerswap_method.errors import InputError
 from tests.standins.command import told
 from tests.standins.tasks import write_rows, write_task
+from tests.standins.word_models import write_model
 
 
 @pytest.fixture
@@ -53,6 +54,20 @@ def test_languages_are_those_that_the_tasks_have(own):
         InputError, match=r"no language 'itt'; did you mean 'it'\? Valid are .*, no"
     ):
         ask(["itt"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_table_names_the_language_and_judges_the_answers(own, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = write_model(tmp_path / "model")
+    words = ("--include-path", own, "--languages", "no", "--backend", "hf")
+    code, text = told("evaluate", model, *words)
+    assert code == 0, text
+    (row,) = (line for line in text.splitlines() if line.startswith("quiz "))
+    assert row.split()[:4] == ["quiz", "exact_match,", "0-shot", "Norwegian"]
+    scores = next((tmp_path / "runs").rglob("scores.csv")).read_text()
+    assert "language_fidelity" in scores
 
 
 def test_lang_in_a_name_stands_for_the_languages(own):

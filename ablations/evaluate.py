@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -33,10 +34,19 @@ from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, j
 from ablations.statistics.as_text import percent, with_interval
 from ablations.study.files import ExpertsFile, StudyFile, folder_words
 from ablations.study.schema import Evaluate, Pools, Study
-from ablations.tasks.catalog import PAPER_BENCHMARKS, PAPER_LANGUAGES, Task, choose, list_tasks
+from ablations.tasks.catalog import (
+    PAPER_BENCHMARKS,
+    PAPER_LANGUAGES,
+    Task,
+    choose,
+    languages_of,
+    list_tasks,
+)
+from ablations.tasks.names import language_name
+from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.recipe.validation import validated
 
@@ -74,6 +84,9 @@ class SuiteResult:
     run: Run
     """Content of the folder `out` for this call's tasks."""
 
+    languages: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Task of the user's -> code of its language, where its metadata name one."""
+
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
         """Task name -> its evaluation, without samples."""
@@ -105,7 +118,7 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations)
+        table = render_table5(name, self.tasks, self.evaluations, self.languages)
         notes = "\n".join(
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
             for note in (_units(self.run), *self.notes)
@@ -127,7 +140,8 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         options: backend, isolation, folders and `settings`, which are keys of a study's `evaluate`.
             Without benchmarks, those of the paper; other tasks are evaluated alone unless languages
             or benchmarks are named too. `out` of None is that of `default_folder`.
-        languages: codes; none means those of the paper.
+        languages: codes, of the paper's benchmarks, of the tasks in ``include_path`` whose metadata
+            name a language, and of tasks with ``{lang}``; none means those of the paper.
 
     Raises:
         InputError: for wrong settings, unknown languages or benchmarks, only tasks that need leave
@@ -137,7 +151,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
-    tasks = _choose(block, languages)
+    tasks, names = _choose(block, languages)
     expert = find_model(model)
     side_adapter = None
     if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
@@ -146,13 +160,12 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
     out = options.out or default_folder(model, backend, options.settings)
-    names = dict.fromkeys((*(task.name for task in tasks), *block.tasks))
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
         baseline=("base",),
         experts=Pools(base=model, task=(model,), language=(model,)),
-        evaluate=block.model_copy(update={"tasks": tuple(names), "benchmarks": ()}),
+        evaluate=block.model_copy(update={"tasks": names, "benchmarks": ()}),
     )
     options = dataclasses.replace(
         options,
@@ -169,22 +182,37 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     # The folder has the tasks of earlier calls, too.
     records = tuple(record for record in cell.tasks if record.task in result.tasks)
     run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": records}),)})
-    return SuiteResult(model, tasks, out, run)
+    return SuiteResult(model, tasks, out, run, languages_of(block.include_path))
 
 
-def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[Task, ...]:
-    """Return the tasks of the suite, in its order."""
-    suite = list_tasks()
-    names = set(block.tasks)
-    if languages or block.benchmarks or not block.tasks:
+def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], tuple[str, ...]]:
+    """Return the tasks of the suite, in its order, and the names of all tasks, those first.
+
+    Raises:
+        InputError: for unknown languages and benchmarks.
+    """
+    templates = [name for name in block.tasks if PLACEHOLDER in name]
+    if templates and not languages:
+        raise InputError(f"{templates[0]}: name its languages, such as --languages sw,te")
+    named, own = in_languages(block.tasks, languages), languages_of(block.include_path)
+    names = {*named}
+    if block.benchmarks or not block.tasks or (languages and not templates):
+        if block.benchmarks and not block.tasks:
+            own = {}
+        elif block.tasks:
+            own = {name: code for name, code in own.items() if name in names}
         candidates = (
             task
-            for task in suite
+            for task in list_tasks()
             if (languages or task.language in PAPER_LANGUAGES)
             and (block.benchmarks or task.benchmark in PAPER_BENCHMARKS)
         )
-        names |= {task.name for task in choose(candidates, languages, block.benchmarks)}
-    return tuple(task for task in suite if task.name in names)
+        chosen = choose(candidates, languages, block.benchmarks, others=own.values())
+        names |= {task.name for task in chosen}
+        names |= {name for name, code in own.items() if code in languages}
+    suite = tuple(task for task in list_tasks() if task.name in names)
+    rest = (*named, *sorted(names))
+    return suite, tuple(dict.fromkeys((*(task.name for task in suite), *rest)))
 
 
 def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) -> Path:
@@ -202,17 +230,23 @@ def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) ->
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
 
 
-def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, Evaluation]) -> str:
+def render_table5(
+    model: str,
+    tasks: Sequence[Task],
+    evaluations: Mapping[str, Evaluation],
+    languages: Mapping[str, str] = MappingProxyType({}),
+) -> str:
     """Return the table; tasks that are not of the suite follow, by their names.
 
     Args:
         model: name of the column.
         tasks: the rows, in order.
         evaluations: task name -> its evaluation; a task without one was skipped.
+        languages: name of another task -> code of its language.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {
-        name: (_title(name, evaluation), "")
+        name: (_title(name, evaluation), _language(name, languages))
         for name, evaluation in evaluations.items()
         if name not in suite
     }
@@ -222,6 +256,13 @@ def render_table5(model: str, tasks: Sequence[Task], evaluations: Mapping[str, E
         rows.append(("" if title == previous else title, label, *cells))
         previous = title
     return text_table([name or model for name in _HEAD], rows, labels=3)
+
+
+def _language(name: str, languages: Mapping[str, str]) -> str:
+    """Return the language of a task that is not of the suite, by its metadata or lm-eval's name."""
+    of_suite = suite_task(name)
+    code = languages.get(name, "" if of_suite is None else of_suite.language)
+    return language_name(code)
 
 
 def _title(name: str, evaluation: Evaluation) -> str:

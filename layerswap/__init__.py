@@ -226,11 +226,12 @@ def evaluate(
     languages: Names = (),
     benchmarks: Names = (),
     tasks: Names = (),
-    include_path: PathLike | None = None,
+    include_path: PathLike | Sequence[PathLike] | None = None,
     limit: int | None = None,
     dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
+    metadata: Mapping[str, Any] | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
     report_to: Names = (),
@@ -247,14 +248,17 @@ def evaluate(
 
     Args:
         model: a folder, a hub id, or BASE+ADAPTER.
-        languages: codes; none are the paper's.
+        languages: codes, of the benchmarks, of tasks in `include_path` whose metadata name one, and
+            in place of ``{lang}`` in a task's name; none are the paper's.
         benchmarks: names of the paper's benchmarks; none are all five.
-        tasks: other tasks by lm-eval's names. Without languages and benchmarks, only these.
-        include_path: folder with lm-eval task files of your own, for `tasks`.
+        tasks: other tasks by lm-eval's names. Without benchmarks, and without languages where no
+            name has ``{lang}``, only these.
+        include_path: folder with lm-eval task files of your own, or several.
         limit: items of each task, from the first.
         dtype: of the weights in memory; ``auto`` is that of the checkpoint.
         max_model_len: context in tokens, prompt and answer.
         data_dir: folder with the data of the benchmarks, in place of the hub.
+        metadata: arguments that tasks ask for, as lm-eval's ``--metadata``.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
         report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
@@ -285,9 +289,10 @@ def evaluate(
             dtype=dtype,
             max_model_len=max_model_len,
             data_dir=_path(data_dir),
+            metadata=metadata,
             tasks=_names(tasks),
             benchmarks=_names(benchmarks),
-            include_path=_path(include_path),
+            include_path=_paths(include_path),
         ),
     )
     result = evaluate_model(os.fspath(model), options, _names(languages))
@@ -315,6 +320,7 @@ def run(
     dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
+    metadata: Mapping[str, Any] | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
     report_to: Names = (),
@@ -341,6 +347,7 @@ def run(
         dtype: of the weights in memory; ``auto`` is that of the checkpoint.
         max_model_len: context in tokens, prompt and answer.
         data_dir: folder with the data of the benchmarks, in place of the hub.
+        metadata: arguments that tasks ask for, as lm-eval's ``--metadata``.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
         report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
@@ -381,6 +388,7 @@ def run(
             dtype=dtype,
             max_model_len=max_model_len,
             data_dir=_path(data_dir),
+            metadata=metadata,
         ),
     )
     result = run_study(os.fspath(study), options)
@@ -447,6 +455,11 @@ def _check_choice(name: str, value: str | None, choices: Any) -> None:
 
 def _path(path: PathLike | None) -> Path | None:
     return None if path is None else Path(path)
+
+
+def _paths(paths: PathLike | Sequence[PathLike] | None) -> tuple[str, ...]:
+    listed = [paths] if isinstance(paths, str | os.PathLike) else paths or ()
+    return tuple(str(Path(path).absolute()) for path in listed)
 
 
 def _settings(

@@ -76,14 +76,16 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", text)
 
 
-def nearest(name: str, choices: Iterable[str]) -> str:
+def nearest(name: str, choices: Iterable[str], cutoff: float | None = None) -> str:
     """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``.
 
     Of a short name, such as a language code, half of the letters may differ. Of a long one, so many
-    that differ are another word.
+    that differ are another word. Of thousands of choices some are near: they need a `cutoff`, at
+    most 1, which is the name itself.
     """
     lowered = {choice.lower(): choice for choice in sorted(choices)}
-    cutoff = 0.5 if len(name) <= 3 else 0.6
+    if cutoff is None:
+        cutoff = 0.5 if len(name) <= 3 else 0.6
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 

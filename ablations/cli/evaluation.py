@@ -31,20 +31,24 @@ from ablations.machine.progress import Step, show_step
 @click.command()
 @click.argument("model")
 @names_option(
-    "--languages", "Codes joined by commas, such as sw,te.  [default: the paper's en,ja,bn,sw,te]"
+    "--languages",
+    "Codes joined by commas, such as sw,te: of the benchmarks, of the tasks in --include-path, and "
+    "in place of {lang} in --tasks.  [default: the paper's en,ja,bn,sw,te]",
 )
 @names_option(
     "--benchmarks", "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]"
 )
 @names_option(
     "--tasks",
-    "Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy. Without "
-    "--languages and --benchmarks, only these are evaluated.",
+    "Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy or belebele_{lang}. "
+    "Without --benchmarks, and without --languages where no name has {lang}, only these are "
+    "evaluated.",
 )
 @click.option(
     "--include-path",
     type=Place(exists=True, file_okay=False),
-    help="Folder with lm-eval task files of your own, for --tasks.",
+    multiple=True,
+    help="Folder with lm-eval task files of your own, for --tasks. Can be given several times.",
 )
 @settings_option(
     "A key of a study's evaluate: and its value, such as apply_chat_template=true, "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +48,30 @@ def names_option(
         show_default=default is not None,
         help=text,
     )
+
+
+def _metadata(
+    ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, Any] | None:
+    """Return the arguments in JSON objects and ``KEY=VALUE,KEY=VALUE``; None for no text."""
+    from layerswap_method.errors import InputError
+    from layerswap_method.recipe.strict_yaml import parse_yaml
+
+    arguments = dict[str, Any]()
+    for text in texts:
+        try:
+            if text.lstrip().startswith("{"):
+                arguments |= parse_yaml(text, "it")
+                continue
+            # A comma in a list ends no argument.
+            for part in re.split(r",(?=\s*\w+=)", text):
+                key, equals, value = (piece.strip() for piece in part.partition("="))
+                if not key or not equals or not value:
+                    raise click.BadParameter(f"{part!r}: write KEY=VALUE, or a JSON object")
+                arguments[key] = parse_yaml(value, f"it: {key}")
+        except InputError as error:
+            raise click.BadParameter(error.message) from error
+    return arguments or None
 
 
 def folder_option(name: str, text: str, default: str | None = None) -> Callable[[Command], Command]:
@@ -153,6 +178,14 @@ evaluation_options = together(
         type=FOLDER,
         help="Folder with the data of the benchmarks, in place of the hub: "
         "DIR/BENCHMARK/LANGUAGE_SPLIT.jsonl.",
+    ),
+    click.option(
+        "--metadata",
+        multiple=True,
+        callback=_metadata,
+        metavar="KEY=VALUE",
+        help="An argument that tasks ask for, such as tokenizer=org/model, or several as JSON; as "
+        "lm-eval's. Can be given several times.",
     ),
     backend_option,
     folder_option(

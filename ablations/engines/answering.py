@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, cast
 
 from ablations.engines.answers import Answer, AnswerFile, key_of
@@ -67,6 +68,9 @@ class Answering:
 
     sample_seed = ""
     """Source of the seeds of sampled answers."""
+
+    item_starts: Mapping[str, int] = MappingProxyType({})
+    """Task -> number of its first item in the group that it is evaluated with."""
 
     max_length: int
     max_gen_toks: int
@@ -136,8 +140,13 @@ class Answering:
                 context_tokens=context,
                 limit_tokens=limit,
                 wanted_tokens=wanted,
-                item=question.request.doc_id,
+                item=self._item(question),
             )
+
+    def _item(self, question: Question) -> int:
+        """Return the number of the item as records have it."""
+        request = question.request
+        return int(request.doc_id) + self.item_starts.get(request.task_name, 0)
 
     def _score_texts(self, questions: Sequence[Question]) -> None:
         """Have lm-eval encode the texts, which ends in `_loglikelihood_tokens`."""
@@ -150,7 +159,7 @@ class Answering:
         pairs = []
         for question, (_texts, context, continuation) in zip(self._left, requests, strict=True):
             length = len(context) + len(continuation)
-            item = question.request.doc_id
+            item = self._item(question)
             question.outcome = Outcome(length > room, length, room + 1, item=item)
             if length > room:
                 context = context[-max(1, room - len(continuation)) :]

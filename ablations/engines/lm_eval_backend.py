@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,11 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.task_loading import generates, load_tasks, task_manager
+from ablations.engines.task_loading import check_tasks, generates, load_tasks, task_manager
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
+from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
 from ablations.scoring.observed import empty_notes, notes_on, task_notes
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.tasks.catalog import may_be_published
@@ -98,25 +100,31 @@ def run_tasks(
     show_step(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
     set_protocol(lm, request, folder)
+    groups = check_tasks(request).groups
+    starts = _starts(groups, tasks)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
         lm.answers = answers  # one that is no `Answering` stores none
+        lm.item_starts = starts
         for repeat in range(request.repeats if tasks else 0):
             drawn = [task for task in tasks if repeat == 0 or generates(task)]
             if not drawn:
                 break
             lm.outcomes, lm.stored_keys = {}, {}
             lm.sample_seed = f"{request.seed} {repeat}"
-            result = _simple_evaluate(lm, drawn, request, repeat)
-            samples.append(read_samples(result, lm.outcomes, repeat, lm.stored_keys))
+            result = with_groups(_simple_evaluate(lm, drawn, request, repeat), groups, starts)
+            outcomes, stored_keys = (
+                by_items_of_groups(notes, groups, starts) for notes in (lm.outcomes, lm.stored_keys)
+            )
+            samples.append(read_samples(result, outcomes, repeat, stored_keys))
             scores.append(
                 scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
             )
             if repeat == 0:
-                raw, notes = result, tuple(notes_on(lm.outcomes))
+                raw, notes = result, tuple(notes_on(outcomes))
     all_samples = tuple(sample for part in samples for sample in part)
     notes = (*notes, *empty_notes(all_samples))
     return Evaluation(
@@ -137,6 +145,16 @@ def run_tasks(
             if not may_be_published(raw["configs"].get(task, {}).get("metadata"))
         ),
     )
+
+
+def _starts(groups: Mapping[str, ScoredGroup], tasks: Sequence[Any]) -> dict[str, int]:
+    """Return task -> number of its first item in its group, whatever the limit."""
+    sizes = {task.task_name: len(task.eval_docs) for task in tasks}
+    starts: dict[str, int] = {}
+    for group in groups.values():
+        lengths = [sizes[member] for member in group.members]
+        starts |= zip(group.members, accumulate(lengths, initial=0), strict=False)
+    return starts
 
 
 def _simple_evaluate(

@@ -81,7 +81,18 @@ def measure_tasks(
 
 
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
-    (task,), _ = load_tasks(request)
+    tasks, _ = load_tasks(request)
+    sizes = [_size_of_task(task, request, tokenizer, context) for task in tasks]
+    return TaskSize(
+        sum(size.items for size in sizes),
+        sum(size.prompt_tokens for size in sizes),
+        sum(size.answer_tokens for size in sizes),
+    )
+
+
+def _size_of_task(
+    task: Any, request: EvaluationRequest, tokenizer: Any, context: int | None
+) -> TaskSize:
     items = min(len(task.eval_docs), request.limit or sys.maxsize)
     with task_errors(request.tasks[0], None), quietly():
         task.set_fewshot_seed(seed=request.seed)

@@ -18,6 +18,7 @@ SHORT = {
     "tasks": "tasks",
     "benchmarks": "benchmarks",
     "include_path": "include_path",
+    "metadata": "metadata",
 }
 """Option of `run` or `evaluate` -> the key of a study's `evaluate` that it sets."""
 

@@ -109,6 +109,27 @@ def check_adapter(model: Path, adapter: Path) -> None:
 
 
 @contextmanager
+def without_code_of_tokenizers() -> Iterator[None]:
+    """Let no tokenizer that is read in the block run code of its own, whoever asks for it.
+
+    Tasks of lm-eval (RULER, BABILong) read the one that they are given with `trust_remote_code`.
+    """
+    from transformers import AutoTokenizer
+
+    method = AutoTokenizer.from_pretrained
+
+    def read(model: str | Path, *arguments: Any, **options: Any) -> Any:
+        with refuse_code(model):
+            return method(model, *arguments, **{**options, "trust_remote_code": False})
+
+    AutoTokenizer.from_pretrained = read
+    try:
+        yield
+    finally:
+        AutoTokenizer.from_pretrained = method
+
+
+@contextmanager
 def refuse_code(model: str | Path) -> Iterator[None]:
     """Say in our words that a model needs code of its own; transformers advises to run it."""
     try:

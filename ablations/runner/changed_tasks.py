@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ablations.engines.task_loading import lm_eval_file
 from ablations.runs.records import Run
-from ablations.study.identity import record_key
-from ablations.tasks.task_fingerprint import TaskContents
+from ablations.study.identity import record_key, task_contents
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from
 
@@ -17,12 +15,12 @@ def changed_tasks(run: Run) -> Iterator[str]:
     study = run.study.with_folders(lambda path: resolve_from(path, run.path))
     evaluate, head = study.evaluate, run.head
     cells = {k: c for c in run.cells for k in c.records.items()}
-    folders = [evaluate.task_folder, evaluate.data_dir or evaluate.task_folder]
+    folders = [*evaluate.task_folders, *filter(None, [evaluate.data_dir])]
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
         return
     evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
     try:
-        contents = TaskContents(evaluate.folders, evaluate.data_dir, elsewhere=lm_eval_file)
+        contents = task_contents(evaluate)
         changed = dict.fromkeys(
             task
             for (task, key), cell in cells.items()

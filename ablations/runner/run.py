@@ -162,9 +162,10 @@ def _sizes(
 ) -> dict[str, TaskSize | str]:
     """Return task -> its size. Loading a task runs what its file says: a dry run asks first."""
     foreign = {
-        task: f"tasks of {request.task_folder} are programs, which --read-tasks loads"
+        task: f"tasks of {', '.join(map(str, request.include_path))} are programs, which "
+        "--read-tasks loads"
         for task, request in missing.items()
-        if not read_tasks and request.task_folder != SHIPPED_TASKS
+        if not read_tasks and request.task_folders != (SHIPPED_TASKS,)
     }
     readable = [request for task, request in missing.items() if task not in foreign]
     return {**foreign, **measure_tasks(readable, plan.base.folder, plan.options.max_model_len)}

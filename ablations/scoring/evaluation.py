@@ -7,9 +7,19 @@ tables.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, StrictInt, StrictStr
+from pydantic import (
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    SerializerFunctionWrapHandler,
+    StrictInt,
+    StrictStr,
+    field_validator,
+    model_serializer,
+)
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
@@ -24,6 +34,24 @@ Listed = BeforeValidator(lambda value: [value] if isinstance(value, str) else va
 """Takes one name where a list of names is meant."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+def _listed(value: object) -> object:
+    return () if value is None else [value] if isinstance(value, str | Path) else value
+
+
+def _alone(folders: tuple[Path, ...]) -> object:
+    return folders if len(folders) > 1 else next(iter(folders), None)
+
+
+Folders = Annotated[tuple[Path, ...], BeforeValidator(_listed), PlainSerializer(_alone)]
+"""Folders, of which one may be, and is, written alone; null for none."""
+
+_REFUSED = {
+    "trust_remote_code": "code that comes with a model or a data set is never run here",
+    "data_dir": "the folder of the benchmarks' data has a key of its own, data_dir",
+}
+"""Key that no `metadata` may have -> why."""
 
 
 class TaskScore(Frozen):
@@ -106,14 +134,20 @@ class EvaluationSettings(Protocol):
     """Tasks, and how they are evaluated: everything but the model, the engine and the sandbox."""
 
     tasks: Annotated[tuple[StrictStr, ...], Listed] = ()
-    """Names of lm-eval tasks, groups or tags for every model."""
+    """Names of lm-eval tasks, groups or tags for every model. One with ``{lang}``, such as
+    ``"belebele_{lang}"`` (in quotes), is the task of each language expert's language."""
 
-    include_path: Path | None = None
-    """Folder with your own lm-eval task files, which are programs: read them before you run them.
-    The experts file's folder wins. The paper's benchmarks can be named as well."""
+    include_path: Folders = ()
+    """Folder with your own lm-eval task files, or a list of them, of which the first one that has a
+    task counts. They are programs: read them before you run them. The experts file's folders win.
+    The paper's benchmarks and lm-eval's own tasks can be named as well."""
 
     data_dir: Path | None = None
     """Folder with the data of the benchmarks, in place of the hub."""
+
+    metadata: dict[str, JsonValue] = Field(default_factory=dict)
+    """Arguments that tasks ask for, such as ``{tokenizer: org/model, max_seq_lengths: [4096]}`` of
+    lm-eval's RULER; lm-eval's ``--metadata``. Every task gets all of them."""
 
     limit: StrictInt | None = Field(default=None, ge=1)
     """Items per task, from the first; null for all. Without it, what the experts file says, or
@@ -125,18 +159,34 @@ class EvaluationSettings(Protocol):
     level: float = Field(default=0.95, gt=0, lt=1)
     """Confidence level of the intervals."""
 
+    @field_validator("metadata")
+    @classmethod
+    def _metadata_is_allowed(cls, metadata: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name in metadata:
+            if name in _REFUSED:
+                raise ValueError(f"{name} is not passed to tasks: {_REFUSED[name]}")
+        return metadata
+
+    @model_serializer(mode="wrap")
+    def _without_no_metadata(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out arguments that there are not, as runs from before them have it."""
+        content: dict[str, Any] = write(self)
+        if not content.get("metadata"):
+            content.pop("metadata", None)
+        return content
+
     @property
-    def task_folder(self) -> Path:
-        """The folder of the task files: the shipped ones where no other is named."""
-        return SHIPPED_TASKS if self.include_path is None else self.include_path.absolute()
+    def task_folders(self) -> tuple[Path, ...]:
+        """The folders of the task files: the shipped one where no other is named."""
+        return tuple(folder.absolute() for folder in self.include_path) or (SHIPPED_TASKS,)
 
     @property
     def folders(self) -> tuple[Path, ...]:
         """The folders that the tasks are looked for in; the first one wins."""
         names_shipped = any(task.startswith(PREFIX) for task in self.tasks)
-        if names_shipped and self.task_folder != SHIPPED_TASKS:
-            return (self.task_folder, SHIPPED_TASKS)
-        return (self.task_folder,)
+        if names_shipped and SHIPPED_TASKS not in self.task_folders:
+            return (*self.task_folders, SHIPPED_TASKS)
+        return self.task_folders
 
 
 class EvaluationRequest(EvaluationSettings):

@@ -6,9 +6,9 @@ words. So, in this order:
 1. Code (fenced or in backticks), LaTeX commands, tags, addresses and all that is not a letter
    or vowel sign are left out. An answer with nothing left ("11", an empty one) is in no language.
 2. More than half of the remaining letters must be of the script of the language. Where the script
-   belongs to one language among those that models are trained on (Telugu, Bengali, Thai; Japanese
-   by its kana), that decides. A few English words change nothing; an answer that is mostly English
-   fails.
+   belongs to one language among those that models are trained on (Telugu, Bengali, Greek, Korean;
+   Japanese by its kana), that decides. A few English words change nothing; an answer that is mostly
+   English fails.
 3. Else py3langid names the most likely of its languages for the remaining words as a whole, and it
    must name this one. It is naive Bayes over byte n-grams, offline, without randomness.
 
@@ -26,19 +26,57 @@ from typing import Any
 HOW_TO_INSTALL = "pip install 'layerswap[langid]'"
 
 _SCRIPTS: dict[str, tuple[str, ...]] = {
+    "Arab": ("ARABIC",),
+    "Armn": ("ARMENIAN",),
     "Beng": ("BENGALI",),
     "Cyrl": ("CYRILLIC",),
     "Deva": ("DEVANAGARI",),
+    "Ethi": ("ETHIOPIC",),
+    "Geor": ("GEORGIAN",),
+    "Grek": ("GREEK",),
+    "Gujr": ("GUJARATI",),
+    "Guru": ("GURMUKHI",),
     "Hans": ("CJK",),
     "Hant": ("CJK",),
+    "Hebr": ("HEBREW",),
     "Jpan": ("HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "CJK", "IDEOGRAPHIC"),
+    "Khmr": ("KHMER",),
+    "Knda": ("KANNADA",),
+    "Kore": ("HANGUL",),
+    "Laoo": ("LAO",),
     "Latn": ("LATIN",),
+    "Mlym": ("MALAYALAM",),
+    "Mymr": ("MYANMAR",),
+    "Orya": ("ORIYA",),
+    "Sinh": ("SINHALA",),
+    "Taml": ("TAMIL",),
     "Telu": ("TELUGU",),
     "Thai": ("THAI",),
+    "Tibt": ("TIBETAN",),
 }
 """ISO 15924 -> first words of the Unicode names of its letters."""
 
-_DECIDING = {"Beng": "bn", "Jpan": "ja", "Telu": "te", "Thai": "th"}
+_DECIDING = {
+    "Armn": "hy",
+    "Beng": "bn",
+    "Geor": "ka",
+    "Grek": "el",
+    "Gujr": "gu",
+    "Guru": "pa",
+    "Jpan": "ja",
+    "Khmr": "km",
+    "Knda": "kn",
+    "Kore": "ko",
+    "Laoo": "lo",
+    "Mlym": "ml",
+    "Mymr": "my",
+    "Orya": "or",
+    "Sinh": "si",
+    "Taml": "ta",
+    "Telu": "te",
+    "Thai": "th",
+    "Tibt": "bo",
+}
 """Script -> the language that it decides for. (Assamese, too, is written in Bengali script.)"""
 
 _NO_PROSE = re.compile(
@@ -56,6 +94,10 @@ def why_not_judged(language: str, script: str) -> str | None:
 
     `language` is an ISO 639-1 code, `script` the ISO 15924 code of how it is written.
     """
+    if not script:
+        return (
+            "the script of its language is not known here; add script: Latn, say, to its metadata"
+        )
     if script not in _SCRIPTS:
         return f"its script {script!r} is unknown; known are {', '.join(_SCRIPTS)}"
     if _DECIDING.get(script) == language:

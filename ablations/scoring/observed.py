@@ -15,7 +15,9 @@ from typing import Any
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.scoring.language_id import is_in_language, why_not_judged
+from ablations.tasks.catalog import language_of_metadata
 from ablations.tasks.mbpp import describe_isolation
+from ablations.tasks.names import language_script
 
 LANGUAGE_FIDELITY = "language_fidelity"
 """1 where the answer is in the language of the task, by `ablations.scoring.language_id`."""
@@ -69,14 +71,17 @@ class Outcome:
 def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return (code, script) of the language a task's answers should be in, None for none.
 
-    Its metadata names both. A task that executes its answers wants code, which is in no language.
+    Its metadata names the language, and the script where that is not the usual one; the script is
+    empty where it is not known. A task that executes its answers wants code, which is in no
+    language.
     """
     metadata = config.get("metadata") or {}
     if config.get("output_type") != "generate_until" or config.get("unsafe_code"):
         return None
-    if "language" not in metadata or "script" not in metadata:
+    language = language_of_metadata(metadata)
+    if language is None:
         return None
-    return str(metadata["language"]), str(metadata["script"])
+    return language, str(metadata.get("script") or language_script(language))
 
 
 def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation | None) -> list[str]:

@@ -39,6 +39,9 @@ _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Metrics that are not shares."""
 
+UNMEASURED = -1.0
+"""Value of a RULER item by the metrics of other lengths than its own, whose names are numbers."""
+
 _Derived = tuple[float | None, Interval | None, float | None]
 """Score, interval and standard error; None where they cannot be computed."""
 
@@ -85,7 +88,11 @@ def scores_of_samples(
     scores = []
     for task in raw["samples"]:
         task_samples = [sample for sample in samples if sample.task == task]
-        keys = [key for key in raw["results"][task] if "," in key and "_stderr," not in key]
+        keys = [
+            key
+            for key, value in raw["results"][task].items()
+            if "," in key and "_stderr," not in key and not _is_unmeasured(raw, task, key, value)
+        ]
         order = [*raw["higher_is_better"][task]]  # as in the task's file
         keys.sort(key=lambda key: [*order, key.split(",")[0]].index(key.split(",")[0]))
         metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
@@ -125,6 +132,13 @@ def scores_of_samples(
     return tuple(scores)
 
 
+def _is_unmeasured(raw: Mapping[str, Any], task: str, key: str, value: Any) -> bool:
+    """Return whether a metric has no value of any item: RULER's of a length that was not asked."""
+    metric = key.partition(",")[0]
+    is_length = metric.isdigit() and value == UNMEASURED
+    return is_length and all(logged.get(metric) == UNMEASURED for logged in raw["samples"][task])
+
+
 def _read_sample(
     task: str,
     logged: Mapping[str, Any],
@@ -137,7 +151,7 @@ def _read_sample(
     values: dict[str, float | tuple[str, str]] = {}
     for metric in logged["metrics"]:
         value = _value(logged[metric])
-        if value is not None:
+        if value is not None and not (value == UNMEASURED and metric.isdigit()):
             values[metric] = value
     verdicts = (
         answer.verdict for answer in logged["filtered_resps"] if isinstance(answer, RunCode)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 from ablations.engines.chat import has_template
@@ -10,31 +11,55 @@ from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
+from ablations.tasks.suites import PLACEHOLDER, in_languages
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
-def with_benchmarks(study: Study) -> Study:
-    """Return the study with the tasks of its benchmarks among `evaluate.languages`.
+def with_tasks_by_language(study: Study) -> tuple[Study, list[str]]:
+    """Return the study with the tasks that a language stands for, and what is wrong with them.
 
-    Raises:
-        InputError: for an unknown benchmark, a language that has none of its tasks, or experts
-            without a language.
+    Those of its benchmarks, and those whose names have ``{lang}``, are among `evaluate.languages`
+    then, as far as there are any.
     """
     evaluate, codes = study.evaluate, study.experts.language
-    if not evaluate.benchmarks:
-        return study
+    primary = study.report.primary
+    templates = tuple(name for name in evaluate.tasks if PLACEHOLDER in name)
+    named = (*templates, *primary.tasks, *chain(*evaluate.languages.values()))
+    if not evaluate.benchmarks and not any(PLACEHOLDER in name for name in named):
+        return study, []
+    problems: list[str] = []
     if not isinstance(codes, dict):
-        raise InputError(
-            "evaluate.benchmarks needs experts.language by language: {sw: [NAME, ...]}"
-        )
-    languages = dict(evaluate.languages)
-    for code in codes:
-        tasks = (task.name for task in choose(list_tasks(), [code], evaluate.benchmarks))
-        languages[code] = tuple(dict.fromkeys((*languages.get(code, ()), *tasks)))
-    evaluate = evaluate.model_copy(update={"languages": languages})
-    return study.model_copy(update={"evaluate": evaluate})
+        cause = "evaluate.benchmarks" if evaluate.benchmarks else f"{PLACEHOLDER} in a task's name"
+        problems.append(f"{cause} needs experts.language by language: {{sw: [NAME, ...]}}")
+        codes = {}
+    languages: dict[str, tuple[str, ...]] = {}
+    for code in dict.fromkeys((*evaluate.languages, *codes)):
+        tasks = list(evaluate.languages.get(code, ()))
+        try:
+            if code in codes:
+                tasks += templates
+            tasks = list(in_languages(tasks, [code]))
+            if code in codes and evaluate.benchmarks:
+                tasks += [task.name for task in choose(list_tasks(), [code], evaluate.benchmarks)]
+        except InputError as error:
+            problems.append(error.message)
+        languages[code] = tuple(name for name in dict.fromkeys(tasks) if PLACEHOLDER not in name)
+    comparisons = tuple(name for name in primary.tasks if PLACEHOLDER not in name)
+    if not problems:
+        comparisons = in_languages(primary.tasks, list(codes))
+    tasks_update = {
+        "tasks": tuple(name for name in evaluate.tasks if name not in templates),
+        "languages": languages,
+    }
+    report = {"primary": primary.model_copy(update={"tasks": comparisons})}
+    return study.model_copy(
+        update={
+            "evaluate": evaluate.model_copy(update=tasks_update),
+            "report": study.report.model_copy(update=report),
+        }
+    ), problems
 
 
 def expert_names(study: Study) -> tuple[str, ...]:
@@ -45,21 +70,38 @@ def expert_names(study: Study) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*names, *models)))
 
 
-def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterator[str]:
+def study_problems(
+    study: Study, places: tuple[Path | None, ...] = (), *, has_all_tasks: bool = True
+) -> Iterator[str]:
     """Yield what is wrong with the study itself.
 
     Args:
-        study: as read, with what its experts file sets.
+        study: as read, with what its experts file sets, and `with_tasks_by_language`.
         places: folders of the files that were read, in which its paths were looked for.
+        has_all_tasks: whether that had no problem; else the study may be without tasks for it.
     """
-    evaluate, codes = study.evaluate, study.experts.languages()
-    # Of benchmarks that a language does not have, `with_benchmarks` has said so.
-    names_tasks = bool(evaluate.tasks or evaluate.benchmarks)
+    evaluate = study.evaluate
     if study.recipe is None and not study.baseline:
         yield "the study has neither a recipe nor a baseline: nothing to evaluate"
     if study.recipe is None and study.vary:
         yield "vary needs a recipe to vary"
-    if not names_tasks and not evaluate.languages:
+    if has_all_tasks:
+        yield from _task_problems(study)
+    yield from _fact_problems(study)
+    yield from _primary_problems(study)
+    place = next((place for place in places if place is not None), None)
+    for tasks in map(str, evaluate.include_path):
+        if not is_folder(tasks):
+            hint = build_hint(tasks)
+            yield f"evaluate.include_path: {no_such_folder(tasks, folder=place)}{hint}"
+    if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
+        yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), folder=place)}"
+
+
+def _task_problems(study: Study) -> Iterator[str]:
+    """Yield which tasks are lacking, and which languages of tasks have no experts."""
+    evaluate, codes = study.evaluate, study.experts.languages()
+    if not evaluate.tasks and not evaluate.languages:
         yield "evaluate names no tasks; write tasks: [NAME, ...] or benchmarks: [mgsm, ...]"
     elif evaluate.languages and not codes:
         yield (
@@ -72,17 +114,8 @@ def study_problems(study: Study, places: tuple[Path | None, ...] = ()) -> Iterat
             near = nearest(code, languages)
             yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
         for code in [code for code in languages if code not in evaluate.languages]:
-            if not names_tasks:
+            if not evaluate.tasks:
                 yield f"experts.language has {code!r}, for which evaluate names no task"
-    yield from _fact_problems(study)
-    yield from _primary_problems(study)
-    place = next((place for place in places if place is not None), None)
-    if not is_folder(evaluate.task_folder):
-        tasks = str(evaluate.include_path)
-        hint = build_hint(tasks)
-        yield f"evaluate.include_path: {no_such_folder(tasks, folder=place)}{hint}"
-    if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
-        yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), folder=place)}"
 
 
 def _fact_problems(study: Study) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validat
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.settings import with_settings
-from ablations.scoring.evaluation import Listed
+from ablations.scoring.evaluation import Folders, Listed
 from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
@@ -80,8 +80,8 @@ class ExpertsFile(Described):
     experts: dict[StrictStr, ExpertsFileEntry] = Field(min_length=1)
     """The place of each expert, by the name that the study uses, such as ``math: ./math``."""
 
-    include_path: Path | None = None
-    """Folder with lm-eval task files, in place of the study's."""
+    include_path: Folders = ()
+    """Folder with lm-eval task files, or a list of them, in place of the study's."""
 
     tasks: Annotated[tuple[StrictStr, ...] | dict[StrictStr, StrictStr], Listed] = ()
     """Tasks in place of `evaluate.tasks` of the study. As ``{pocket_math_sw: layerswap_mgsm_sw}``
@@ -166,7 +166,7 @@ def read_experts_file(path: Path) -> ExpertsFile:
         name: entry.model_copy(update={"facts": {**_measured(entry, folder), **entry.facts}})
         for name, entry in file.experts.items()
     }
-    include_path = file.include_path and resolve_from(file.include_path, folder)
+    include_path = tuple(resolve_from(place, folder) for place in file.include_path)
     return file.model_copy(update={"include_path": include_path, "experts": experts})
 
 
@@ -192,7 +192,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
         return any(f"{key}.".startswith(f"{setting}.") for setting in settings)
 
     evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
-    if file.include_path is not None and not is_set("evaluate.include_path"):
+    if file.include_path and not is_set("evaluate.include_path"):
         changes["include_path"] = file.include_path
     if file.tasks and not is_set("evaluate.tasks"):
         changes["tasks"] = file.tasks

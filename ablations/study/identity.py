@@ -13,7 +13,6 @@ Of library versions those count that `backend_versions` names, and mergekit's fo
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib.metadata
 import json
 from collections.abc import Iterable, Mapping
@@ -24,7 +23,7 @@ from pydantic import TypeAdapter
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_loading import lm_eval_file
+from ablations.engines.task_index import lm_eval_file, tagged_tasks
 from ablations.machine.fingerprint import (
     TOKENIZER_DATA,
     FileHashes,
@@ -35,7 +34,7 @@ from ablations.machine.fingerprint import (
 from ablations.machine.whole_files import read_regular, write_text
 from ablations.models.find import Expert
 from ablations.scoring import SCORING_VERSION
-from ablations.scoring.evaluation import Backend, EvaluationRequest
+from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.tasks.task_fingerprint import TaskContents
@@ -175,11 +174,14 @@ def identified(
     `versions` are those of the packages that can change a score, and of mergekit.
     """
     models = {expert.reference: expert for expert in experts}
-    read_tasks = functools.cache(functools.partial(TaskContents, elsewhere=lm_eval_file))
+    read_tasks = dict[tuple[Path, ...], TaskContents]()
     identified = []
     for cell in cells:
         assert cell.request is not None
-        tasks = read_tasks(cell.request.folders, cell.request.data_dir)
+        folders = cell.request.folders
+        if folders not in read_tasks:  # all cells have the same data and metadata
+            read_tasks[folders] = task_contents(cell.request)
+        tasks = read_tasks[folders]
         identity = _weights_identity(cell.recipe, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         keys = {
@@ -202,6 +204,17 @@ def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
         read_written(document), {expert.reference: expert}, contents, versions
     )
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
+
+
+def task_contents(settings: EvaluationSettings) -> TaskContents:
+    """Return the contents of the tasks that settings can name."""
+    return TaskContents(
+        settings.folders,
+        settings.data_dir,
+        settings.metadata,
+        elsewhere=lm_eval_file,
+        tagged=tagged_tasks,
+    )
 
 
 def record_key(

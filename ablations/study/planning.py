@@ -54,7 +54,7 @@ from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.hub.models import HubModels, Need, download_choice
-from layerswap_method.recipe.references import named_models
+from layerswap_method.recipe.references import is_folder, named_models
 
 _WORTH_IMPORTS = 1_000_000_000
 """Bytes of experts that take longer to read than a thread needs to begin."""
@@ -230,10 +230,10 @@ def _check_files(
     """
     problems = list[str]()
     study, places, folder = _with_experts(file, experts_file)
-    with _collected(problems):
-        study = checks.with_benchmarks(study)
+    study, missing = checks.with_tasks_by_language(study)
+    problems += missing
     folders = (own_folder(file.path), folder)
-    problems += checks.study_problems(study, folders)
+    problems += checks.study_problems(study, folders, has_all_tasks=not missing)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
     problems += expand(study, placeholders, num_layers=None)[1]
     with _collected(problems):
@@ -473,8 +473,8 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
         # A model without a language gets the tasks of all.
         lists = [tasks for code, tasks in evaluate.languages.items() if language in (None, code)]
         settings["tasks"] = tuple(dict.fromkeys(itertools.chain(evaluate.tasks, *lists)))
-        if not settings["tasks"] or not evaluate.task_folder.is_dir():  # a problem of the study
-            continue
+        if not settings["tasks"] or not all(map(is_folder, evaluate.task_folders)):
+            continue  # a problem of the study
         request = EvaluationRequest(**settings, isolation=isolation)
         choice = check_tasks(request)
         if language is None and not choice.chosen:

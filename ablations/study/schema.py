@@ -27,6 +27,7 @@ from ablations.engines.options import EngineOptions
 from ablations.scoring.evaluation import EvaluationSettings, Listed
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
+from layerswap_method.recipe.references import is_there, map_texts
 
 _Names = Annotated[tuple[StrictStr, ...], Field(min_length=1)]
 
@@ -264,10 +265,22 @@ class Study(Described):
         return tuple(settings)
 
     def with_folders(self, place: Callable[[Path], Path]) -> Study:
-        """Return the study with what `place` makes of its folders of tasks and data."""
-        folders = {name: getattr(self.evaluate, name) for name in ("include_path", "data_dir")}
-        update = {name: folder and place(folder) for name, folder in folders.items()}
-        return self.model_copy(update={"evaluate": self.evaluate.model_copy(update=update)})
+        """Return the study with what `place` makes of its folders of tasks and data.
+
+        A text of `metadata` is a place if it has a slash and something is there.
+        """
+        evaluate = self.evaluate
+
+        def placed(text: str) -> str:
+            path = place(Path(text)) if "/" in text else None
+            return str(path) if path is not None and (is_there(text) or is_there(path)) else text
+
+        update = {
+            "include_path": tuple(map(place, evaluate.include_path)),
+            "data_dir": evaluate.data_dir and place(evaluate.data_dir),
+            "metadata": map_texts(evaluate.metadata, placed),
+        }
+        return self.model_copy(update={"evaluate": evaluate.model_copy(update=update)})
 
     def pools(self, setting: Setting) -> Pools:
         """Return the experts of one setting: those of the study, except the roles it names."""

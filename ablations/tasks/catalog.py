@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, StrictStr
 
 from ablations.drawing.text_table import text_table
-from ablations.tasks.task_yaml import read_task_file
+from ablations.tasks.task_yaml import read_task_file, task_file_paths
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.strict_yaml import read_yaml
@@ -125,6 +126,25 @@ def list_tasks() -> tuple[Task, ...]:
     return tuple(sorted(tasks, key=place))
 
 
+def language_of_metadata(metadata: Any) -> str | None:
+    """Return the code of the language that the metadata of a task name; None where they do not."""
+    if not isinstance(metadata, Mapping) or metadata.get("language") is None:
+        return None
+    language = metadata["language"]
+    return "no" if language is False else str(language)  # YAML reads Norwegian's code as false
+
+
+def languages_of(folders: Iterable[Path]) -> dict[str, str]:
+    """Return task -> code of its language, for the tasks in folders whose metadata name one."""
+    languages: dict[str, str] = {}
+    for path in chain(*map(task_file_paths, folders)):
+        content = read_task_file(path).content
+        language = language_of_metadata(content.get("metadata"))
+        if language is not None and "task" in content:
+            languages.setdefault(str(content["task"]), language)
+    return languages
+
+
 def floor_of(metadata: Any) -> Floor | None:
     """Return the floor that the metadata of a task state; None where they state none.
 
@@ -154,18 +174,23 @@ def describe_tasks() -> str:
 
 
 def choose(
-    tasks: Iterable[Task], languages: Sequence[str] = (), benchmarks: Sequence[str] = ()
+    tasks: Iterable[Task],
+    languages: Sequence[str] = (),
+    benchmarks: Sequence[str] = (),
+    others: Iterable[str] = (),
 ) -> tuple[Task, ...]:
     """Return the tasks of these languages and benchmarks; of all where none is named.
+
+    `others` are languages of other tasks, of which none need be here.
 
     Raises:
         InputError: naming every unknown language and benchmark with the nearest known one, and a
             language or benchmark of which no task is left.
     """
-    tasks = tuple(tasks)
+    tasks, others = tuple(tasks), tuple(others)
     problems = []
-    for field, names in (("language", languages), ("benchmark", benchmarks)):
-        values = dict.fromkeys(str(getattr(task, field)) for task in tasks)
+    for field, names, more in (("language", languages, others), ("benchmark", benchmarks, ())):
+        values = dict.fromkeys((*(str(getattr(task, field)) for task in tasks), *more))
         for name in dict.fromkeys(names):
             if name not in values:
                 problems.append(f"no {field} {name!r}{nearest_of(name, values)}")
@@ -175,7 +200,7 @@ def choose(
         if (not languages or task.language in languages)
         and (not benchmarks or task.benchmark in benchmarks)
     )
-    if not problems and not chosen:
+    if not problems and not chosen and not {*languages} & {*others}:
         problems.append(f"no task of {', '.join(benchmarks)} in {', '.join(languages)}")
     if problems:
         raise InputError("\n".join(problems))

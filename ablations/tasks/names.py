@@ -4,16 +4,38 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import Any
 
-from ablations.tasks.catalog import PREFIX, TITLES, read_languages
+from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, TITLES, read_languages
+from ablations.tasks.suites import suite_task
+from layerswap_method.recipe.strict_yaml import read_yaml
 
 _WORDS = {"twins": "minimal pairs"}
 """Word of a task's id -> how it is written; an id is part of keys and stays."""
 
+_SHOTS = re.compile(r"(\d+)shot")
+
+
+@functools.cache
+def read_language_names() -> dict[str, dict[str, Any]]:
+    """Return code -> name, script and other codes of a language, from `language_names.yml`."""
+    table: dict[str, dict[str, Any]] = read_yaml(SHIPPED_TASKS / "language_names.yml")
+    return table
+
 
 def language_name(code: str) -> str:
-    """Return ``Swahili`` for ``sw``; a code that the language table lacks stays as it is."""
-    return str(read_languages().get(code, {"name": code})["name"])
+    """Return ``Swahili`` for ``sw`` and ``Hindi (Latn)`` for ``hi_Latn``.
+
+    A code that the table lacks stays as it is.
+    """
+    code, _, script = code.partition("_")
+    name = str(read_language_names().get(code, {"name": code})["name"])
+    return f"{name} ({script})" if script else name
+
+
+def language_script(code: str) -> str:
+    """Return the ISO 15924 code of the script in which a language is written; else empty."""
+    return str(read_language_names().get(code, {"script": ""})["script"])
 
 
 @functools.cache
@@ -21,24 +43,44 @@ def task_name(task: str) -> str:
     """Return lm-eval's name of a task in words.
 
     ``layerswap_mgsm_sw`` is ``MGSM, Swahili``, ``pocket_translate_en_sw`` is ``translate, English
-    to Swahili``, and ``smol_math_twins_es`` is ``math minimal pairs, Spanish``. The name of any
-    other task keeps its words, with languages by their names.
+    to Swahili``, ``smol_math_twins_es`` is ``math minimal pairs, Spanish``, and lm-eval's
+    ``belebele_swh_Latn`` is ``Belebele, Swahili``. The name of any other task keeps its words, with
+    languages by their names.
     """
-    codes = read_languages()
+    if (of_suite := suite_task(task)) is not None:
+        return ", ".join(
+            filter(None, (of_suite.title, language_name(of_suite.language), of_suite.part))
+        )
     prefix = next((start for start in ("pocket_", "smol_", PREFIX) if task.startswith(start)), "")
     words = re.split(r"_|-(?=[a-z]{2}$)", task.removeprefix(prefix))
     # The languages are the words from `first` up to `end`.
-    first = next((i for i, word in enumerate(words) if i and word in codes), len(words))
-    end = next((i for i in range(first, len(words)) if words[i] not in codes), len(words))
+    first = next((i for i in range(1, len(words)) if _is_language(words, i)), len(words))
+    end = next((i for i in range(first, len(words)) if not _is_language(words, i)), len(words))
     head = " ".join(_WORDS.get(word, word) for word in words[:first])
     if prefix == PREFIX and head in TITLES:
         head = TITLES[head].partition(" ")[0]
     languages = " to ".join(language_name(word) for word in words[first:end])
-    suffix = re.sub(r"\b(\d+)shot\b", r"\1-shot", " ".join(words[end:]))
+    suffix = _SHOTS.sub(r"\1-shot", " ".join(words[end:]))
     return ", ".join(filter(None, (head, languages, suffix)))
 
 
+def _is_language(words: list[str], place: int) -> bool:
+    """Return whether a word of a task's id is a language.
+
+    Many codes are English words: other codes than those of the benchmarks count at the end only.
+    """
+    if words[place] in read_languages():
+        return True
+    rest = [word for word in words[place:] if not _SHOTS.fullmatch(word)]
+    return words[place] != "to" and bool(rest) and {*rest} <= read_language_names().keys()
+
+
 def task_language(task: str) -> str:
-    """Return the last two-letter part of a task's name, which is its language; else empty."""
+    """Return the code of a task's language; empty where its name has none.
+
+    It is that of lm-eval's suite, or the last two-letter part of the name.
+    """
+    if (of_suite := suite_task(task)) is not None:
+        return of_suite.language
     codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
     return codes[-1] if codes else ""

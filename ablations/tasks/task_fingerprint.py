@@ -29,7 +29,7 @@ from ablations.tasks.task_yaml import (
 )
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
-from layerswap_method.recipe.references import map_texts
+from layerswap_method.recipe.references import is_there, map_texts
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +57,18 @@ class TaskContents:
         self,
         folders: Sequence[Path],
         data_dir: Path | None = None,
+        metadata: Mapping[str, Any] | None = None,
         elsewhere: Callable[[str], Path | None] = lambda _: None,
+        tagged: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """Read the task files below `folders`; a task in several is that of the first.
 
-        The tasks' data is in `data_dir`, or on the hub; `elsewhere` gives the file of other tasks.
+        The tasks' data is in `data_dir`, or on the hub; `metadata` are arguments for all of them;
+        `elsewhere` gives the file of other tasks and groups, `tagged` the tasks of other tags.
         """
-        self._elsewhere, self._data_dir = elsewhere, data_dir
+        self._elsewhere, self._tagged, self._data_dir = elsewhere, tagged, data_dir
+        self._tags: dict[str, list[str]] = {}
+        self._metadata = map_texts(metadata or {}, _hash_argument)
         self._files_by_task: dict[str, TaskFile] = {}
         self._paths: set[Path] = set()
         self._hashes: dict[str, str] = {}
@@ -71,8 +76,13 @@ class TaskContents:
             task_file = read_task_file(path)
             if len(task_file.files) > 1 or _TASK_KEYS & task_file.content.keys():
                 self._paths.update(file.resolve() for file in task_file.files)
-            if isinstance(name := task_file.content.get("task"), str):
+            content = task_file.content
+            if isinstance(name := content.get("group", content.get("task")), str):
                 self._files_by_task.setdefault(name, task_file)
+            if isinstance(name := content.get("task"), str):
+                tags = content.get("tag") or []
+                for tag in tags if isinstance(tags, list) else [tags]:
+                    self._tags.setdefault(str(tag), []).append(name)
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores.
@@ -101,8 +111,17 @@ class TaskContents:
                 members=[  # of included files
                     fingerprint_files(folder, paths) for folder, paths in code.items()
                 ],
+                **({"metadata": self._metadata} if self._metadata else {}),
+                **({"tasks": self._members(content["task"])} if "group" in content else {}),
             )
         return self._hashes[name]
+
+    def _members(self, names: Sequence[str]) -> list[str]:
+        """Return the hashes of the tasks of a group, whose file names tags, too."""
+        tasks: list[str] = []
+        for name in names:
+            tasks += sorted(self._tags.get(name, ())) or sorted(self._tagged(name)) or [name]
+        return [self.fingerprint(task) for task in tasks]
 
     def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
         """Return the files in `folder` that functions of a task's `modules` may read."""
@@ -229,6 +248,22 @@ def _hash_local(text: str) -> str:
         if files:
             return fingerprint_of(files=[fingerprint_files(file.parent, {file}) for file in files])
     return fingerprint_files(path.parent, {path}) if text and path.is_file() else text
+
+
+def _hash_argument(text: str) -> str:
+    """Return a hash of the file or folder that an argument of tasks names; else the text.
+
+    A model is named for its tokenizer, so its weights do not count. A word without a slash is no
+    place: a folder ``test`` is not what a task calls its split.
+    """
+    if "/" not in text or not is_there(text):
+        return text
+    path = Path(text)
+    if path.is_file():
+        return fingerprint_files(path.parent, {path})
+    _check_size(path)
+    files = {file for file in _walk(path) if file.suffix not in (".safetensors", ".bin")}
+    return fingerprint_files(path, files)
 
 
 def _check_size(folder: Path) -> None:

@@ -190,8 +190,9 @@ class Select(Frozen):
     secondary: tuple[StrictStr | tuple[StrictStr, ...], ...] = ()
     """Tasks on which a checkpoint should be above the base, by their mean; those that are come
     first. The paper: "we also ensure slight improvement"."""
-    include_path: StrictStr | None = None
-    """Folder of task files, from the working directory; None for the shipped tasks."""
+    include_path: StrictStr | tuple[StrictStr, ...] | None = None
+    """Folder of task files, or a list of them, from the working directory; without it, the shipped
+    tasks."""
     data_dir: StrictStr | None = None
     """Folder with the data of shipped tasks, in place of the hub."""
     limit: int | None = Field(None, ge=1)

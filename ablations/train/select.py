@@ -39,7 +39,7 @@ def selection_request(
     names = chain(*_names((*select.tasks, *select.secondary)))
     request = EvaluationRequest(
         tasks=tuple(dict.fromkeys(names)),
-        include_path=None if select.include_path is None else Path(select.include_path),
+        include_path=select.include_path,
         data_dir=None if select.data_dir is None else Path(select.data_dir),
         limit=select.limit,
         apply_chat_template=chat,

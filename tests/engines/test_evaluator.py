@@ -56,7 +56,7 @@ def edit(path, **changes):
 
 def changed_task(world, folder, task, old, new):
     """Return a request of one of the world's tasks with a text in its file replaced."""
-    tasks = Path(shutil.copytree(world.request.include_path, folder / "tasks"))
+    tasks = Path(shutil.copytree(world.request.include_path[0], folder / "tasks"))
     text = (tasks / f"{task}.yaml").read_text()
     assert old in text
     changed = text.replace(old, new).replace(f"task: {task}", "task: words_broken")

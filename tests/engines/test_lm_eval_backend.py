@@ -12,6 +12,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.live_cells import OPTIONS
+from tests.standins.tasks import write_task
 from tests.standins.word_models import write_model
 
 TASKS = ("words_generate", "words_translate", "words_choose")
@@ -44,6 +45,32 @@ def test_every_task_metric_and_filter_has_a_score(evaluation):
     assert (evaluation.backend, evaluation.num_fewshot["words_generate"]) == ("hf", 2)
     assert evaluation.task_versions == dict.fromkeys(TASKS, "3.0")
     assert evaluation.versions["lm_eval"].startswith("0.4.")
+
+
+_LENGTHS = """
+def score(doc, results):
+    lengths = {"4096": -1.0, "8192": -1.0, "16384": -1.0}
+    return {**lengths, ("4096" if doc["prompt"] < "w2" else "8192"): 0.5}
+"""
+
+
+def test_lengths_that_an_item_does_not_have_are_no_part_of_a_score(model, tasks, tmp_path):
+    """RULER's scores by length, by lm-eval's own aggregation of them."""
+    folder = shutil.copytree(tasks, tmp_path / "tasks")
+    (folder / "lengths.py").write_text(_LENGTHS)
+    metrics = "".join(
+        f"- {{metric: '{name}', aggregation: !function lengths.mean, higher_is_better: true}}\n"
+        for name in (16384, 4096, 8192)
+    )
+    with (folder / "lengths.py").open("a") as file:
+        file.write("from lm_eval.tasks.ruler.common_utils import aggregate_metrics as mean\n")
+    write_task(folder, "lengths", folder / "data.jsonl", metric_list=None)
+    with (folder / "lengths.yaml").open("a") as file:
+        file.write(f"process_results: !function lengths.score\nmetric_list:\n{metrics}")
+    scores = _evaluate(model, folder, ("lengths",)).scores[:2]
+    assert [(score.metric, score.value) for score in scores] == [("4096", 0.5), ("8192", 0.5)]
+    assert sum(score.n for score in scores) == 24
+    assert all(score.n < 24 for score in scores)
 
 
 def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, model, tmp_path):

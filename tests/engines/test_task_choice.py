@@ -1,5 +1,6 @@
 """Which tasks a request means, on lm-eval's index of real task files, and how large they are."""
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -8,11 +9,11 @@ import pytest
 import yaml
 
 from ablations.engines import task_loading
-from ablations.engines.task_loading import check_tasks, lm_eval_file, load_tasks
+from ablations.engines.task_loading import check_tasks, load_tasks
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.standins.tasks import write_rows, write_task, write_tasks
+from tests.standins.tasks import write_drawing_task, write_rows, write_task, write_tasks
 
 REASON = "needs --allow-code-execution"
 
@@ -117,6 +118,23 @@ def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
         load_tasks(EvaluationRequest(tasks=("roll",), include_path=tasks))
 
 
+def test_a_task_of_images_is_refused_before_a_model_is_loaded(tmp_path):
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    write_task(tasks, "seen", tasks / "data.jsonl", doc_to_image="prompt")
+    with pytest.raises(InputError, match="task seen: it shows images or sounds"):
+        load_tasks(EvaluationRequest(tasks=("seen",), include_path=tasks))
+
+
+def test_a_task_that_ends_python_does_not(tmp_path):
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    write_task(tasks, "ends", tasks / "data.jsonl", dataset_path="", dataset_kwargs=None)
+    with (tasks / "ends.yaml").open("a") as file:
+        file.write("custom_dataset: !function ends.load\n")
+    (tasks / "ends.py").write_text("raise SystemExit('Prolog is not installed')")
+    with pytest.raises(InputError, match=r"task ends: .*Prolog is not installed"):
+        load_tasks(EvaluationRequest(tasks=("ends",), include_path=tasks))
+
+
 def test_what_is_missing_is_named(folder, tmp_path):
     def refused(load, match, **changes):
         given = {"tasks": ("words_choose",), "include_path": folder, **changes}
@@ -132,6 +150,62 @@ def test_what_is_missing_is_named(folder, tmp_path):
     refused(load_tasks, unread, include_path=broken)
 
 
+def test_a_task_of_several_folders_is_that_of_the_first(tmp_path):
+    for name, prompts in (("one", ["w1"]), ("two", ["w2", "w3"])):
+        folder = tmp_path / name
+        data = write_rows(folder, [{"prompt": prompt, "answer": "w1"} for prompt in prompts])
+        write_task(folder, "both", data)
+        write_task(folder, f"only_{name}", data)
+    names = ("both", "only_one", "only_two")
+    for order, sizes in ((("one", "two"), [1, 1, 2]), (("two", "one"), [2, 1, 2])):
+        folders = tuple(tmp_path / name for name in order)
+        tasks, _ = load_tasks(EvaluationRequest(tasks=names, include_path=folders))
+        assert [len(task.eval_docs) for task in tasks] == sizes
+    (tmp_path / "none").mkdir()
+    folders = (tmp_path / "one", tmp_path / "none")
+    with pytest.raises(InputError, match=r"none: has no lm-eval task file"):
+        check_tasks(EvaluationRequest(tasks=("layerswap_mgsm_sw",), include_path=folders))
+    with pytest.raises(InputError, match=r"unknown task 'only_tow'; did you mean 'only_one'"):
+        check_tasks(EvaluationRequest(tasks=("only_tow",), include_path=tmp_path / "one"))
+
+
+def test_without_a_folder_a_wrong_name_reminds_of_include_path():
+    with pytest.raises(InputError) as caught:
+        check_tasks(EvaluationRequest(tasks=("my_story_task", "gms8k", "layerswp_mgsm_sw")))
+    message = caught.value.message
+    assert "unknown task 'my_story_task'\n" in message  # nothing is near
+    assert "unknown task 'gms8k'; did you mean 'gsm8k'?" in message
+    assert "unknown task 'layerswp_mgsm_sw'; did you mean 'layerswap_mgsm_sw'?" in message
+    assert "a folder that --include-path names" in message
+
+
+def test_arguments_reach_a_task_that_asks_for_them(model, tmp_path):
+    request = EvaluationRequest(tasks=("drawn",), include_path=write_drawing_task(tmp_path))
+    with pytest.raises(
+        InputError, match=r"drawn: it asks for .*--metadata NAME=VALUE, such as tok"
+    ):
+        load_tasks(request)
+    request = request.model_copy(update={"metadata": {"tokenizer": str(model), "count": 3}})
+    first, again = (list(load_tasks(request)[0][0].test_docs()) for _ in "12")
+    assert len(first) == 3
+    assert first == again  # what is drawn is drawn with the seed of the request
+    ((other,), _) = load_tasks(request.model_copy(update={"seed": 1}))
+    assert list(other.test_docs()) != first
+
+
+@pytest.mark.parametrize("name", ["trust_remote_code", "data_dir"])
+def test_some_arguments_are_refused_by_name(name):
+    with pytest.raises(ValueError, match=f"{name} is not passed to tasks"):
+        EvaluationRequest(tasks=("gsm8k",), metadata={name: True})
+
+
+def test_a_task_that_needs_a_package_says_so():
+    if importlib.util.find_spec("wonderwords"):
+        pytest.skip("it is installed")
+    with pytest.raises(InputError, match=r"ruler_cwe: it needs a package .*wonderwords"):
+        load_tasks(EvaluationRequest(tasks=("ruler_cwe",)))
+
+
 def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(folder, tmp_path, monkeypatch):
     tasks = write_tasks(tmp_path / "tasks", items=4)
     monkeypatch.setattr(task_loading, "lm_eval_index", lambda: pytest.fail("the index was read"))
@@ -142,13 +216,10 @@ def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(folder, tmp
     assert check_tasks(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
 
 
-@pytest.mark.slow
 def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):
     wanted = ("words_generate", "gsm8k", "arc_easy", "layerswap_mgsm_sw")
     request = EvaluationRequest(tasks=wanted, include_path=folder)
     assert check_tasks(request).chosen == wanted
-    assert lm_eval_file("gsm8k").name == "gsm8k.yaml"
-    assert {lm_eval_file("ai2_arc"), lm_eval_file("gsm9k")} == {None}
     tag = request.model_copy(update={"tasks": ("ai2_arc",)})
     assert check_tasks(tag).chosen == ("arc_challenge", "arc_easy")
     with pytest.raises(InputError) as caught:

@@ -18,7 +18,7 @@ from tests.standins.command import told
 from tests.standins.fine_tunes import edited, restored, train_adapter
 from tests.standins.scripted import write_jsonl
 from tests.standins.studies import study_document, write_yaml
-from tests.standins.tasks import write_tasks
+from tests.standins.tasks import write_drawing_task, write_tasks
 from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -111,11 +111,18 @@ COMMANDS = {
     "evaluate": ("evaluate", "{base}", "--include-path", "{tasks}", "--tasks", "words_generate"),
     "run --dry-run": ("run", "{study}", "--experts", "{experts}", "--dry-run"),
     "train": ("train", "{train}", "--out", "out"),
+    "evaluate --metadata": (
+        "evaluate",
+        "{whole}",
+        "--include-path={drawing}",
+        "--tasks=drawn",
+        "--metadata=tokenizer={base}",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_models_own_code_never_runs_whatever_is_answered(name, hostile, words, tmp_path):
+def test_a_models_own_code_never_runs_whatever_is_answered(name, hostile, whole, words, tmp_path):
     models, mark = hostile
     rows = write_jsonl(tmp_path / "rows.jsonl", [{"question": "w1", "reply": "w2"}] * 8)
     documents = {
@@ -132,7 +139,9 @@ def test_a_models_own_code_never_runs_whatever_is_answered(name, hostile, words,
             "data": [{"path": str(rows), "prompt": "{question}", "answer": "{reply}"}],
         },
     }
-    places = {"base": models["base"], "tasks": words}
+    (tmp_path / "drawing").mkdir()
+    drawing = write_drawing_task(tmp_path / "drawing")
+    places = {"base": models["base"], "tasks": words, "whole": whole, "drawing": drawing}
     for kind, document in documents.items():
         places[kind] = write_yaml(tmp_path / f"{kind}.yml", document)
     command = [word.format(**places) for word in COMMANDS[name]]

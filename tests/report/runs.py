@@ -138,5 +138,5 @@ def study_of(**changes):
         **changes,
     }
     study = Study.model_validate(study_document(**document))
-    evaluate = study.evaluate.model_copy(update={"include_path": "nowhere"})
+    evaluate = study.evaluate.model_copy(update={"include_path": (Path("nowhere"),)})
     return study.model_copy(update={"evaluate": evaluate})

@@ -176,8 +176,8 @@ def test_a_cache_of_hashes_that_is_none_is_written_anew(tmp_path, text):
 def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):
     head = records.read_run_file(tmp_path)
     for evaluate in (
-        {"include_path": Path("/")},
-        {"include_path": tmp_path, "data_dir": Path("/")},
+        {"include_path": (Path("/"),)},
+        {"include_path": (tmp_path,), "data_dir": Path("/")},
     ):
         study = head.study.model_copy(
             update={"evaluate": head.study.evaluate.model_copy(update=evaluate)}

@@ -80,3 +80,26 @@ def write_tasks(folder, items=24):
     for name, task in tasks.items():
         write_task(folder, name, data, **{**common, **task})
     return folder
+
+
+_DRAWING = """
+import random
+
+from datasets import Dataset
+from lm_eval.tasks.ruler.common_utils import get_tokenizer, resolve_tokenizer_name
+
+
+def load(**metadata):
+    tokenizer = get_tokenizer(resolve_tokenizer_name(metadata))
+    words = random.choices(sorted(tokenizer.get_vocab()), k=metadata.get("count", 2))
+    return {"test": Dataset.from_list([{"prompt": word, "answer": "w1"} for word in words])}
+"""
+
+
+def write_drawing_task(folder, name="drawn"):
+    """Write a task that reads a tokenizer as lm-eval's RULER does, and draws its items."""
+    write_task(folder, name, folder / "none.jsonl", dataset_path="", dataset_kwargs=None)
+    text = (folder / f"{name}.yaml").read_text()
+    (folder / f"{name}.yaml").write_text(f"{text}custom_dataset: !function drawing.load\n")
+    (folder / "drawing.py").write_text(_DRAWING)
+    return folder

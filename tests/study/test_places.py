@@ -35,12 +35,12 @@ def placed(work, place="mine/study.yml", **changes):
 def test_experts_are_paths_from_the_folder_of_their_file(work, models, plan):
     found = plan(None, **placed(work))
     assert {each.folder for each in found.experts.values()} == {models / name for name in NAMES}
-    assert found.study.evaluate.include_path == work / "mine" / "tasks"
+    assert found.study.evaluate.include_path == (work / "mine" / "tasks",)
     places = {"math": "math", "base": "./base", "swahili": f"{work}/mine/swahili"}
     file = write_yaml(work / "mine" / "experts.yml", {"experts": places, "include_path": "tasks"})
     found = plan(file, path=work / "study.yml")
     assert found.experts["math"].folder == models / "math"
-    assert found.study.evaluate.include_path == work / "mine" / "tasks"
+    assert found.study.evaluate.include_path == (work / "mine" / "tasks",)
 
 
 def test_the_working_directory_comes_second(work, models, plan):

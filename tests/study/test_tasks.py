@@ -44,7 +44,7 @@ def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
     assert set(asked["base"].tasks) == {
         task for label in ("math+swahili", "math+telugu") for task in asked[label].tasks
     }
-    assert {request.task_folder for request in asked.values()} == {SHIPPED_TASKS}
+    assert {request.task_folders for request in asked.values()} == {(SHIPPED_TASKS,)}
     assert {request.data_dir for request in asked.values()} == {DATA}
     evaluate = {"tasks": ["layerswap_mgsm_en"], "languages": {"sw": ["layerswap_mgsm_sw"]}}
     found = plan(shipped, **small(evaluate))
@@ -61,6 +61,68 @@ def test_own_tasks_and_benchmarks_go_together(plan, experts, models):
         experts, **small({"tasks": ["words"]})
     ).cells:  # with the key that it has alone
         assert cell.records.items() <= cells[cell.label].records.items()
+
+
+@pytest.mark.parametrize("by", ["study", "experts file", "command line"])
+def test_a_name_with_lang_is_a_task_of_each_language(plan, experts, shipped, by):
+    names = ["words_{lang}"]
+    study, file, settings = {"tasks": ["words"]}, experts, None
+    if by == "experts file":
+        file = write_yaml(experts, {**yaml.safe_load(experts.read_text()), "tasks": names})
+    elif by == "command line":
+        settings = {"evaluate.tasks": names}
+    else:
+        study = {"tasks": names, "languages": {"te": ["words", "words_{lang}"]}}
+    found = plan(file, settings, **small(study, dry=True))
+    asked = {cell.label: cell.request.tasks for cell in found.cells}
+    assert asked["math+swahili"] == ("words_sw",)
+    assert asked["math+telugu"] == (("words", "words_te") if by == "study" else ("words_te",))
+    assert {"words_sw", "words_te"} <= {*asked["base"]}
+
+
+def test_a_language_that_a_suite_lacks_is_one_problem(problem, plan, shipped):
+    told = problem(shipped, **small({"tasks": ["xcopa_{lang}"]}, dry=True))
+    assert told.endswith(
+        "study.yml: xcopa_{lang}: there is no 'te'; valid are et, eu, ht, id, it, qu, sw, ta, th, "
+        "tr, vi, zh"
+    )
+
+    def with_languages(language, **evaluate):
+        return {**small(evaluate, dry=True), "experts": {**POOLS, "language": language}}
+
+    found = plan(shipped, **with_languages({"sw": ["swahili"]}, tasks=["belebele_{lang}"]))
+    assert {cell.request.tasks for cell in found.cells} == {("belebele_swh_Latn",)}
+    told = problem(shipped, **with_languages(["swahili"], tasks=["belebele_{lang}"]))
+    needs = "needs experts.language by language: {sw: [NAME, ...]}"
+    assert told.endswith(f"study.yml: {{lang}} in a task's name {needs}")
+    told = problem(shipped, **with_languages({"de": ["swahili"]}, benchmarks=["belebele"]))
+    assert told.endswith("study.yml: no task of belebele in de")
+
+
+def test_primary_tasks_may_have_lang(plan, experts):
+    report = {"primary": {"tasks": ["words_{lang}"]}}
+    evaluate = {"tasks": ["words_{lang}", "words"]}
+    found = plan(experts, **small(evaluate, dry=True), report=report)
+    assert found.study.report.primary.tasks == ("words_sw", "words_te")
+
+
+def test_arguments_of_tasks_are_part_of_a_scores_key(plan, experts, models, tmp_path):
+    def keys(metadata):
+        evaluate = {"tasks": ["words"], "metadata": metadata}
+        found = plan(experts, **small(evaluate, dry=True))
+        return found, [cell.records for cell in found.cells]
+
+    (_, plain), (_, none), (_, some) = keys(None), keys({}), keys({"words": ["w1"]})
+    assert plain == none != some
+    # A place is what is in it, from the folder of the study.
+    folder = shutil.copytree(models / "base", tmp_path / "place" / "tokenizer")
+    found, first = keys({"tokenizer": "place/tokenizer"})
+    assert found.study.evaluate.metadata == {"tokenizer": str(folder)}
+    (folder / "model.safetensors").write_bytes(b"")  # no part of a tokenizer
+    assert keys({"tokenizer": "place/tokenizer"})[1] == first
+    (folder / "tokenizer_config.json").write_text("{}")
+    assert keys({"tokenizer": "place/tokenizer"})[1] != first
+    assert keys({"tokenizer": "place"})[0].study.evaluate.metadata == {"tokenizer": "place"}
 
 
 @pytest.mark.skipif(sandbox.probe() is not None, reason=f"no sandbox here: {sandbox.probe()}")

@@ -5,11 +5,11 @@ import shutil
 import pytest
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
+from layerswap_method.checkpoint.compatible import merge_problems, pair_problems, ties
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
-from tests.standins.fine_tunes import edited, tune, with_head
+from tests.standins.fine_tunes import edited, restored, tune, with_head
 from tests.standins.merging import linear_recipe, merge_of, recipe, revert_recipe, tensors_of
 from tests.standins.model_families import make_model
 from tests.standins.oracle import assert_same
@@ -104,3 +104,23 @@ def test_configs_that_do_not_say_whether_they_tie(tied, tmp_path):
     )
     for other in (twice, tied["base twice"]):
         assert not [*pair_problems(read_checkpoint("once", once), read_checkpoint("other", other))]
+
+
+def test_a_head_of_other_content_is_not_tied_where_no_config_says_so(tied, tmp_path):
+    """A model beside it without a head does not make it one: the weights decide."""
+
+    def halved(tensors):
+        return tensors | {"lm_head.weight": tensors["lm_head.weight"] / 2}
+
+    folders = {
+        "twice": shutil.copytree(tied["task twice"], tmp_path / "twice"),
+        "other": restored(tied["task twice"], tmp_path / "other", halved),
+        "once": shutil.copytree(tied["language"], tmp_path / "once"),
+    }
+    twice, other, once = (
+        read_checkpoint(name, edited(folder, tie_word_embeddings=None))
+        for name, folder in folders.items()
+    )
+    assert ties(twice, once)
+    assert not ties(other, once)
+    assert "output embedding" in " ".join(pair_problems(other, once))

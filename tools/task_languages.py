@@ -88,6 +88,9 @@ class Language(Frozen):
     mbpp: MbppProblems | str | None = None
     """MBPP's problems in this language, or the code of the language whose problems are asked."""
 
+    global_mgsm: str | None = None
+    """Config of CohereLabs/global-mgsm."""
+
     @property
     def script(self) -> str:
         """The script of the language, as ISO 15924 has it."""

@@ -57,8 +57,8 @@ def task_name(task: str) -> str:
     first = next((i for i in range(1, len(words)) if _is_language(words, i)), len(words))
     end = next((i for i in range(first, len(words)) if not _is_language(words, i)), len(words))
     head = " ".join(_WORDS.get(word, word) for word in words[:first])
-    if prefix == PREFIX and head in TITLES:
-        head = TITLES[head].partition(" ")[0]
+    if prefix == PREFIX:
+        head = TITLES.get("_".join(words[:first]), head).partition(" ")[0]
     languages = " to ".join(language_name(word) for word in words[first:end])
     suffix = _SHOTS.sub(r"\1-shot", " ".join(words[end:]))
     return ", ".join(filter(None, (head, languages, suffix)))

@@ -56,7 +56,7 @@ def test_every_benchmark_has_the_papers_languages_in_the_papers_order_and_then_o
 
 def test_the_list_says_what_lm_eval_reads():
     listed = [task for task in TASKS if task.language == "sw"]
-    assert len(listed) == 7
+    assert len(listed) == 8
     names = tuple(task.name for task in listed)
     loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, isolation="none"))[0]
     for task, theirs in zip(listed, loaded, strict=True):
@@ -265,6 +265,8 @@ def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkey
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_sw.tsv", True),
         ("mgsm_rev2_sw", "mgsm/sw_train.jsonl", True),
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_de.tsv", False),
+        ("global_mgsm_sw", "global_mgsm/sw_test.jsonl", True),
+        ("global_mgsm_sw", "mgsm/sw_test.jsonl", False),
     ],
 )
 def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, is_read):

@@ -4,7 +4,14 @@ import shutil
 
 import pytest
 
-from ablations.tasks.data import DataAway, load_belebele, load_flores, load_mgsm, load_mmlu
+from ablations.tasks.data import (
+    DataAway,
+    load_belebele,
+    load_flores,
+    load_global_mgsm,
+    load_mgsm,
+    load_mmlu,
+)
 from ablations.tasks.mbpp import load_mbpp
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, TABLE, read_jsonl, write_jsonl
@@ -31,6 +38,7 @@ LOADERS = {
     "flores": load_flores,
     "mbpp": _load_mbpp,
     "mgsm_rev2": _load_rev2,
+    "global_mgsm": load_global_mgsm,
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
 
@@ -143,6 +151,9 @@ def text(content):
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi? 7\n"), ["line 1: no tab between a question and"]),
+        ("global_mgsm/sw_test.jsonl", put(1, answer="saba"), ["item 1: answer 'saba' is not a nu"]),
+        ("global_mgsm/sw_test.jsonl", put(0, answer_prefix=": "), ["0: answer_prefix is empty"]),
+        ("global_mgsm/sw_test.jsonl", without("instruction"), ["row 1: no column 'instruction'"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
         ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item need 6"]),

@@ -31,6 +31,7 @@ HUB_IDS = {
     "flores": "openlanguagedata/flores_plus",  # facebook/flores is a script: datasets 4 loads none
     "mmlu": "CohereForAI/Global-MMLU",  # as lm-eval 0.4.13 has it
     "global_mgsm": "CohereLabs/global-mgsm",
+    "polymath": "Qwen/PolyMath",
 }
 """Where the data is. No revision: none of these could be opened from where this was written."""
 
@@ -79,6 +80,19 @@ def global_mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
                     _filter("strict-match", after_prefix),
                     _filter("flexible-extract", _LAST_NUMBER),
                 ],
+            }
+
+
+def polymath_tasks(level: str, languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield one level of PolyMath in every language that has it."""
+    hub_id, benchmark = HUB_IDS["polymath"], f"polymath_{level}"
+    for code, language in languages.items():
+        if language.polymath is not None:
+            yield {
+                **_head(benchmark, code, language, template="polymath"),
+                "dataset_path": hub_id,
+                "dataset_kwargs": {"hub_id": hub_id, "configs": {code: code}, "level": level},
+                "doc_to_text": f"{{{{question}}}}\n{language.polymath}",
             }
 
 
@@ -153,6 +167,10 @@ BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
     "mmlu": partial(choice_tasks, "mmlu"),
     "mgsm_rev2": partial(mgsm_tasks, "mgsm_rev2"),
     "global_mgsm": global_mgsm_tasks,
+    "polymath_low": partial(polymath_tasks, "low"),
+    "polymath_medium": partial(polymath_tasks, "medium"),
+    "polymath_high": partial(polymath_tasks, "high"),
+    "polymath_top": partial(polymath_tasks, "top"),
 }
 """Benchmark → its tasks, in the order of the paper's Table 5; what it does not have follows."""
 

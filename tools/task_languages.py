@@ -91,6 +91,10 @@ class Language(Frozen):
     global_mgsm: str | None = None
     """Config of CohereLabs/global-mgsm."""
 
+    polymath: str | None = Field(None, min_length=1)
+    """The request for a box around the answer, after a question of Qwen/PolyMath, whose config is
+    the code."""
+
     @property
     def script(self) -> str:
         """The script of the language, as ISO 15924 has it."""

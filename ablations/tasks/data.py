@@ -159,6 +159,29 @@ def load_global_mgsm(
     return {"test": _mgsm_dataset(where, rows, number="answer")}
 
 
+def load_polymath(
+    *,
+    hub_id: str,
+    configs: Mapping[str, str],
+    level: str,
+    data_dir: Path | str | None = None,
+    **_metadata: Any,
+) -> dict[str, Dataset]:
+    """Return one level of PolyMath, which is a split on the hub, as the split ``test``."""
+    ((language, config),) = configs.items()
+    source = DataSource(
+        f"polymath_{level}",
+        ("id", "question", "answer"),
+        ("question", "answer"),
+        file="{language}_test.jsonl",
+    )
+    rows = read_data_rows(source, level, language, config, hub_id, data_dir)
+    for row in rows:
+        row |= {name: row[name].strip() for name in source.texts}
+    problems = [f"item {index}: no answer" for index, row in enumerate(rows) if not row["answer"]]
+    return {"test": make_dataset(f"polymath_{level} {language} (test)", rows, problems)}
+
+
 def load_belebele(
     *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
 ) -> dict[str, Dataset]:

@@ -11,6 +11,7 @@ from ablations.tasks.data import (
     load_global_mgsm,
     load_mgsm,
     load_mmlu,
+    load_polymath,
 )
 from ablations.tasks.mbpp import load_mbpp
 from layerswap_method.errors import InputError
@@ -31,6 +32,10 @@ def _load_rev2(**how):
     return _load_mgsm(exemplars="nobody/exemplars", **how)
 
 
+def _load_polymath(**how):
+    return load_polymath(level="top", **how)
+
+
 LOADERS = {
     "mgsm": _load_mgsm,
     "belebele": load_belebele,
@@ -39,6 +44,7 @@ LOADERS = {
     "mbpp": _load_mbpp,
     "mgsm_rev2": _load_rev2,
     "global_mgsm": load_global_mgsm,
+    "polymath_top": _load_polymath,
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
 
@@ -154,6 +160,8 @@ def text(content):
         ("global_mgsm/sw_test.jsonl", put(1, answer="saba"), ["item 1: answer 'saba' is not a nu"]),
         ("global_mgsm/sw_test.jsonl", put(0, answer_prefix=": "), ["0: answer_prefix is empty"]),
         ("global_mgsm/sw_test.jsonl", without("instruction"), ["row 1: no column 'instruction'"]),
+        ("polymath_top/sw_test.jsonl", put(1, answer=" "), ["polymath_top sw", "item 1: no answe"]),
+        ("polymath_top/sw_test.jsonl", put(1, answer=18), ["row 1: answer is 18, which is not te"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
         ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item need 6"]),
@@ -181,6 +189,9 @@ def test_the_hub_offline_names_the_way_out():
     with pytest.raises(DataAway, match=r"nobody/nothing \(sw, train\): cannot be loaded") as caught:
         load("mgsm", None)
     assert "--data-dir DIR with DIR/mgsm/{language}_train.jsonl" in caught.value.message
+    with pytest.raises(DataAway, match=r"nobody/nothing \(sw, top\): cannot be loaded") as caught:
+        load("polymath_top", None)
+    assert "DIR/polymath_top/{language}_test.jsonl" in caught.value.message
     with pytest.raises(DataAway, match=r"FLORES\+ is gated: accept its conditions") as caught:
         load("flores", None)
     assert not isinstance(caught.value, InputError)

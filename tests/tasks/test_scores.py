@@ -21,6 +21,7 @@ from tests.standins.scripted import (
     DATA,
     GENERATED,
     OURS,
+    POLYMATH,
     ask,
     gold,
     perturbed,
@@ -29,7 +30,11 @@ from tests.standins.scripted import (
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PROMPTS = Path(__file__).parent / "prompts"
-SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5, "mbpp": 0, "global_mgsm": 0}
+ASKED = {"global_mgsm": 1} | dict.fromkeys(POLYMATH, 0)
+"""Benchmarks whose prompt is a request, to which an answer is a reply and no continuation -> the
+blank lines in it."""
+
+SHOTS = {"mgsm": 8, "belebele": 5, "mmlu": 5} | dict.fromkeys(("flores", "mbpp", *ASKED), 0)
 _NUMBERS = {("exact_match", "strict-match"), ("exact_match", "flexible-extract")}
 METRICS = {
     "mgsm": _NUMBERS,
@@ -38,8 +43,7 @@ METRICS = {
     "belebele": {("acc", "none")},
     "mmlu": {("acc", "none")},
 }
-ASKED = ("global_mgsm",)
-"""Benchmarks whose prompt is a request, to which an answer is a reply and no continuation."""
+METRICS |= {name: {("boxed_match", "boxed")} for name in POLYMATH}
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +79,7 @@ def test_gold_answers_score_one(right):
 def test_wrong_and_empty_answers_score_zero(answer):
     names = task_names(*(OURS if answer is None else GENERATED))
     scores = own_scores(ask(perturbed if answer is None else lambda *_: answer, names))
-    assert len(scores) == 5 * 2 + 8 * 2 + 5 * 2 + (10 if answer is None else 0)
+    assert len(scores) == 5 * 2 + 8 * 2 + 5 * 2 + 5 * 4 + (10 if answer is None else 0)
     assert scores == dict.fromkeys(scores, 0.0)
 
 
@@ -104,7 +108,7 @@ def test_the_prompt_is_the_one_on_file_and_ends_where_the_answer_begins(right, t
             # A space at the end would be a token of its own, which no answer in training followed.
             assert prompt == prompt.rstrip()
             if benchmark in ASKED:
-                assert prompt.count("\n\n") == 1
+                assert prompt.count("\n\n") == ASKED[benchmark]
                 continue
             assert prompt[-1] in ":："
             assert prompt.count("\n\n") == SHOTS[benchmark]

@@ -98,7 +98,8 @@ class Language(Frozen):
     @property
     def script(self) -> str:
         """The script of the language, as ISO 15924 has it."""
-        return self.flores.split("_")[1]
+        script = self.flores.split("_")[1]
+        return "Kore" if script == "Hang" else script  # FLORES+ names the alphabet alone
 
 
 def load_languages(path: Path | None = None) -> dict[str, Language]:

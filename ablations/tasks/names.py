@@ -67,9 +67,9 @@ def task_name(task: str) -> str:
 def _is_language(words: list[str], place: int) -> bool:
     """Return whether a word of a task's id is a language.
 
-    Many codes are English words: other codes than those of the benchmarks count at the end only.
+    Many codes are English words (it, my, am): other codes than those of MGSM count at the end only.
     """
-    if words[place] in read_languages():
+    if "mgsm" in read_languages().get(words[place], {}):
         return True
     rest = [word for word in words[place:] if not _SHOTS.fullmatch(word)]
     return words[place] != "to" and bool(rest) and {*rest} <= read_language_names().keys()

@@ -69,6 +69,17 @@ def test_the_list_says_what_lm_eval_reads():
         assert task.executes_code == bool(config.unsafe_code)
 
 
+def test_the_page_lists_the_languages_of_the_newer_benchmarks():
+    page = " ".join((Path(__file__).parents[2] / "docs/evaluate.md").read_text("utf-8").split())
+    for benchmark, words in (
+        ("global_mgsm", "Global-MGSM's languages: "),
+        *((benchmark, "PolyMath's: ") for benchmark in POLYMATH),
+    ):
+        codes = sorted(task.language for task in TASKS if task.benchmark == benchmark)
+        assert f"{words}{', '.join(codes)}." in page
+        assert f"({len(codes)} languages, below)" in page
+
+
 def test_languages_and_benchmarks_choose():
     assert choose(TASKS) == TASKS
     names = [task.name for task in choose(TASKS, ["te", "sw"], ["belebele", "mgsm"])]

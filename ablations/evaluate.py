@@ -297,8 +297,13 @@ def _notes(run: Run, tasks: Sequence[Task]) -> Iterator[str]:
     suite = {task.name: task for task in tasks if task.name in {score.task for score in scores}}
     if any(task.filters[:1] == ("strict-match",) for task in suite.values()):
         yield (
-            "MGSM: the score counts the number after the answer phrase of the examples (strict); "
-            "flexible takes the last number of the answer."
+            "MGSM: the score counts the number after the answer phrase (strict); flexible takes "
+            "the last number of the answer."
+        )
+    if any(task.filters[:1] == ("boxed",) for task in suite.values()):
+        yield (
+            "PolyMath: the score compares what is in the first \\boxed{} as numbers and text; "
+            "algebra is not done."
         )
     metrics = {score.metric for score in scores if score.task in suite}
     if LANGUAGE_FIDELITY in metrics:

@@ -1,7 +1,6 @@
 """The content of a task file that depends on its language.
 
-What all languages share stands in the template that each task includes: `_mgsm.yaml`,
-`_belebele.yaml`, `_flores.yaml`, `_mbpp.yaml`, `_mmlu.yaml`.
+What all languages share stands in the template that each task includes: `_mgsm.yaml` and so on.
 """
 
 from __future__ import annotations
@@ -23,12 +22,16 @@ MGSM_VERSION = 1.1
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
 
+_LAST_NUMBER = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
+
 HUB_IDS = {
     "mgsm": "juletxara/mgsm",
     "mgsm_rev2": "lightonai/mgsm-rev2",
     "belebele": "facebook/belebele",
     "flores": "openlanguagedata/flores_plus",  # facebook/flores is a script: datasets 4 loads none
     "mmlu": "CohereForAI/Global-MMLU",  # as lm-eval 0.4.13 has it
+    "global_mgsm": "CohereLabs/global-mgsm",
+    "polymath": "Qwen/PolyMath",
 }
 """Where the data is. No revision: none of these could be opened from where this was written."""
 
@@ -44,7 +47,6 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
         if (words := language.mgsm) is None:
             continue
         strict = {"function": "regex", "regex_pattern": answer_pattern(*words.phrases)}
-        flexible = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
         data = _data(benchmark, {code: words.config})
         data["dataset_kwargs"]["before_question"] = words.question
         data["dataset_kwargs"]["before_solution"] = f"{words.answer}{words.delimiter}"
@@ -58,10 +60,40 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": [
                 _filter("strict-match", strict),
-                _filter("flexible-extract", flexible),
+                _filter("flexible-extract", _LAST_NUMBER),
             ],
             "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
         }
+
+
+def global_mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield Global-MGSM in every language that has it: all its words are columns of the data."""
+    function = FunctionName("ablations.tasks.numbers.number_after_prefix")
+    after_prefix = {"function": "custom", "filter_fn": function}
+    for code, language in languages.items():
+        if language.global_mgsm is not None:
+            yield {
+                **_head("global_mgsm", code, language),
+                **_data("global_mgsm", {code: language.global_mgsm}),
+                "generation_kwargs": _greedy([*SPECIAL_STOPS]),
+                "filter_list": [
+                    _filter("strict-match", after_prefix),
+                    _filter("flexible-extract", _LAST_NUMBER),
+                ],
+            }
+
+
+def polymath_tasks(level: str, languages: Languages) -> Iterator[dict[str, Any]]:
+    """Yield one level of PolyMath in every language that has it."""
+    hub_id, benchmark = HUB_IDS["polymath"], f"polymath_{level}"
+    for code, language in languages.items():
+        if language.polymath is not None:
+            yield {
+                **_head(benchmark, code, language, template="polymath"),
+                "dataset_path": hub_id,
+                "dataset_kwargs": {"hub_id": hub_id, "configs": {code: code}, "level": level},
+                "doc_to_text": f"{{{{question}}}}\n{language.polymath}",
+            }
 
 
 def choice_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]:
@@ -134,6 +166,11 @@ BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
     "mbpp": mbpp_tasks,
     "mmlu": partial(choice_tasks, "mmlu"),
     "mgsm_rev2": partial(mgsm_tasks, "mgsm_rev2"),
+    "global_mgsm": global_mgsm_tasks,
+    "polymath_low": partial(polymath_tasks, "low"),
+    "polymath_medium": partial(polymath_tasks, "medium"),
+    "polymath_high": partial(polymath_tasks, "high"),
+    "polymath_top": partial(polymath_tasks, "top"),
 }
 """Benchmark → its tasks, in the order of the paper's Table 5; what it does not have follows."""
 

@@ -13,7 +13,7 @@ import click
 import yaml
 
 from ablations.machine.whole_files import write_text
-from ablations.tasks.catalog import SHIPPED_TASKS, FunctionName
+from ablations.tasks.catalog import PAPER_BENCHMARKS, SHIPPED_TASKS, FunctionName
 from layerswap_method.command_line import shown_errors
 from layerswap_method.errors import LayerSwapError
 from tools.task_contents import BENCHMARKS, VERSION
@@ -25,7 +25,7 @@ _HEADER = "# Written by `python -m tools.task_files` from languages.yml: edit th
 def task_files(languages: dict[str, Language]) -> dict[str, str]:
     """Return file name → text of every task and group."""
     files: dict[str, dict[str, Any]] = {}
-    members: dict[str, list[str]] = {}
+    members, others = dict[str, list[str]](), dict[str, list[str]]()
     for benchmark, tasks in BENCHMARKS.items():
         for content in tasks(languages):
             name = content["task"]
@@ -34,10 +34,13 @@ def task_files(languages: dict[str, Language]) -> dict[str, str]:
             members.setdefault(f"layerswap_{benchmark}", []).append(name)
             # A pair belongs to its language that is not English.
             codes = [code for code in suffix.split("-") if "-" not in suffix or code != "en"]
-            # MGSM-Rev2 asks again what MGSM asks: one of them a language is enough.
-            for code in codes if benchmark != "mgsm_rev2" else ():
+            # A language's group has the paper's benchmarks: the others ask again what MGSM asks,
+            # or take long. A language that has none of the paper's has the others.
+            for code in codes if benchmark in PAPER_BENCHMARKS else ():
                 members.setdefault(f"layerswap_{code}", []).append(name)
-    for group, tasks_of_group in members.items():
+            for code in codes if benchmark not in PAPER_BENCHMARKS else ():
+                others.setdefault(f"layerswap_{code}", []).append(name)
+    for group, tasks_of_group in {**others, **members}.items():
         metadata = {"version": VERSION}
         files[group] = {"group": group, "task": tasks_of_group, "metadata": metadata}
     return {f"{name}.yaml": _HEADER + _dump(content) for name, content in files.items()}

@@ -88,10 +88,18 @@ class Language(Frozen):
     mbpp: MbppProblems | str | None = None
     """MBPP's problems in this language, or the code of the language whose problems are asked."""
 
+    global_mgsm: str | None = None
+    """Config of CohereLabs/global-mgsm."""
+
+    polymath: str | None = Field(None, min_length=1)
+    """The request for a box around the answer, after a question of Qwen/PolyMath, whose config is
+    the code."""
+
     @property
     def script(self) -> str:
         """The script of the language, as ISO 15924 has it."""
-        return self.flores.split("_")[1]
+        script = self.flores.split("_")[1]
+        return "Kore" if script == "Hang" else script  # FLORES+ names the alphabet alone
 
 
 def load_languages(path: Path | None = None) -> dict[str, Language]:

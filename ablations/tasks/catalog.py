@@ -35,6 +35,11 @@ TITLES = {
     "mbpp": "MBPP pass@1, {shots}-shot",
     "mmlu": "MMLU accuracy, {shots}-shot",
     "mgsm_rev2": "MGSM-Rev2 em@maj1, {shots}-shot",
+    "global_mgsm": "Global-MGSM em@maj1, {shots}-shot",
+    "polymath_low": "PolyMath-low accuracy, {shots}-shot",
+    "polymath_medium": "PolyMath-medium accuracy, {shots}-shot",
+    "polymath_high": "PolyMath-high accuracy, {shots}-shot",
+    "polymath_top": "PolyMath-top accuracy, {shots}-shot",
 }
 """Benchmark -> its title, in the order of Table 5; benchmarks that are not in it follow."""
 

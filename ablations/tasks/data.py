@@ -62,6 +62,11 @@ MGSM_REV2 = DataSource(
     optional=("answer_number", "answer", "number"),  # the hub's columns could not be looked up
     file="mgsm_{language}.tsv",  # as github.com/google-research-datasets/MGSM-Rev2 has them
 )
+GLOBAL_MGSM = DataSource(
+    "global_mgsm",
+    ("instruction", "question", "answer_prefix", "answer"),
+    ("instruction", "question", "answer_prefix"),
+)
 _BELEBELE = ("link", "question_number", "flores_passage", "question")
 _CHOICES = ("mc_answer1", "mc_answer2", "mc_answer3", "mc_answer4", "correct_answer_num")
 BELEBELE = DataSource("belebele", (*_BELEBELE, *_CHOICES), ("flores_passage", "question"))
@@ -120,14 +125,61 @@ def load_mgsm(
     }
 
 
-def _mgsm_dataset(where: str, rows: list[DataRow], problems: Sequence[str] = ()) -> Dataset:
+def _mgsm_dataset(
+    where: str,
+    rows: list[DataRow],
+    problems: Sequence[str] = (),
+    number: str = "answer_number",
+) -> Dataset:
     problems = list(problems)
     for index, row in enumerate(rows):
-        if (number := read_number(str(row["answer_number"]))) is None:
-            problems.append(f"item {index}: answer_number {row['answer_number']!r} is not a number")
+        if (value := read_number(str(row[number]))) is None:
+            problems.append(f"item {index}: {number} {row[number]!r} is not a number")
         else:  # the hub has 2125 where files may have "2,125"
-            row["answer_number"] = f"{number:f}"
+            row[number] = f"{value:f}"
     return make_dataset(where, rows, problems)
+
+
+def load_global_mgsm(
+    *, hub_id: str, configs: Mapping[str, str], data_dir: Path | str | None = None, **_metadata: Any
+) -> dict[str, Dataset]:
+    """Return Global-MGSM's only split, ``test``, with the number of the answer as text."""
+    ((language, config),) = configs.items()
+    rows = read_data_rows(GLOBAL_MGSM, "test", language, config, hub_id, data_dir)
+    where = f"global_mgsm {language} (test)"
+    problems = [
+        f"item {index}: {name} is empty"
+        for index, row in enumerate(rows)
+        for name in GLOBAL_MGSM.texts
+        if not row[name].strip(":： \n")
+    ]
+    refuse(where, problems)
+    for row in rows:
+        row |= {name: row[name].strip() for name in GLOBAL_MGSM.texts}
+    return {"test": _mgsm_dataset(where, rows, number="answer")}
+
+
+def load_polymath(
+    *,
+    hub_id: str,
+    configs: Mapping[str, str],
+    level: str,
+    data_dir: Path | str | None = None,
+    **_metadata: Any,
+) -> dict[str, Dataset]:
+    """Return one level of PolyMath, which is a split on the hub, as the split ``test``."""
+    ((language, config),) = configs.items()
+    source = DataSource(
+        f"polymath_{level}",
+        ("id", "question", "answer"),
+        ("question", "answer"),
+        file="{language}_test.jsonl",
+    )
+    rows = read_data_rows(source, level, language, config, hub_id, data_dir)
+    for row in rows:
+        row |= {name: row[name].strip() for name in source.texts}
+    problems = [f"item {index}: no answer" for index, row in enumerate(rows) if not row["answer"]]
+    return {"test": make_dataset(f"polymath_{level} {language} (test)", rows, problems)}
 
 
 def load_belebele(

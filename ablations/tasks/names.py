@@ -57,8 +57,8 @@ def task_name(task: str) -> str:
     first = next((i for i in range(1, len(words)) if _is_language(words, i)), len(words))
     end = next((i for i in range(first, len(words)) if not _is_language(words, i)), len(words))
     head = " ".join(_WORDS.get(word, word) for word in words[:first])
-    if prefix == PREFIX and head in TITLES:
-        head = TITLES[head].partition(" ")[0]
+    if prefix == PREFIX:
+        head = TITLES.get("_".join(words[:first]), head).partition(" ")[0]
     languages = " to ".join(language_name(word) for word in words[first:end])
     suffix = _SHOTS.sub(r"\1-shot", " ".join(words[end:]))
     return ", ".join(filter(None, (head, languages, suffix)))
@@ -67,9 +67,9 @@ def task_name(task: str) -> str:
 def _is_language(words: list[str], place: int) -> bool:
     """Return whether a word of a task's id is a language.
 
-    Many codes are English words: other codes than those of the benchmarks count at the end only.
+    Many codes are English words (it, my, am): other codes than those of MGSM count at the end only.
     """
-    if words[place] in read_languages():
+    if "mgsm" in read_languages().get(words[place], {}):
         return True
     rest = [word for word in words[place:] if not _SHOTS.fullmatch(word)]
     return words[place] != "to" and bool(rest) and {*rest} <= read_language_names().keys()

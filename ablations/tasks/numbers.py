@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from typing import Any
 
 _MINUS = "[-−－]"
 _CURRENCY = "[$€£¥₹৳＄￥]"
@@ -42,6 +43,23 @@ def answer_pattern(*phrases: str) -> str:
     A phrase may be in small or capital letters; between it and the number may stand space only.
     """
     return rf"(?i:{'|'.join(map(re.escape, phrases))})\s*({NUMBER})"
+
+
+def number_after_prefix(
+    responses: Sequence[Sequence[str]], items: Sequence[Mapping[str, Any]]
+) -> list[list[str]]:
+    """Return, for every response, the number after the item's `answer_prefix` and a colon.
+
+    A form of lm-eval's filter ``custom``. Of several the last one counts, as the items say that
+    the answer ends with it; where there is none it is ``[invalid]``, as of lm-eval's own filters.
+    Between prefix and number may stand space and the stars of bold text.
+    """
+    answers = []
+    for texts, item in zip(responses, items, strict=True):
+        prefix = re.escape(item["answer_prefix"].rstrip(":： "))
+        pattern = re.compile(rf"(?i:{prefix})[\s*]*[:：][\s*]*({NUMBER})")
+        answers.append([([*pattern.findall(text)] or ["[invalid]"])[-1] for text in texts])
+    return answers
 
 
 def read_number(text: str) -> Decimal | None:

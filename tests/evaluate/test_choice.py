@@ -48,7 +48,9 @@ def test_languages_are_those_that_the_tasks_have(own):
     for wrong in ({}, {"benchmarks": ["mgsm"]}):
         with pytest.raises(InputError, match="no language 'itt'"):
             ask(["itt"], **wrong)
-    with pytest.raises(InputError, match="no language 'it'"):  # no benchmark has it
+    with pytest.raises(InputError, match="no language 'no'"):  # no benchmark has it
+        ask(["no"], benchmarks=["mgsm"])
+    with pytest.raises(InputError, match="no task of mgsm in it"):  # PolyMath has it
         ask(["it"], benchmarks=["mgsm"])
     with pytest.raises(
         InputError, match=r"no language 'itt'; did you mean 'it'\? Valid are .*, no"

@@ -217,6 +217,26 @@ def test_the_command_runs_all_benchmarks_from_local_files(expert, tmp_path, monk
     assert len({row["task"] for row in rows}) == 6
 
 
+@pytest.mark.slow
+def test_newer_benchmarks_have_rows_and_notes(expert, tmp_path):
+    result = ask(
+        expert,
+        tmp_path,
+        languages=("sw", "it"),
+        benchmarks=("global_mgsm", "polymath_low"),
+        gen_kwargs={"max_gen_toks": 4},
+    )
+    text = result.report().replace("\n  ", " ")
+    for part in (
+        "Global-MGSM em@maj1, 0-shot    Swahili",
+        "PolyMath-low accuracy, 0-shot  Swahili",
+        " Italian ",
+        "MGSM: the score counts the number after the answer phrase (strict)",
+        r"PolyMath: the score compares what is in the first \boxed{} as numbers and text",
+    ):
+        assert part in text, part
+
+
 @pytest.mark.parametrize(
     ("arguments", "parts"),
     [

@@ -464,6 +464,9 @@ def test_damaged_samples_are_named(tmp_path):
 
 def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("layerswap_mgsm_sw") == "MGSM, Swahili"
+    assert task_name("layerswap_mgsm_rev2_sw") == "MGSM-Rev2, Swahili"
+    assert task_name("layerswap_global_mgsm_wo") == "Global-MGSM, Wolof"
+    assert task_name("layerswap_polymath_top_it") == "PolyMath-top, Italian"
     assert task_name("pocket_translate_en_sw") == "translate, English to Swahili"
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
     assert task_name("smol_math_twins_order_es") == "math minimal pairs order, Spanish"

@@ -1,6 +1,7 @@
 """A model that is told what to say, hand-written data, and ten published rows of MGSM."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ LANGUAGES = ("sw", "te", "bn", "ja", "en")
 """Those of the paper, whose prompts are on file and of whose MGSM some rows are as published."""
 
 TABLE = load_languages()
-GENERATED = ("mgsm", "flores")
+POLYMATH = ("polymath_low", "polymath_medium", "polymath_high", "polymath_top")
+GENERATED = ("mgsm", "flores", "global_mgsm", *POLYMATH)
 CHOSEN = ("belebele", "mmlu")
 OURS = (*GENERATED, *CHOSEN)
+BENCHMARKS = {task.name: task.benchmark for task in list_tasks()}
+"""Task -> its benchmark."""
+
 SPLITS = {"mgsm": ("train", "test"), "flores": ("devtest",), "belebele": ("test",)}
-SPLITS |= {"mmlu": ("dev", "test")}
+SPLITS |= {"mmlu": ("dev", "test")} | dict.fromkeys(("global_mgsm", *POLYMATH), ("test",))
 """Benchmark -> the splits that every language with this benchmark has hand-written data of."""
 
 Say = Callable[[str, Mapping[str, Any]], str]
@@ -62,10 +67,14 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options
 
 
 def gold(task, item):
-    benchmark, _, suffix = task.removeprefix("layerswap_").rpartition("_")
+    benchmark = BENCHMARKS[task]
     if benchmark in ("mgsm", "mgsm_rev2"):
-        words = TABLE[suffix].mgsm
+        words = TABLE[task.rpartition("_")[2]].mgsm
         return f" 1 + 1 = 2. {words.phrases[0]} {item['answer_number']}."
+    if benchmark == "global_mgsm":
+        return f"1 + 1 = 2.\n{item['answer_prefix']}: {item['answer']}"
+    if benchmark in POLYMATH:
+        return f"1 + 1 = 2, so $\\boxed{{{item['answer'].strip('$')}}}$."
     if benchmark == "flores":
         return f" {item['target']}"
     if benchmark == "belebele":
@@ -75,9 +84,14 @@ def gold(task, item):
 
 def perturbed(task, item):
     """Return an answer that looks like the right one and is wrong."""
-    benchmark = task.removeprefix("layerswap_").rpartition("_")[0]
+    benchmark = BENCHMARKS[task]
     if benchmark in ("mgsm", "mgsm_rev2"):
         return gold(task, {"answer_number": int(item["answer_number"]) + 1})
+    if benchmark == "global_mgsm":
+        return gold(task, {**item, "answer": int(item["answer"]) + 1})
+    if benchmark in POLYMATH:  # the first digit is another one
+        wrong = re.sub(r"\d", lambda digit: str((int(digit[0]) + 1) % 10), item["answer"], count=1)
+        return gold(task, {**item, "answer": wrong})
     if benchmark == "flores":
         # Nothing shared with any reference: neither a word nor a letter of any language here.
         return " " + " ".join("ж" * len(word) for word in item["target"].split())

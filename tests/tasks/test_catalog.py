@@ -22,7 +22,7 @@ from ablations.tasks.task_fingerprint import TaskContents
 from ablations.tasks.task_yaml import read_task_file
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES
-from tests.standins.scripted import DATA
+from tests.standins.scripted import DATA, POLYMATH
 from tests.standins.tasks import write_rows, write_task
 from tools import task_files as generate
 from tools.task_files import find_differences, task_files
@@ -44,6 +44,7 @@ def test_every_benchmark_has_the_papers_languages_in_the_papers_order_and_then_o
     table = load_languages()
     order = [*dict.fromkeys([*PAPER_LANGUAGES, *table])]
     fields = dict.fromkeys(TITLES) | {"flores": "bleu", "mgsm_rev2": "mgsm"}
+    fields |= dict.fromkeys(POLYMATH, "polymath")
     for benchmark in TITLES:
         languages = [*dict.fromkeys(t.language for t in TASKS if t.benchmark == benchmark)]
         wanted = [code for code in order if getattr(table[code], fields[benchmark] or benchmark)]
@@ -56,7 +57,7 @@ def test_every_benchmark_has_the_papers_languages_in_the_papers_order_and_then_o
 
 def test_the_list_says_what_lm_eval_reads():
     listed = [task for task in TASKS if task.language == "sw"]
-    assert len(listed) == 7
+    assert len(listed) == 12
     names = tuple(task.name for task in listed)
     loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, isolation="none"))[0]
     for task, theirs in zip(listed, loaded, strict=True):
@@ -66,6 +67,17 @@ def test_the_list_says_what_lm_eval_reads():
         assert task.max_gen_toks == (config.generation_kwargs or {}).get("max_gen_toks")
         assert (list(task.metrics), task.source) == (metrics, config.dataset_path)
         assert task.executes_code == bool(config.unsafe_code)
+
+
+def test_the_page_lists_the_languages_of_the_newer_benchmarks():
+    page = " ".join((Path(__file__).parents[2] / "docs/evaluate.md").read_text("utf-8").split())
+    for benchmark, words in (
+        ("global_mgsm", "Global-MGSM's languages: "),
+        *((benchmark, "PolyMath's: ") for benchmark in POLYMATH),
+    ):
+        codes = sorted(task.language for task in TASKS if task.benchmark == benchmark)
+        assert f"{words}{', '.join(codes)}." in page
+        assert f"({len(codes)} languages, below)" in page
 
 
 def test_languages_and_benchmarks_choose():
@@ -265,6 +277,10 @@ def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkey
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_sw.tsv", True),
         ("mgsm_rev2_sw", "mgsm/sw_train.jsonl", True),
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_de.tsv", False),
+        ("global_mgsm_sw", "global_mgsm/sw_test.jsonl", True),
+        ("global_mgsm_sw", "mgsm/sw_test.jsonl", False),
+        ("polymath_low_sw", "polymath_low/sw_test.jsonl", True),
+        ("polymath_low_sw", "polymath_top/sw_test.jsonl", False),
     ],
 )
 def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, is_read):

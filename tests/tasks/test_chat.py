@@ -13,6 +13,7 @@ from tokenizers.models import WordLevel
 from transformers import PreTrainedTokenizerFast
 
 from tests.standins.scripted import (
+    BENCHMARKS,
     CHOSEN,
     DATA,
     LANGUAGES,
@@ -80,7 +81,7 @@ def turns(prompt):
 @pytest.mark.parametrize("task", ON_FILE)
 def test_the_chat_is_the_one_on_file(on_file, task):
     check_prompt(on_file, task, ".chat")
-    assert len(turns(on_file.samples_of(task)[0].prompts[0])) // 2 == SHOTS[task.split("_")[1]]
+    assert len(turns(on_file.samples_of(task)[0].prompts[0])) // 2 == SHOTS[BENCHMARKS[task]]
 
 
 def test_examples_are_asked_as_the_same_questions_are_when_they_are_items(chats, examples):
@@ -89,7 +90,7 @@ def test_examples_are_asked_as_the_same_questions_are_when_they_are_items(chats,
     for task in tasks:
         messages = [turns(sample.prompts[0]) for sample in evaluation.samples_of(task)]
         items = {chat[-1] for chat in messages}
-        assert len(items) >= SHOTS[task.split("_")[1]]
+        assert len(items) >= SHOTS[BENCHMARKS[task]]
         for *shots, _ in messages:
             assert set(shots[::2]) <= items
 

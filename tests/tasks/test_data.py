@@ -4,7 +4,15 @@ import shutil
 
 import pytest
 
-from ablations.tasks.data import DataAway, load_belebele, load_flores, load_mgsm, load_mmlu
+from ablations.tasks.data import (
+    DataAway,
+    load_belebele,
+    load_flores,
+    load_global_mgsm,
+    load_mgsm,
+    load_mmlu,
+    load_polymath,
+)
 from ablations.tasks.mbpp import load_mbpp
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, TABLE, read_jsonl, write_jsonl
@@ -24,6 +32,10 @@ def _load_rev2(**how):
     return _load_mgsm(exemplars="nobody/exemplars", **how)
 
 
+def _load_polymath(**how):
+    return load_polymath(level="top", **how)
+
+
 LOADERS = {
     "mgsm": _load_mgsm,
     "belebele": load_belebele,
@@ -31,6 +43,8 @@ LOADERS = {
     "flores": load_flores,
     "mbpp": _load_mbpp,
     "mgsm_rev2": _load_rev2,
+    "global_mgsm": load_global_mgsm,
+    "polymath_top": _load_polymath,
 }
 CODES = {"flores": ("en", "sw"), "mbpp": ("ja",)}
 
@@ -143,6 +157,11 @@ def text(content):
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi? 7\n"), ["line 1: no tab between a question and"]),
+        ("global_mgsm/sw_test.jsonl", put(1, answer="saba"), ["item 1: answer 'saba' is not a nu"]),
+        ("global_mgsm/sw_test.jsonl", put(0, answer_prefix=": "), ["0: answer_prefix is empty"]),
+        ("global_mgsm/sw_test.jsonl", without("instruction"), ["row 1: no column 'instruction'"]),
+        ("polymath_top/sw_test.jsonl", put(1, answer=" "), ["polymath_top sw", "item 1: no answe"]),
+        ("polymath_top/sw_test.jsonl", put(1, answer=18), ["row 1: answer is 18, which is not te"]),
         ("mmlu/sw_test.jsonl", put(2, option_a=5), ["mmlu sw: the values of a column", "int"]),
         ("belebele/sw_test.jsonl", put(0, correct_answer_num=5), ["correct_answer_num '5'"]),
         ("belebele/sw_test.jsonl", cut(5), ["5 items; 5 examples and the item need 6"]),
@@ -170,6 +189,9 @@ def test_the_hub_offline_names_the_way_out():
     with pytest.raises(DataAway, match=r"nobody/nothing \(sw, train\): cannot be loaded") as caught:
         load("mgsm", None)
     assert "--data-dir DIR with DIR/mgsm/{language}_train.jsonl" in caught.value.message
+    with pytest.raises(DataAway, match=r"nobody/nothing \(sw, top\): cannot be loaded") as caught:
+        load("polymath_top", None)
+    assert "DIR/polymath_top/{language}_test.jsonl" in caught.value.message
     with pytest.raises(DataAway, match=r"FLORES\+ is gated: accept its conditions") as caught:
         load("flores", None)
     assert not isinstance(caught.value, InputError)

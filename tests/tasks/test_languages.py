@@ -3,7 +3,16 @@
 import pytest
 
 from ablations.tasks.catalog import list_tasks
-from tests.standins.scripted import OURS, TABLE, WITH_DATA, ask, gold, missing_data, perturbed
+from tests.standins.scripted import (
+    BENCHMARKS,
+    OURS,
+    TABLE,
+    WITH_DATA,
+    ask,
+    gold,
+    missing_data,
+    perturbed,
+)
 from tests.tasks.test_scores import METRICS, own_scores
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -23,7 +32,7 @@ def test_gold_answers_score_one_and_wrong_ones_zero(code):
     names = tuple(
         task.name for task in list_tasks() if task.language == code and task.benchmark in OURS
     )
-    metrics = {(name, *pair) for name in names for pair in METRICS[name.split("_")[1]]}
+    metrics = {(name, *pair) for name in names for pair in METRICS[BENCHMARKS[name]]}
     assert metrics
     for say, score in ((gold, 1.0), (perturbed, 0.0)):
         found = own_scores(ask(say, names))

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import time
 from decimal import Decimal
 
 import pytest
@@ -11,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.statistics.corpus import corpus_score, signature
-from ablations.tasks.numbers import _ONCE, NUMBER, answer_pattern, exact_match, read_number
+from ablations.tasks.numbers import (
+    _ONCE,
+    NUMBER,
+    answer_pattern,
+    exact_match,
+    number_after_prefix,
+    read_number,
+)
 from ablations.tasks.translation import bleu_13a, bleu_char, bleu_intl, chrf_plus_plus
 from tests.standins.scripted import DATA, read_jsonl
 from tools.task_languages import load_languages
@@ -199,3 +207,32 @@ def test_scores_of_translations_and_their_signatures_are_sacrebleus_own(code):
     chrf = sacrebleu.CHRF(word_order=2)
     assert chrf_plus_plus(pairs) == chrf.corpus_score(predictions, references).score
     assert signature("chrf++") == str(chrf.get_signature())
+
+
+@pytest.mark.parametrize(
+    ("prefix", "text", "number"),
+    [
+        ("Jibu", "3 + 4 = 7\nJibu: 7", "7"),
+        ("Jibu:", "3 + 4 = 7\n**jibu:** $1,080.", "$1,080"),
+        ("答案", "答案：3。不对，答案： 7", "7"),
+        ("答え", "答え\n：７", "７"),
+        ("Rép.", "Rép. : 7 pommes", "7"),
+        ("Rép.", "Répx: 7", "[invalid]"),
+        ("Answer", "Answer 7", "[invalid]"),
+        ("Answer", "Answer: seven or 7", "[invalid]"),
+        ("Answer", "", "[invalid]"),
+    ],
+)
+def test_the_number_after_the_words_of_the_item(prefix, text, number):
+    first = {"answer_prefix": "Answer"}
+    found = number_after_prefix([["Answer: 1"], [text, text]], [first, {"answer_prefix": prefix}])
+    assert found == [["1"], [number, number]]
+
+
+@pytest.mark.parametrize(
+    "text", ["Answer" * 200_000, "Answer:" * 200_000, "Answer *" + "* " * 500_000]
+)
+def test_a_megabyte_of_prefixes_is_read_in_a_moment(text):
+    start = time.monotonic()
+    assert number_after_prefix([[text]], [{"answer_prefix": "Answer"}]) == [["[invalid]"]]
+    assert time.monotonic() - start < 5

@@ -15,17 +15,35 @@ import pytest
 from ablations.scoring.evaluation import Evaluation
 from ablations.scoring.observed import zero_reasons
 from ablations.tasks.catalog import SHIPPED_TASKS, list_tasks
-from tests.standins.scripted import CHOSEN, DATA, GENERATED, OURS, ask, gold, perturbed, task_names
+from tests.standins.scripted import (
+    BENCHMARKS,
+    CHOSEN,
+    DATA,
+    GENERATED,
+    OURS,
+    POLYMATH,
+    ask,
+    gold,
+    perturbed,
+    task_names,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 PROMPTS = Path(__file__).parent / "prompts"
-SHOTS = {"mgsm": 8, "flores": 0, "belebele": 5, "mmlu": 5, "mbpp": 0}
+ASKED = {"global_mgsm": 1} | dict.fromkeys(POLYMATH, 0)
+"""Benchmarks whose prompt is a request, to which an answer is a reply and no continuation -> the
+blank lines in it."""
+
+SHOTS = {"mgsm": 8, "belebele": 5, "mmlu": 5} | dict.fromkeys(("flores", "mbpp", *ASKED), 0)
+_NUMBERS = {("exact_match", "strict-match"), ("exact_match", "flexible-extract")}
 METRICS = {
-    "mgsm": {("exact_match", "strict-match"), ("exact_match", "flexible-extract")},
+    "mgsm": _NUMBERS,
+    "global_mgsm": _NUMBERS,
     "flores": {("bleu", "stripped"), ("chrf++", "stripped")},
     "belebele": {("acc", "none")},
     "mmlu": {("acc", "none")},
 }
+METRICS |= {name: {("boxed_match", "boxed")} for name in POLYMATH}
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +65,13 @@ def own_scores(evaluation):
     return {
         (each.task, each.metric, each.filter): each.value
         for each in evaluation.scores
-        if (each.metric, each.filter) in METRICS[each.task.split("_")[1]]
+        if (each.metric, each.filter) in METRICS[BENCHMARKS[each.task]]
     }
 
 
 def test_gold_answers_score_one(right):
     scores = own_scores(right)
-    metrics = {(t, *pair) for t in task_names(*OURS) for pair in METRICS[t.split("_")[1]]}
+    metrics = {(t, *pair) for t in task_names(*OURS) for pair in METRICS[BENCHMARKS[t]]}
     assert scores == dict.fromkeys(metrics, pytest.approx(1.0))
 
 
@@ -61,7 +79,7 @@ def test_gold_answers_score_one(right):
 def test_wrong_and_empty_answers_score_zero(answer):
     names = task_names(*(OURS if answer is None else GENERATED))
     scores = own_scores(ask(perturbed if answer is None else lambda *_: answer, names))
-    assert len(scores) == 5 * 2 + 8 * 2 + (10 if answer is None else 0)
+    assert len(scores) == 5 * 2 + 8 * 2 + 5 * 2 + 5 * 4 + (10 if answer is None else 0)
     assert scores == dict.fromkeys(scores, 0.0)
 
 
@@ -83,12 +101,15 @@ def test_empty_answers_are_counted(first):
 @pytest.mark.parametrize("task", task_names(*OURS))
 def test_the_prompt_is_the_one_on_file_and_ends_where_the_answer_begins(right, task):
     check_prompt(right, task)
-    benchmark = task.split("_")[1]
+    benchmark = BENCHMARKS[task]
     assert right.num_fewshot[task] == SHOTS[benchmark]
     for sample in right.samples_of(task):
         for prompt in sample.prompts:
             # A space at the end would be a token of its own, which no answer in training followed.
             assert prompt == prompt.rstrip()
+            if benchmark in ASKED:
+                assert prompt.count("\n\n") == ASKED[benchmark]
+                continue
             assert prompt[-1] in ":："
             assert prompt.count("\n\n") == SHOTS[benchmark]
             if benchmark in CHOSEN:
@@ -141,7 +162,7 @@ def test_plain_lm_eval_runs_every_group_from_the_shell(tmp_path):
     (path,) = (tmp_path / "out").rglob("results_*.json")
     results = json.loads(path.read_text(encoding="utf-8"))["results"]
     ours = {task.name for task in list_tasks() if task.benchmark in OURS}
-    assert {name for name in results if name.count("_") == 2} == ours
+    assert {*results} - {*groups.split(",")} == ours
     assert ours > {*task_names(*OURS)}
     assert results["layerswap_mgsm_te"]["exact_match,flexible-extract"] == 0
     assert {"bleu,stripped", "chrf++,stripped"} <= set(results["layerswap_flores_ja-en"])

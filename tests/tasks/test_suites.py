@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from ablations.engines.task_index import lm_eval_index
-from ablations.tasks.catalog import read_languages
 from ablations.tasks.names import (
     language_name,
     language_script,
@@ -16,6 +15,7 @@ from ablations.tasks.names import (
 )
 from ablations.tasks.suites import in_language, in_languages, read_suites
 from layerswap_method.errors import InputError
+from tools.task_languages import load_languages
 
 
 def test_every_name_of_the_table_is_one_of_the_installed_lm_eval():
@@ -83,6 +83,8 @@ def test_a_language_that_a_suite_lacks_is_named_with_those_that_it_has():
         ("smol_math_it_4shot", "math, Italian, 4-shot", "it"),
         ("words_of_mine", "words of mine", "of"),
         ("list_is_sorted", "list is sorted", "is"),
+        ("what_am_my_words", "what am my words", "my"),
+        ("layerswap_polymath_top_it", "PolyMath-top, Italian", "it"),
         ("translate_sw_to_en", "translate, Swahili, to en", "en"),
     ],
 )
@@ -92,8 +94,7 @@ def test_a_task_is_named_in_words(task, name, language):
 
 def test_the_two_tables_of_languages_agree():
     table = read_language_names()
-    for code, entry in read_languages().items():
-        assert table[code]["name"] == entry["name"]
-        if "flores" in entry:
-            assert entry["flores"].endswith(f"_{language_script(code)}")
+    for code, language in load_languages().items():
+        assert table[code]["name"] == language.name
+        assert language.script == language_script(code)
     assert (language_name("no"), language_name("xx")) == ("Norwegian", "xx")

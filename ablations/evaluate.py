@@ -20,7 +20,7 @@ import pandas as pd
 
 from ablations.drawing.text_table import text_table
 from ablations.engines.backends import describe_backend, resolve_backend
-from ablations.machine.settings import with_settings
+from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, run_file

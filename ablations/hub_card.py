@@ -33,7 +33,7 @@ from ablations.study.identity import Fingerprints, checkpoint_key
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.layer_plan import LayerPlan, describe_plan
-from layerswap_method.methods.layer_swap import COUNTS
+from layerswap_method.methods.layer_swap import PLAN_PARAMETERS
 from layerswap_method.methods.layer_swap_merge import read_plan
 from layerswap_method.methods.read import WrittenRecipe, read_recipe_file, read_written
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
@@ -48,7 +48,6 @@ LOG = logging.getLogger("layerswap")
 CARD = "README.md"
 RECIPE = "mergekit_config.yml"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
-_IN_PLAN = {*COUNTS, "placement", "language_layers", "seed"}
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
 
@@ -327,7 +326,9 @@ def _beyond_plan(recipe: WrittenRecipe, *plans: LayerPlan | None) -> dict[str, A
     """Return a recipe's settings without its models, and without its layers if `plans` say them."""
     document, is_planned = recipe.document, None not in plans
     if recipe.typed is not None:
-        document = recipe.typed.model_dump(exclude={"parameters": _IN_PLAN} if is_planned else {})
+        document = recipe.typed.model_dump(
+            exclude={"parameters": set(PLAN_PARAMETERS)} if is_planned else {}
+        )
     models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
     experts = [expert for expert in models if expert.get("role", "") is not None]
     return {

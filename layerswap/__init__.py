@@ -466,6 +466,6 @@ def _settings(
     settings: Mapping[str, Any] | None, block: str = "", **options: Any
 ) -> dict[str, Any]:
     """Return the settings of the options, in `block`, and those that are set by their keys."""
-    from ablations.machine.settings import joined_settings, short_settings
+    from ablations.machine.overrides import joined_settings, short_settings
 
     return joined_settings(short_settings(options, block), settings or {})

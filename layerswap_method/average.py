@@ -1,4 +1,8 @@
-"""Weighted averages: which inputs make a tensor, with which coefficients, and their sum."""
+"""Weighted averages: which inputs make a tensor, with which coefficients, and their sum.
+
+The weights are chosen in `methods/layer_swap.py` (written ones) and `methods/weighting.py`
+(measured ones).
+"""
 
 from __future__ import annotations
 
@@ -82,7 +86,8 @@ def weighted_average(
 
     The sum runs in float32 (float64 where an input or the result is float64), value by value.
     `out_dtype` None takes the promoted one of the inputs. One tensor alone is returned itself (an
-    alias, bit-identical), cast where its dtype differs.
+    alias, bit-identical), cast where its dtype differs. `mix_reader` computes by the same rules,
+    a piece of a tensor at a time.
     """
     import torch
 

@@ -8,3 +8,19 @@ WEIGHTS_INDEX = "model.safetensors.index.json"
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+
+TOKENIZER_FILES = (
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "vocab*",
+    "*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "chat_template*",
+    "tokenization_*.py",
+    "additional_chat_templates",
+)
+"""Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
+none."""

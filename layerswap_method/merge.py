@@ -29,7 +29,7 @@ from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import MIXES, Merge
-from layerswap_method.write.card import write_card
+from layerswap_method.write.card import card_text
 from layerswap_method.write.donor_files import (
     copy_files,
     donor_files,
@@ -196,7 +196,7 @@ def write_merge(
         if record:
             write_json(folder / PLAN_FILES[str(record["merge_method"])], record)
         if options.with_card:
-            card = write_card(document, text, out.name, lines, needs_code=needs_code)
+            card = card_text(document, text, out.name, lines, needs_code=needs_code)
             write_synced_text(folder / "README.md", card)
             write_synced_text(folder / "mergekit_config.yml", text)
         sync_folder(folder)

@@ -19,7 +19,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.file_names import ADAPTER_CONFIG
+from layerswap_method.file_names import ADAPTER_CONFIG, TOKENIZER_FILES
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
@@ -34,21 +34,6 @@ FILES = ".layerswap.json"
 _MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
 """Files that only a merge, or `layerswap harmonize`, leaves."""
 
-TOKENIZER_FILES = (
-    "tokenizer*",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "vocab*",
-    "*.model",
-    "*.tiktoken",
-    "tekken.json",
-    "chat_template*",
-    "tokenization_*.py",
-    "additional_chat_templates",
-)
-"""Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
-none."""
 
 _WEIGHTS = re.compile(
     r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"

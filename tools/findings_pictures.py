@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 import click
 
-from ablations.drawing.canvas import COLORS, drawing, images_of, new_canvas
+from ablations.drawing.canvas import drawing, images_of, new_canvas
+from ablations.drawing.colors import COLORS
 from ablations.machine.whole_files import write_bytes
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+from ablations.tasks.answer_filters import answer_filter, first_match, last_match
 from ablations.tasks.catalog import FunctionName
 from ablations.tasks.numbers import NUMBER, answer_pattern
 from tools.task_languages import Language, MbppProblems
@@ -22,7 +23,7 @@ MGSM_VERSION = 1.1
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
 
-_LAST_NUMBER = {"function": "regex", "regex_pattern": f"({NUMBER})", "group_select": -1}
+_LAST_NUMBER = last_match(f"({NUMBER})")
 
 HUB_IDS = {
     "mgsm": "juletxara/mgsm",
@@ -46,7 +47,6 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
     for code, language in languages.items():
         if (words := language.mgsm) is None:
             continue
-        strict = {"function": "regex", "regex_pattern": answer_pattern(*words.phrases)}
         data = _data(benchmark, {code: words.config})
         data["dataset_kwargs"]["before_question"] = words.question
         data["dataset_kwargs"]["before_solution"] = f"{words.answer}{words.delimiter}"
@@ -59,8 +59,8 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
             "target_delimiter": words.delimiter,
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": [
-                _filter("strict-match", strict),
-                _filter("flexible-extract", _LAST_NUMBER),
+                answer_filter("strict-match", first_match(answer_pattern(*words.phrases))),
+                answer_filter("flexible-extract", _LAST_NUMBER),
             ],
             "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
         }
@@ -77,8 +77,8 @@ def global_mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
                 **_data("global_mgsm", {code: language.global_mgsm}),
                 "generation_kwargs": _greedy([*SPECIAL_STOPS]),
                 "filter_list": [
-                    _filter("strict-match", after_prefix),
-                    _filter("flexible-extract", _LAST_NUMBER),
+                    answer_filter("strict-match", after_prefix),
+                    answer_filter("flexible-extract", _LAST_NUMBER),
                 ],
             }
 
@@ -203,10 +203,6 @@ def _metadata(benchmark: str, code: str, language: Language) -> dict[str, Any]:
 
 def _greedy(until: list[str]) -> dict[str, Any]:
     return {"until": until, "do_sample": False, "temperature": 0.0, "max_gen_toks": 1024}
-
-
-def _filter(name: str, function: dict[str, Any]) -> dict[str, Any]:
-    return {"name": name, "filter": [function, {"function": "take_first"}]}
 
 
 def _metric(name: str, aggregation: str) -> dict[str, Any]:

@@ -19,7 +19,10 @@ from layerswap_method.errors import LayerSwapError
 from tools.task_contents import BENCHMARKS, VERSION
 from tools.task_languages import Language, load_languages
 
-_HEADER = "# Written by `python -m tools.task_files` from languages.yml: edit that.\n"
+_HEADER = (
+    "# Written by `python -m tools.task_files` from languages.yml and tools/task_contents.py: edit "
+    "those.\n"
+)
 
 
 def task_files(languages: dict[str, Language]) -> dict[str, str]:

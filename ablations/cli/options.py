@@ -207,7 +207,7 @@ def pop_settings(options: dict[str, Any], block: str = "") -> dict[str, Any]:
 
     `options` are the command's; `block` stands before their keys, such as ``evaluate.``.
     """
-    from ablations.machine.settings import SHORT, parse_settings, short_settings
+    from ablations.machine.overrides import SHORT, parse_settings, short_settings
 
     short = {name: options.pop(name, None) for name in SHORT}
     return parse_settings(options.pop("settings"), short_settings(short, block))

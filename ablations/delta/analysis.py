@@ -11,8 +11,8 @@ from pathlib import Path
 from ablations.delta.heatmap import draw_heatmaps
 from ablations.delta.profile import DeltaProfile, profile_of
 from ablations.drawing.canvas import HINT, can_draw, drawing, images_of
-from ablations.machine.names import slug
 from ablations.machine.progress import Step, show_step
+from ablations.machine.safe_text import slug
 from ablations.machine.whole_files import (
     check_results,
     list_results,

@@ -20,8 +20,6 @@ HINT = "matplotlib is not installed: pip install 'layerswap[plot]'"
 DPI = 200
 """Dots per inch of PNGs."""
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
-"""Okabe and Ito's, which colour-blind readers can tell apart; markers should differ as well."""
 
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None, "Creator": None},

@@ -70,7 +70,7 @@ class ProbeAnswers(NamedTuple):
     """The greedy answer to its first half."""
 
 
-class Baseline(NamedTuple):
+class ProbeReference(NamedTuple):
     """Two answers of an engine to the probe with the weights that it was started with."""
 
     first: ProbeAnswers
@@ -103,7 +103,7 @@ class LiveEvaluator:
     cannot be promised (other config or tokenizer, other dtype, names the engine does not know) a
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
-    The engine proves itself: at its start the base is loaded over itself, and a probe must be
+    The engine is checked: at its start the base is loaded over itself, and a probe must be
     answered as before (`ask_probe`). `check` puts the base back and repeats it. Where the base's
     weights are not whole on this machine, the first merge takes its place: the engine starts on
     that, as it would on a checkpoint of it.
@@ -202,9 +202,9 @@ class LiveEvaluator:
                 folder, tensors = self._base.donor, first.tensors
                 self._lm = start_model(folder, self.backend, self._options, weights=tensors)
             self._lm.check_names(first.tensors)
-            self._prove()
+            self._check_loading()
 
-    def _prove(self) -> None:
+    def _check_loading(self) -> None:
         """Load the engine's model over itself and check that it answers the probe as before.
 
         Before that one small tensor is changed, which the probe must notice: an engine that loads
@@ -212,11 +212,11 @@ class LiveEvaluator:
         """
         show_step(Step("checking that weights can be loaded into the engine"))
         tensors = self._first.tensors
-        self._baseline = Baseline(self._ask_probe(), self._ask_probe())
+        self._reference = ProbeReference(self._ask_probe(), self._ask_probe())
         if (name := _final_norm(self._first)) is not None:
             mix = tensors[name].model_copy(update={"factor": _CORRUPTION})
             self._load({**tensors, name: mix})
-            if self._baseline.mismatch(self._ask_probe()) is None:
+            if self._reference.mismatch(self._ask_probe()) is None:
                 raise SwapFailed(
                     f"{self._first.donor}: the probe does not notice that {name} was multiplied by "
                     f"{_CORRUPTION} in the engine, so loading weights has no effect"
@@ -226,7 +226,7 @@ class LiveEvaluator:
         self._compare(f"with every tensor of {self._first_name} loaded over itself")
 
     def _compare(self, when: str) -> None:
-        if (mismatch := self._baseline.mismatch(self._ask_probe())) is not None:
+        if (mismatch := self._reference.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
                 f"{self._first.donor}: {when}, {self.backend} answers differently than at its "
                 f"start ({mismatch}); weights loaded into it are not what they should be"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.machine.progress import Step, show_step
-from layerswap_method.output import TOKENIZER_FILES
+from layerswap_method.file_names import TOKENIZER_FILES
 
 TOKENIZER_DATA = tuple(name for name in TOKENIZER_FILES if not name.endswith(".py"))
 """Files that a tokenizer is made of; its code is never run."""

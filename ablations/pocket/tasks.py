@@ -12,7 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ablations.pocket.task_files import generated, metric, task, write_rows, write_yaml
+from ablations.pocket.testbed_tasks import (
+    generated,
+    metric,
+    task,
+    write_rows,
+    write_yaml,
+)
 from ablations.pocket_world import exercises as ex
 from ablations.pocket_world.exercises import Exercise
 from ablations.pocket_world.world import DEGREES, Language, WordSource

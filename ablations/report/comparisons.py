@@ -18,13 +18,9 @@ from ablations.runs.models import StudyModel
 from ablations.runs.observations import ROLES, SCORE
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
-from ablations.statistics.estimates import Estimate, estimate, estimate_over_clusters
-from ablations.statistics.paired_tests import (
-    holm,
-    mcnemar_p,
-    paired_interval,
-    paired_p_outside,
-)
+from ablations.statistics.holm import holm
+from ablations.statistics.mcnemar import mcnemar_p, paired_interval, paired_p_outside
+from ablations.statistics.means_and_p_values import Estimate, estimate, estimate_over_clusters
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import kind_text, merge_text, setting_key
 

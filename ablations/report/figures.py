@@ -13,8 +13,15 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.drawing.canvas import COLORS, Place, draw_cells, drawing, images_of, new_canvas
-from ablations.machine.names import slug
+from ablations.drawing.canvas import (
+    Place,
+    draw_cells,
+    drawing,
+    images_of,
+    new_canvas,
+)
+from ablations.drawing.colors import COLORS
+from ablations.machine.safe_text import slug
 from ablations.report.comparisons import ALPHA, BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.grids import ParameterAxis, ParameterGrid
 from ablations.report.sentences import best_sentences

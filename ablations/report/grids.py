@@ -15,7 +15,7 @@ from ablations.report.comparisons import ALPHA, compare_sides, rows_of
 from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
-from ablations.statistics.paired_tests import holm
+from ablations.statistics.holm import holm
 from ablations.study.schema import EXPERTS, Study, Value
 from ablations.study.wording import describe_value, setting_key
 from layerswap_method.methods.layer_swap import LETTERS

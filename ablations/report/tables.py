@@ -29,7 +29,7 @@ from ablations.runs.results import Results
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.statistics.estimates import score_interval
+from ablations.statistics.intervals import score_interval
 from ablations.study.schema import Study
 from ablations.tasks.names import language_name, task_language, task_name
 

@@ -15,7 +15,6 @@ from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import check_data
 from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, show_step
-from ablations.runner.engines import StudyEngine
 from ablations.runner.jobs import (
     Start,
     Summary,
@@ -24,6 +23,7 @@ from ablations.runner.jobs import (
     run_cells,
     show_scores,
 )
+from ablations.runner.study_engine import StudyEngine
 from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import write_results

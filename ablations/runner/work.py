@@ -37,7 +37,7 @@ class ModelFailed(LayerSwapError):
 
 
 class Engine(Protocol):
-    """The interface by which a worker evaluates; `runner.engines.StudyEngine` has it."""
+    """The interface by which a worker evaluates; `runner.study_engine.StudyEngine` has it."""
 
     def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
         """Return the scores of a task with its samples, and their provenance.

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from ablations.machine.names import spreadsheet_text
+from ablations.machine.safe_text import spreadsheet_text
 from ablations.machine.whole_files import write_bytes, write_text
 from ablations.runs.examples import write_examples
 from ablations.runs.models import StudyModel

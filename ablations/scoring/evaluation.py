@@ -23,7 +23,7 @@ from pydantic import (
 
 from ablations.sandbox import Isolation, ProgramVerdict
 from ablations.scoring.protocol import Protocol
-from ablations.statistics.estimates import Interval
+from ablations.statistics.intervals import Interval
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, Floor
 from layerswap_method.frozen import Frozen
 

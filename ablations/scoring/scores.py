@@ -17,18 +17,13 @@ from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.language_id import why_not_judged
 from ablations.scoring.observed import OBSERVED, Key, Outcome, language_of, observed_values
 from ablations.statistics.corpus import (
-    Statistic,
     corpus_metric,
     pseudo_values,
     signature,
     signatures,
 )
-from ablations.statistics.estimates import (
-    Array,
-    Interval,
-    estimate,
-    score_interval,
-)
+from ablations.statistics.intervals import Interval, bootstrap, score_interval, wilson_interval
+from ablations.statistics.means_and_p_values import Array, estimate
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.mbpp import RunCode
 from layerswap_method.errors import LayerSwapError
@@ -276,49 +271,6 @@ def _derive(
         return mean, interval, float(sem(values)) if len(values) > 1 else None
     rows = np.column_stack([values, np.ones_like(values)])
     return mean, *bootstrap(rows, lambda sums: sums[..., 0] / sums[..., 1], seed=seed, level=level)
-
-
-def wilson_interval(successes: int, n: int, level: float = 0.95) -> Interval:
-    """Return Wilson's score interval of a binomial share.
-
-    It keeps its level for small n and near 0 and 1 and lies in [0, 1]. Source: Wilson 1927;
-    Newcombe 1998, method 3 (no continuity correction).
-
-    Raises:
-        ValueError: for n < 1, successes outside [0, n], or a level outside [0, 1].
-    """
-    from scipy.stats import binomtest
-
-    low, high = binomtest(successes, n).proportion_ci(level, method="wilson")
-    return Interval(low=float(low), high=float(high), level=level, method="wilson")
-
-
-def bootstrap(
-    counts: npt.NDArray[np.int64] | Array,
-    statistic: Statistic,
-    *,
-    seed: int,
-    level: float = 0.95,
-    resamples: int = 1000,
-) -> tuple[Interval, float]:
-    """Return the percentile interval and the standard error of one model's score.
-
-    Equal seeds draw equal items: two models with the same n items can be compared
-    resample by resample.
-
-    Args:
-        counts: per item the additive statistics, shape [items, statistics].
-        statistic: sums to scores.
-        seed: of the resampling.
-        level: of the interval, in (0, 1).
-        resamples: their number, at least 2.
-    """
-    items = len(counts)
-    drawn = np.random.default_rng(seed).multinomial(items, np.full(items, 1 / items), resamples)
-    scores = statistic(drawn.astype(np.float64) @ counts.astype(np.float64))
-    low, high = np.quantile(scores, [(1 - level) / 2, (1 + level) / 2])
-    interval = Interval(low=float(low), high=float(high), level=level, method="bootstrap")
-    return interval, float(np.std(scores, ddof=1))
 
 
 def mean_scores(

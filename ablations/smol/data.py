@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablations.pocket.task_files import generated, metric, task, write_rows, write_yaml
+from ablations.pocket.testbed_tasks import (
+    generated,
+    metric,
+    task,
+    write_rows,
+    write_yaml,
+)
 from ablations.smol.math_problems import (
     LANGUAGES,
     NEW,

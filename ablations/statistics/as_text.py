@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ablations.statistics.estimates import Interval
+from ablations.statistics.intervals import Interval
 
 
 def percent(value: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ablations.statistics.estimates import Array
+from ablations.statistics.means_and_p_values import Array
 
 Pair = tuple[str, str]
 """Reference, translation."""

@@ -19,7 +19,7 @@ from pydantic import Field, StrictInt, StrictStr, ValidationError, model_validat
 
 from ablations.engines.options import MEMORY_OPTIONS, EngineOptions
 from ablations.machine.fingerprint import fingerprint_of
-from ablations.machine.settings import with_settings
+from ablations.machine.overrides import with_settings
 from ablations.scoring.evaluation import Folders, Listed
 from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD

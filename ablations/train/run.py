@@ -22,7 +22,8 @@ from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.train.config import ADAPTERS, AdapterFusion, Lora, TrainConfig
+from ablations.train.apply_regime import lora_config
+from ablations.train.config import TrainConfig
 from ablations.train.divergence import measure_divergence
 from ablations.train.folder import (
     check_record,
@@ -33,7 +34,8 @@ from ablations.train.folder import (
     whole_checkpoints,
     write_training_record,
 )
-from ablations.train.model import load_base, load_tokenizer, lora_config, with_adapter
+from ablations.train.model import load_base, load_tokenizer, with_adapter
+from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
 from ablations.train.rows import Mix, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.checkpoint.origin import is_far

@@ -25,7 +25,8 @@ from transformers.utils import logging as transformers_logging
 from ablations.machine.progress import Step, note_finished_work, show_step
 from ablations.models.load import fill_adapter
 from ablations.train import fusion
-from ablations.train.config import ADAPTERS, AdapterFusion, TrainConfig
+from ablations.train.apply_regime import prepare_model
+from ablations.train.config import TrainConfig
 from ablations.train.folder import (
     CHECKPOINTS,
     remove_partial_checkpoints,
@@ -33,7 +34,9 @@ from ablations.train.folder import (
     strip_checkpoints,
     whole_checkpoints,
 )
-from ablations.train.model import check_options, load_base, prepare_model
+from ablations.train.library_options import check_options
+from ablations.train.model import load_base
+from ablations.train.regimes import ADAPTERS, AdapterFusion
 from ablations.train.rows import Conversation, collate, encode_rows
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from layerswap_method.adapter_swap.card import adapter_card_text
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
-from layerswap_method.errors import InputError, printable
+from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from layerswap_method.layer_plan import draw_plan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
@@ -26,42 +25,6 @@ LOG = logging.getLogger("layerswap")
 
 _KINDS = ("LORA", "PREFIX_TUNING")
 """Kinds of adapters that can be swapped, as peft calls them."""
-
-_CARD = """---
-base_model: {base!r}
-library_name: peft
-tags: [merge]
----
-# {name}
-
-A [layer swap](https://arxiv.org/abs/2410.01335) of adapters to `{base}`, made without merging them.
-
-{models}
-
-```
-{plan}
-```
-
-## Use
-
-`{path}` stands for this folder, or the repository of the hub that it was uploaded to.
-
-```python
-from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-tokenizer = AutoTokenizer.from_pretrained({base!r}{revision})
-base = AutoModelForCausalLM.from_pretrained({base!r}{revision}, dtype="auto")
-model = PeftModel.from_pretrained(base, {path!r})
-inputs = tokenizer("12 + 30 =", return_tensors="pt")
-print(tokenizer.decode(model.generate(**inputs, max_new_tokens=64)[0]))
-```
-
-{server}
-"""
-
-SERVED_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Values of vLLM's `--max-lora-rank` (0.32)."""
 
 
 def swap_adapters(
@@ -113,46 +76,14 @@ def swap_adapters(
     base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
     base_name = os.path.expanduser(base_name)  # noqa: PTH111 - peft does not
     config = {"base_model_name_or_path": base_name, "revision": revision or None, **adapter.config}
-    experts = "\n".join(f"- {model['role']}: `{model['model']}`" for model in record["models"])
     with temporary_output(out) as folder:
         (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
         write_json(folder / ADAPTER_CONFIG, config)
         write_json(folder / PLAN_FILE, record)
-        path = f"./{out.name}"
-        card = _CARD.format(
-            base=base_name,
-            revision=f", revision={revision!r}" if revision else "",
-            name=out.name,
-            path=path,
-            models=experts,
-            plan=draw_plan(plan),
-            server=_server(base_name, revision, path, adapter.record),
-        )
-        write_synced_text(folder / "README.md", printable(card))
+        card = adapter_card_text(out.name, base_name, revision, record, plan)
+        write_synced_text(folder / "README.md", card)
     nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
     yield f"{out_path}: {nbytes / 1e6:.2f} MB"
-
-
-def _server(base: str, revision: str, path: str, record: Mapping[str, Any]) -> str:
-    """Return how vLLM serves the adapter at `path`, or why it cannot; `record` is the adapter's."""
-    if record["kind"] != "lora":
-        return "vLLM serves no prefixes."
-    highest_rank = record["ranks"][1]
-    rank = next((rank for rank in SERVED_RANKS if rank >= highest_rank), None)
-    if rank is None:
-        return (
-            f"vLLM takes ranks up to {SERVED_RANKS[-1]}, and this adapter has {highest_rank}: "
-            f"`layerswap swap-adapters RECIPE --out DIR --rank {SERVED_RANKS[-1]}` cuts them."
-        )
-    pinned = f" --revision {shlex.quote(revision)}" if revision else ""
-    return f"""\
-```console
-$ vllm serve {shlex.quote(base)}{pinned} --enable-lora --max-lora-rank {rank} \\
-    --lora-modules {shlex.quote(f"swap={path}")}
-```
-
-The server answers with the adapter where a request names the model `swap`. Modules may have ranks
-and alphas of their own, which vLLM 0.32 reads (`rank_pattern`, `alpha_pattern`)."""
 
 
 def _read(file: RecipeFile) -> LayerSwapRecipe:

@@ -54,7 +54,7 @@ from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.tensor_names import Decoder
 from layerswap_method.tensors import further_layer_settings
-from layerswap_method.write.card import write_card
+from layerswap_method.write.card import card_text
 from layerswap_method.write.donor_files import (
     copy_files,
     donor_files,
@@ -128,7 +128,7 @@ def merge_by_mergekit(
                     shutil.copyfile(file, folder / file.name)
             write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, source_commits))
             if options.write_model_card:
-                write_synced_text(folder / "README.md", write_card(document, text, out.name, lines))
+                write_synced_text(folder / "README.md", card_text(document, text, out.name, lines))
 
 
 @contextmanager

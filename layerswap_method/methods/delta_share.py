@@ -1,6 +1,6 @@
-"""Sources of layers, and weights, by how far the experts moved from their base.
+"""`placement: delta_share`: each layer or module from the expert that changed it most.
 
-`placement: delta_share` takes each layer or module from the expert that changed it most. Source:
+Source:
 Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026, arXiv
 2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
 5a2a3ea); their safety expert is the task expert here. The rule with the base as a third choice
@@ -15,18 +15,17 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from layerswap_method.errors import InputError
-from layerswap_method.layer_plan import (
-    MODULES,
-    ROLES,
-    LayerPlan,
-    Source,
+from layerswap_method.layer_plan import MODULES, LayerPlan, Source
+from layerswap_method.methods.layer_swap import (
+    PARENT_ADVICE,
+    THRESHOLD,
+    DeltaUnit,
+    LayerSwapSpec,
 )
-from layerswap_method.methods.layer_swap import THRESHOLD, DeltaUnit, LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.tensor_names import is_norm, layer_part
 
 if TYPE_CHECKING:
     from layerswap_method.deltas.pair import DeltaPair
-    from layerswap_method.recipe.references import Model
 
 
 def unit_norm(relative_norms: Sequence[float], unit: DeltaUnit) -> float:
@@ -69,19 +68,8 @@ def choose_source(
     return "language" if language > (1 + dominance) * task else "base"
 
 
-def inverse_mav(mav: float) -> float:
-    """Return ``1 / mav`` to six significant digits: what is printed is what is used.
-
-    `mav` is the mean of the MAV of all features of one expert's change, in the unit of the weights.
-    "The resulting weight of each expert is the inverse of the average MAV for all rows in all
-    W_delta for that expert" (arXiv 2410.01335, section 5.1; offered for transition zones in section
-    4.2). It is the `scale` of an `average.Input`, and multiplies a model's share of its role: so
-    twelve language experts do not outvote one task expert by their number.
-    """
-    return float(f"{1 / mav:.5e}")
-
-
-_ADVICE = "base_model must be the parent of the experts, and an expert one that was trained from it"
+Soup = Sequence[tuple["DeltaPair", float]]
+"""The experts of one role as changes from the base, with their weights."""
 
 Units = Mapping[tuple[int, str], list[str]]
 """(layer, part of it) -> names of its tensors."""
@@ -97,61 +85,13 @@ class UnitShare(NamedTuple):
     source: Source
 
 
-class Measured(NamedTuple):
-    """The layer plan of a merge, and what was measured on the experts for it.
-
-    `scales` are those of the experts (`inverse_mav`; 1 unless ``weighting: magnitude``). `mavs` are
-    the mean MAV of every expert's change, in the unit of the weights (None for weight 0); empty
-    unless ``weighting: magnitude``. `units` are from the embedding side on; empty unless
-    ``placement: delta_share``.
-    """
-
-    plan: LayerPlan
-    scales: tuple[float, ...]
-    mavs: tuple[float | None, ...] = ()
-    units: tuple[UnitShare, ...] = ()
-
-
-def measure_deltas(
-    recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
-) -> Measured:
-    """Return plan and scales of a merge by the experts' changes, cached in this process.
-
-    ``placement: delta_share`` replaces `plan`.
-    """
-    spec, experts = recipe.parameters, recipe.experts
-    measured = Measured(plan, scales=(1.0,) * len(experts))
-    if not spec.needs_deltas:
-        return measured
-    from layerswap_method.deltas.pair import open_pair
-
-    base = models[str(recipe.base_model)]
-    try:
-        pairs = [
-            open_pair(models[entry.model], base) if entry.parameters.weight else None
-            for entry in experts
-        ]
-    except InputError as error:
-        raise InputError(
-            f"{spec.delta_setting} needs the experts' base_model: {error.message}"
-        ) from error
-    if spec.weighting == "magnitude":
-        mavs = tuple(None if pair is None else _mean_change(pair) for pair in pairs)
-        scales = tuple(1.0 if mav is None else inverse_mav(mav) for mav in mavs)
-        measured = Measured(plan, scales, mavs)
-    if spec.placement != "delta_share":
-        return measured
-    units: Units = {}
-    shares = []
-    for role in ROLES:
-        soup = [
-            (pair, entry.parameters.weight * scale)
-            for pair, entry, scale in zip(pairs, experts, measured.scales, strict=True)
-            if pair is not None and entry.parameters.role == role
-        ]
-        units = _units(soup[0][0], num_layers, spec)
-        shares.append(_unit_shares(soup, units, spec))
-    task, language = shares
+def share_units(
+    task_soup: Soup, language_soup: Soup, num_layers: int, spec: LayerSwapSpec
+) -> tuple[LayerPlan, tuple[UnitShare, ...]]:
+    """Return the layer plan by the changes of both roles, and the shares that it goes by."""
+    units = _units(task_soup[0][0], num_layers, spec)
+    task = _unit_shares(task_soup, units, spec)
+    language = _unit_shares(language_soup, units, spec)
     sources = tuple(
         choose_source(task_share, language_share, spec.delta_threshold, spec.delta_dominance)
         for task_share, language_share in zip(task, language, strict=True)
@@ -163,30 +103,16 @@ def measure_deltas(
         # Of every layer `_units` has the modules in the order of MODULES.
         modules = {part: sources[position :: len(MODULES)] for position, part in enumerate(MODULES)}
         plan = LayerPlan(tuple(norms), modules)
-    unit_shares = tuple(
+    shares = tuple(
         UnitShare(layer, part, task_share, language_share, source)
         for (layer, part), task_share, language_share, source in zip(
             units, task, language, sources, strict=True
         )
     )
-    return measured._replace(plan=plan, units=unit_shares)
+    return plan, shares
 
 
-def _mean_change(pair: DeltaPair) -> float:
-    from layerswap_method.deltas.pair import mean_feature_mav
-
-    change = mean_feature_mav(pair)
-    if change == 0:
-        raise InputError(
-            f"{pair.expert} is equal to {pair.base}: its change is 0, which has no inverse to be a "
-            f"weight; {_ADVICE}"
-        )
-    return change
-
-
-def _unit_shares(
-    soup: Sequence[tuple[DeltaPair, float]], units: Units, spec: LayerSwapSpec
-) -> tuple[float, ...]:
+def _unit_shares(soup: Soup, units: Units, spec: LayerSwapSpec) -> tuple[float, ...]:
     """Return each unit's share of the whole change of one role's soup."""
     from layerswap_method.deltas.pair import relative_norms
 
@@ -202,7 +128,8 @@ def _unit_shares(
         return delta_shares(unit_norms)
     except ValueError as error:
         raise InputError(
-            f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; {_ADVICE}"
+            f"the layers of {pair.expert} are equal to those of {pair.base}: {error}; "
+            f"{PARENT_ADVICE}"
         ) from error
 
 

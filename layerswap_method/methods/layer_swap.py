@@ -43,8 +43,16 @@ COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """Parameter that counts layers -> the paper's letter."""
 
+PLAN_PARAMETERS = frozenset({*COUNTS, "placement", "language_layers", "seed"})
+"""Parameters that the layer plan is made from, and nothing else is."""
+
 _SMALLEST_SUM = 1e-30
 """Averages are computed in float32, whose smallest plain number is 1e-38."""
+
+PARENT_ADVICE = (
+    "base_model must be the parent of the experts, and an expert one that was trained from it"
+)
+"""What to do where an expert's change from the base is zero."""
 
 _DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
 
@@ -76,7 +84,7 @@ class LayerSwapSpec(Described):
     weighting: Literal["uniform", "magnitude"] = "uniform"
     """`uniform` averages by the weights above. `magnitude` (sections 4.2 item 5 and 5.1)
     multiplies each expert's weight by the inverse of its mean change from `base_model`: see
-    `layerswap_method.methods.delta_share.inverse_mav`."""
+    `layerswap_method.methods.weighting.inverse_mav`."""
 
     placement: Placement = "outer"
     """Where the swapped layers sit; see `layerswap_method.layer_plan.build_plan`. `soup`: nowhere,
@@ -188,8 +196,7 @@ class LayerSwapSpec(Described):
 
     def plan(self, num_layers: int) -> LayerPlan:
         """Return the layer plan for a model of `num_layers` layers."""
-        keys = {*COUNTS, "placement", "language_layers", "seed"}
-        return build_plan(num_layers, **self.model_dump(include=keys))
+        return build_plan(num_layers, **self.model_dump(include=set(PLAN_PARAMETERS)))
 
     def tensor_source(self, name: str, layer: int | None, plan: LayerPlan) -> Source:
         """Return the source of the tensor `name` in decoder layer `layer` (None: outside)."""

@@ -19,8 +19,8 @@ from layerswap_method.layer_plan import (
     describe_plan,
     draw_plan,
 )
-from layerswap_method.methods.delta_share import Measured, measure_deltas
 from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
+from layerswap_method.methods.measured import Measured, measure_deltas
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import layer_part

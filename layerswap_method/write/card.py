@@ -1,4 +1,8 @@
-"""The model card of a merge, in the words of mergekit 0.1.5's own."""
+"""The model card of a merge, in the words of mergekit 0.1.5's own.
+
+`adapter_swap/card.py` has that of a swapped adapter; `layerswap card` completes a card for the hub
+(`ablations/hub_card.py`).
+"""
 
 from __future__ import annotations
 
@@ -53,7 +57,7 @@ read it first.
 """
 
 
-def write_card(
+def card_text(
     document: Mapping[str, Any],
     text: str,
     name: str,

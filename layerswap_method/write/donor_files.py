@@ -11,8 +11,7 @@ from typing import Any
 
 from layerswap_method.checkpoint.config import own_file, read_document, text_part
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
-from layerswap_method.file_names import ADAPTER_CONFIG
-from layerswap_method.output import TOKENIZER_FILES
+from layerswap_method.file_names import ADAPTER_CONFIG, TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from layerswap_method.adapter_swap.adapters import Factors, cut_rank, stack
-from layerswap_method.adapter_swap.run import _server
+from layerswap_method.adapter_swap.card import server_text
 from layerswap_method.errors import InputError
 from layerswap_method.output import FILES, PLAN_FILE
 from tests.standins.by_peft import LINEAR, logits, merged, run, swapped
@@ -359,8 +359,8 @@ def test_the_readme_says_how_to_use_the_adapter(document, base, tmp_path, monkey
     ],
 )
 def test_the_rank_is_the_next_that_vllm_takes(record, part):
-    assert part in _server("org/base", "", "./out", record)
-    pinned = _server("org/base", "v1", "./out", record)
+    assert part in server_text("org/base", "", "./out", record)
+    pinned = server_text("org/base", "v1", "./out", record)
     assert ("vllm serve org/base --revision v1 " in pinned) == ("--max-lora-rank" in part)
 
 

@@ -10,7 +10,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import EngineOptions
 from ablations.scoring.evaluation import EvaluationRequest
-from layerswap_method.adapter_swap.run import SERVED_RANKS
+from layerswap_method.adapter_swap.card import SERVED_RANKS
 from tests.standins.by_peft import run
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.fresh_engines import evaluate_cold

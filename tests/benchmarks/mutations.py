@@ -115,22 +115,24 @@ math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py
 key_of(self._engine, *question) => key_of(*question)
 os.truncate(self.path, whole) => pass
-ablations/runner/engines.py @ runner/test_engines.py
+ablations/runner/study_engine.py @ runner/test_engines.py
 "versions": backend_versions(plan.backend) => "versions": {}
 protocol=work.request.overrides() => protocol={}
 or context_of(str(plan.base.folder)) => or 0
 engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
-tools/task_contents.py @ tasks/test_catalog.py
+ablations/tasks/answer_filters.py @ tasks/test_catalog.py
 "group_select": -1 => "group_select": 0
-ablations/statistics/estimates.py @ statistics
+ablations/statistics/means_and_p_values.py @ statistics
 scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
-** 2 / n => ** 2 / score.items
 room = margin - abs(self.mean) => room = margin
-ablations/statistics/paired_tests.py @ statistics
+ablations/statistics/intervals.py @ statistics
+** 2 / n => ** 2 / score.items
+ablations/statistics/holm.py @ statistics
 * np.arange(len(p), 0, -1) => * len(p)
 np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0)
+ablations/statistics/mcnemar.py @ statistics
 if mcnemar_p(first_only, second_only) > 1 - level: => if False:
 ablations/report/comparisons.py @ report
 if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0

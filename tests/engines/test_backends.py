@@ -10,7 +10,7 @@ import torch
 
 from ablations.engines import vllm_engine
 from ablations.engines.backends import check_devices, describe_start, engine_facts, resolve_backend
-from ablations.engines.live import Baseline, ProbeAnswers
+from ablations.engines.live import ProbeAnswers, ProbeReference
 from ablations.engines.options import EngineOptions
 from layerswap_method.errors import InputError
 from tools.name_vllm import name_vllm
@@ -201,7 +201,7 @@ def test_a_record_has_whether_answers_depend_on_their_batch(
     ],
 )
 def test_what_counts_as_equal(second, now, mismatch):
-    found = Baseline(CALM, second).mismatch(ProbeAnswers(*now))
+    found = ProbeReference(CALM, second).mismatch(ProbeAnswers(*now))
     assert found is None if mismatch is None else mismatch in found
 
 

@@ -20,8 +20,8 @@ from ablations.machine.fingerprint import (
     hash_file,
 )
 from ablations.machine.locks import holder, owner, try_claim
-from ablations.machine.names import spreadsheet_text
 from ablations.machine.progress import listening
+from ablations.machine.safe_text import spreadsheet_text
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError, printable
 from tests.waiting import wait_for_end, wait_until

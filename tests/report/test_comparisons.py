@@ -25,7 +25,7 @@ from ablations.runs.observations import read_observations
 from ablations.runs.records import load_run, write_run_file
 from ablations.runs.results import read_results
 from ablations.runs.score_table import shown_scores, table_of_scores
-from ablations.statistics.paired_tests import holm
+from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, same_model, study_of, write_run
 

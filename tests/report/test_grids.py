@@ -8,7 +8,7 @@ from ablations.report.comparisons import ALPHA
 from ablations.report.grids import find_grid
 from ablations.report.tables import MARKS
 from ablations.report.write import answer_text, make_report, render_latex, render_markdown
-from ablations.statistics.paired_tests import holm
+from ablations.statistics.holm import holm
 from tests.report.runs import level, study_of, write_run
 
 DIAGONAL = [{"bottom_layers": n, "top_layers": n} for n in (0, 1, 2)]

@@ -21,7 +21,7 @@ from ablations.scoring.evaluation import (
     Sample,
     TaskScore,
 )
-from ablations.scoring.scores import wilson_interval
+from ablations.statistics.intervals import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError

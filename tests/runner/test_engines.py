@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from ablations.engines.hf_model import HfModel
 from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
-from ablations.runner import engines
-from ablations.runner.engines import StudyEngine, answer_file, run_mergekit
+from ablations.runner import study_engine as engines
 from ablations.runner.run import RunOptions, run_study
+from ablations.runner.study_engine import StudyEngine, answer_file, run_mergekit
 from ablations.runs import records
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs

@@ -12,7 +12,8 @@ from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
 from ablations.scoring.observed import join_notes
 from ablations.scoring.protocol import Protocol
-from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples, wilson_interval
+from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
+from ablations.statistics.intervals import wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.validation import validation_texts

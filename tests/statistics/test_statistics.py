@@ -9,21 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from ablations.scoring.scores import bootstrap
 from ablations.statistics.corpus import CORPUS_METRICS, corpus_metric
-from ablations.statistics.estimates import (
-    Estimate,
-    estimate,
-    estimate_over_clusters,
-    score_interval,
-)
-from ablations.statistics.paired_tests import (
-    holm,
+from ablations.statistics.holm import holm
+from ablations.statistics.intervals import bootstrap, score_interval
+from ablations.statistics.mcnemar import (
     mcnemar_p,
     paired_interval,
     paired_p_outside,
     paired_score,
 )
+from ablations.statistics.means_and_p_values import Estimate, estimate, estimate_over_clusters
 
 RNG = np.random.default_rng(5)
 TWO = np.array([1.0, -1.0])

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import yaml
 
-from ablations.machine.settings import parse_settings, with_settings
+from ablations.machine.overrides import parse_settings, with_settings
 from ablations.models.find import find_model
 from ablations.runner.run import default_out
 from ablations.study.checks import study_problems

@@ -1,4 +1,4 @@
-"""Means over items, experts and seeds, with their intervals and p values.
+"""Means over items, experts and seeds, and differences of two, with their variance and p value.
 
 A score is a mean over items, and over the task experts, language experts and seeds that a model was
 made with. All of them are samples: another would have given another score.
@@ -9,31 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from layerswap_method.frozen import Frozen
-
 Array = npt.NDArray[np.float64]
-
-
-class Interval(Frozen):
-    """A two-sided confidence interval of a score, on the scale of the score."""
-
-    low: float
-    """Lower end."""
-
-    high: float
-    """Upper end."""
-
-    level: float = 0.95
-    """Confidence level, in (0, 1)."""
-
-    method: Literal["wilson", "bootstrap", "items and repeats"]
-    """Wilson's binomial interval, percentiles of a seeded bootstrap, or, where items have several
-    repeats, Wilson's on the effective number of items (Student's t for what is no share)."""
 
 
 @dataclass(frozen=True)
@@ -185,20 +165,3 @@ def _axis_parts(sides: Sequence[dict[str, float]]) -> list[tuple[float, int]]:
         joined = [sides[0].get(name, 0.0) + sides[1].get(name, 0.0) for name in names]
         return [(sum(total**2 for total in joined), min(map(len, sides)) - 1)]
     return [(sum(total**2 for total in side.values()), len(side) - 1) for side in sides]
-
-
-def score_interval(score: Estimate, level: float) -> tuple[float, float]:
-    """Return the interval of a score in [0, 1]: Wilson's on the effective number of items.
-
-    That is the number of independent items at which a binomial share has the score's variance; of
-    a score of 0 or 1 it is the number of items. Source: Wilson 1927.
-    """
-    from scipy.stats import t
-
-    p = min(max(score.mean, 0.0), 1.0)
-    spread = p * (1 - p)
-    n = spread / score.variance if score.variance > 0 and spread > 0 else score.items
-    share = float(t.ppf((1 + level) / 2, score.df)) ** 2 / n
-    middle = (p + share / 2) / (1 + share)
-    half = math.sqrt(share * spread + share**2 / 4) / (1 + share)
-    return middle - half, middle + half

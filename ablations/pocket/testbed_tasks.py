@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from ablations.tasks.answer_filters import answer_filter, last_match
 from ablations.tasks.catalog import FunctionName
 
 
@@ -61,7 +62,9 @@ def generated(
         "doc_to_target": "{{answer}}",
         "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
         "generation_kwargs": {"until": [until], "do_sample": False, "max_gen_toks": max_tokens},
-        "filter_list": [_extract(name, pattern) for name, pattern in filters.items()],
+        "filter_list": [
+            answer_filter(name, last_match(pattern)) for name, pattern in filters.items()
+        ],
         "metric_list": [metric(name) for name in metrics],
     }
 
@@ -70,8 +73,3 @@ def metric(name: str) -> dict[str, Any]:
     """Return a metric that is better when higher."""
     aggregation = "bleu" if name == "bleu" else "mean"
     return {"metric": name, "aggregation": aggregation, "higher_is_better": True}
-
-
-def _extract(name: str, pattern: str) -> dict[str, Any]:
-    regex = {"function": "regex", "regex_pattern": pattern, "group_select": -1}
-    return {"name": name, "filter": [regex, {"function": "take_first"}]}

@@ -1,11 +1,12 @@
-"""Intervals and p values of two models on the same items, and Holm's correction of several."""
+"""p value and interval of two models on the same items, one cell each: McNemar's, Tango's.
+
+The p value of a mean over experts, seeds or languages is `means_and_p_values.Estimate.p_value`;
+`ablations.report.comparisons` chooses between them, and `holm` corrects several.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
-import numpy as np
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:
@@ -76,16 +77,3 @@ def paired_p_outside(first_only: int, second_only: int, items: int, margin: floa
     below = paired_score(first_only, second_only, items, -margin)
     above = -paired_score(first_only, second_only, items, margin)
     return float(norm.sf(min(below, above)))
-
-
-def holm(p_values: Sequence[float]) -> tuple[float, ...]:
-    """Return p-values adjusted for all of them together, in the order given.
-
-    The k-th smallest of m is multiplied by m-k+1, never falls below the one before, and stops at
-    1. Source: Holm 1979.
-    """
-    p, order = np.array(p_values), np.argsort(p_values, kind="stable")
-    adjusted = np.empty(len(p))
-    multiplied = p[order] * np.arange(len(p), 0, -1)
-    adjusted[order] = np.maximum.accumulate(np.minimum(multiplied, 1.0))
-    return tuple(adjusted.tolist())

@@ -1,0 +1,71 @@
+"""What a merge measures on its experts first: weights (`weighting`) and layers (`delta_share`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import ROLES, LayerPlan
+from layerswap_method.methods.delta_share import UnitShare, share_units
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.weighting import inverse_mav, mean_change
+
+if TYPE_CHECKING:
+    from layerswap_method.recipe.references import Model
+
+
+class Measured(NamedTuple):
+    """The layer plan of a merge, and what was measured on the experts for it.
+
+    `scales` are those of the experts (`inverse_mav`; 1 unless ``weighting: magnitude``). `mavs` are
+    the mean MAV of every expert's change, in the unit of the weights (None for weight 0); empty
+    unless ``weighting: magnitude``. `units` are from the embedding side on; empty unless
+    ``placement: delta_share``.
+    """
+
+    plan: LayerPlan
+    scales: tuple[float, ...]
+    mavs: tuple[float | None, ...] = ()
+    units: tuple[UnitShare, ...] = ()
+
+
+def measure_deltas(
+    recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
+) -> Measured:
+    """Return plan and scales of a merge by the experts' changes, cached in this process.
+
+    ``placement: delta_share`` replaces `plan`.
+    """
+    spec, experts = recipe.parameters, recipe.experts
+    measured = Measured(plan, scales=(1.0,) * len(experts))
+    if not spec.needs_deltas:
+        return measured
+    from layerswap_method.deltas.pair import open_pair
+
+    base = models[str(recipe.base_model)]
+    try:
+        pairs = [
+            open_pair(models[entry.model], base) if entry.parameters.weight else None
+            for entry in experts
+        ]
+    except InputError as error:
+        raise InputError(
+            f"{spec.delta_setting} needs the experts' base_model: {error.message}"
+        ) from error
+    if spec.weighting == "magnitude":
+        mavs = tuple(None if pair is None else mean_change(pair) for pair in pairs)
+        scales = tuple(1.0 if mav is None else inverse_mav(mav) for mav in mavs)
+        measured = Measured(plan, scales, mavs)
+    if spec.placement != "delta_share":
+        return measured
+    task_soup, language_soup = (
+        [
+            (pair, entry.parameters.weight * scale)
+            for pair, entry, scale in zip(pairs, experts, measured.scales, strict=True)
+            if pair is not None and entry.parameters.role == role
+        ]
+        for role in ROLES
+    )
+    plan, units = share_units(task_soup, language_soup, num_layers, spec)
+    return measured._replace(plan=plan, units=units)

@@ -2,6 +2,7 @@
 
 Importing it imports nothing heavy: torch and its like are imported by the functions that need them.
 Names and meaning of arguments are those of the command line's options, with `_` for `-`.
+The command line is `ablations.cli`; the method itself is `layerswap_method`.
 """
 
 from __future__ import annotations

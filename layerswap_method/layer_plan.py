@@ -124,9 +124,7 @@ def build_plan(
     if placement == "soup":
         zone = counts = {}
     elif placement == "layers":
-        if language_layers is None:
-            raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
-        swapped = parse_layers(language_layers, num_layers)
+        swapped = parse_layers(needed_layers(language_layers), num_layers)
         counts = {"swapped layers": len(swapped), **zone}
     check_counts(num_layers, counts)
     sources: list[Source] = ["average" if placement == "soup" else "task"] * num_layers
@@ -156,6 +154,13 @@ def build_plan(
         for layer in range(start, end):
             sources[layer] = "language"
     return LayerPlan(tuple(sources))
+
+
+def needed_layers(language_layers: str | None) -> str:
+    """Return the layers that ``placement: layers`` names; ValueError where it names none."""
+    if language_layers is None:
+        raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
+    return language_layers
 
 
 def check_counts(num_layers: int, counts: Mapping[str, int]) -> None:

@@ -20,12 +20,13 @@ from layerswap_method.checkpoint.checkpoint import (
     is_table,
     read_checkpoint,
 )
-from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings, ties
+from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings
 from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, torch_dtype
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.recipe.references import Model

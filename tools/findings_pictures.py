@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import click
 
 from ablations.drawing.canvas import drawing, images_of, new_canvas
-from ablations.drawing.colors import COLORS
+from ablations.drawing.colors import COLORS, ZERO_COLOR
 from ablations.machine.whole_files import write_bytes
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame
@@ -87,7 +87,7 @@ def _comparisons(panels: Mapping[str, str]) -> bytes:
             height_ratios=[len(part) + 0.8 for part in rows],
         )
         for axes, title, part in zip(grid[:, 0], panels, rows, strict=True):
-            axes.axvline(0, color="#666666", lw=0.8)
+            axes.axvline(0, color=ZERO_COLOR, lw=0.8)
             for at, (_, text) in enumerate(part):
                 value, low, high = map(float, re.findall(r"[+-]?\d+\.\d", text))
                 axes.plot([low, high], [at, at], color=COLORS[0], lw=1.6)

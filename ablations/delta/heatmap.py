@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ablations.drawing.canvas import draw_cells, new_canvas
+from ablations.drawing.colors import NOTE_COLOR
 from ablations.paper.published import LABEL, Grid
 
 CELL_IN = (0.26, 0.125)  # width and height of a number's cell
@@ -41,7 +42,7 @@ def draw_heatmaps(grids: Sequence[Grid]) -> Any:
             font_pt=5.6,
         )
         axes.set_title(_wrapped(grid.title, width, 6.0), loc="left", fontweight="bold")
-        axes.set_xlabel(_wrapped(grid.note, width, 3.2), fontsize=6, color="#555555")
+        axes.set_xlabel(_wrapped(grid.note, width, 3.2), fontsize=6, color=NOTE_COLOR)
     panels[0].set_ylabel("layer", fontsize=7)
     fraction = max(0.05, 0.14 / (columns * width))  # of their width, so that it is as high as they
     bar = canvas.colorbar(mesh, ax=panels, aspect=rows * height / 0.12, fraction=fraction, pad=0.02)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+from ablations.drawing.colors import CELL_COLORS, GAP_COLOR, GAP_LINE_COLOR
 from layerswap_method.errors import LayerSwapError
 
 HINT = "matplotlib is not installed: pip install 'layerswap[plot]'"
@@ -116,7 +117,7 @@ def draw_cells(
 
     mesh = axes.pcolormesh(
         np.asarray(values, dtype=np.float64),
-        cmap="Greens",
+        cmap=CELL_COLORS,
         vmin=limits[0],
         vmax=limits[1],
         edgecolors="white",
@@ -167,7 +168,7 @@ def _draw_gap(axes: Any, place: Place) -> None:
     row, column = place
     corner = (column, row)
     axes.add_patch(
-        Rectangle(corner, 1, 1, facecolor="#eeeeee", edgecolor="#888888", hatch="///", lw=0)
+        Rectangle(corner, 1, 1, facecolor=GAP_COLOR, edgecolor=GAP_LINE_COLOR, hatch="///", lw=0)
     )
 
 

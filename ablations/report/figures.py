@@ -20,7 +20,16 @@ from ablations.drawing.canvas import (
     images_of,
     new_canvas,
 )
-from ablations.drawing.colors import COLORS
+from ablations.drawing.colors import (
+    BETTER_COLOR,
+    COLORS,
+    MARGIN_COLOR,
+    SAME_COLOR,
+    SUBTITLE_COLOR,
+    UNCLEAR_COLOR,
+    WORSE_COLOR,
+    ZERO_COLOR,
+)
 from ablations.machine.safe_text import slug
 from ablations.report.comparisons import ALPHA, BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.grids import ParameterAxis, ParameterGrid
@@ -38,11 +47,11 @@ MOST_ROWS = 48
 MOST_PANELS = 9
 """Tasks that a map or curve shows; of more only the primary ones."""
 
-_VERDICTS = {
-    BETTER: (COLORS[2], "^"),
-    WORSE: (COLORS[1], "v"),
-    SAME: (COLORS[0], "s"),
-    UNCLEAR: ("#555555", "o"),
+_VERDICT_MARKERS = {
+    BETTER: (BETTER_COLOR, "^"),
+    WORSE: (WORSE_COLOR, "v"),
+    SAME: (SAME_COLOR, "s"),
+    UNCLEAR: (UNCLEAR_COLOR, "o"),
 }
 """Verdict -> colour and marker, which tell it apart in print, too."""
 
@@ -157,13 +166,13 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
         for axes, rows, panel, height, title in zip(
             grid[:, 0], panels, names, heights, titles, strict=True
         ):
-            axes.axvspan(-study.report.margin, study.report.margin, color="#e8e8e8", lw=0)
-            axes.axvline(0, color="#666666", lw=0.8)
+            axes.axvspan(-study.report.margin, study.report.margin, color=MARGIN_COLOR, lw=0)
+            axes.axvline(0, color=ZERO_COLOR, lw=0.8)
             top, places = 0.0, []
             for row, words in zip(rows, panel, strict=True):
                 room = len(words) + extra
                 place = top + (room - 0.6 if layout.is_narrow else room / 2)
-                color, marker = _VERDICTS.get(row["verdict"], _VERDICTS[UNCLEAR])
+                color, marker = _VERDICT_MARKERS.get(row["verdict"], _VERDICT_MARKERS[UNCLEAR])
                 axes.plot([100 * row["low"], 100 * row["high"]], [place] * 2, color=color, lw=1.8)
                 axes.plot(100 * row["difference"], place, marker, color=color, ms=5.5)
                 if layout.is_narrow:
@@ -549,7 +558,7 @@ def _set_title(axes: Any, title: str, line: str) -> None:
         xycoords="axes fraction",
         textcoords="offset points",
         fontsize=_SMALL_PT,
-        color="#444444",
+        color=SUBTITLE_COLOR,
         annotation_clip=False,
     )
 

@@ -18,7 +18,7 @@ from ablations.study.schema import EXPERTS, ROLES, BaselineKind, Study, Value
 from layerswap_method.errors import InputError
 from layerswap_method.layer_plan import format_layers, parse_layers, runs_of
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.layer_swap import COUNTS, LayerSwapSpec
+from layerswap_method.methods.layer_swap import COUNTS, UNCOUNTED, LayerSwapSpec
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 from layerswap_method.recipe.references import map_texts
 
@@ -83,7 +83,7 @@ def layer_counts(document: Mapping[str, Any]) -> dict[str, Any]:
     method, parameters = document.get("merge_method"), dict(document.get("parameters") or {})
     if method not in (LAYER_SWAP, DELTA_REVERT):
         return {}
-    if parameters.get("placement") in ("soup", "delta_share", "layers"):
+    if parameters.get("placement") in UNCOUNTED:
         return {}
     if method == LAYER_SWAP:
         parameters = {n: LayerSwapSpec.model_fields[n].default for n in COUNTS} | parameters

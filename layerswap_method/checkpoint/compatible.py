@@ -21,6 +21,7 @@ from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.checkpoint.origin import far_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
+from layerswap_method.checkpoint.tied_heads import ties, untie_advice
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
@@ -67,22 +68,6 @@ def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
             f"true), but its {head} is not its {embedding}, and engines disagree on which "
             "counts; set tie_word_embeddings: false in its config.json to use both"
         )
-
-
-def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
-    """Return whether input and output embeddings are one tensor in a checkpoint.
-
-    If its config does not say, the weights do, as in transformers: an output embedding of other
-    content is not tied. A copy is, unless it and all the others store one.
-    """
-    if checkpoint.config.tie_word_embeddings is not None:
-        return checkpoint.config.tie_word_embeddings
-    head, embedding = checkpoint.head, checkpoint.embedding
-    if head is not None and embedding is not None:
-        tensors = checkpoint.tensors
-        if not same_content(tensors[head], tensors[embedding]):
-            return False
-    return not all(model.head for model in (checkpoint, *others))
 
 
 def merge_problems(
@@ -173,9 +158,7 @@ def pair_problems(
         tied, untied = (first, other) if is_tied else (other, first)
         yield (
             f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
-            f"not; untie {tied.name}, which changes nothing in what it computes (in its "
-            "config.json set tie_word_embeddings: false, and store a copy of its embedding as "
-            f"lm_head), or use models of one kind; {COMPAT}"
+            f"not; {untie_advice(tied.name)}; or use models of one kind; {COMPAT}"
         )
         return
     if not aligned:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import odd_dtypes, ties
+from layerswap_method.checkpoint.compatible import odd_dtypes
 from layerswap_method.checkpoint.config import (
     COMMANDS,
     DECODERS,
@@ -17,6 +17,7 @@ from layerswap_method.checkpoint.config import (
     stated_fields,
 )
 from layerswap_method.checkpoint.settings import differing_settings, text_configs
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
 from layerswap_method.frozen import Frozen
 

@@ -17,9 +17,9 @@ from typing import Any
 import regex
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
-from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import StoredTensor, read_header, same_content
+from layerswap_method.checkpoint.tied_heads import ties, untie_advice
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.tensor_names import bare_name
@@ -155,9 +155,8 @@ def tie_problems(models: Iterable[tuple[Checkpoint, Path | None]]) -> Iterator[s
         folders = " and ".join(dict.fromkeys(str(model.path) for model in tied))
         yield (
             f"{names}: its adapter has trained a copy of the embedding or of the head "
-            f"(modules_to_save), so peft's merge unties the two, and {others} ties them; untie "
-            f"{folders} first, which changes nothing in what it computes: set tie_word_embeddings: "
-            "false in its config.json, and store a copy of its embedding as lm_head"
+            f"(modules_to_save), so peft's merge unties the two, and {others} ties them; "
+            f"{untie_advice(folders)}"
         )
 
 

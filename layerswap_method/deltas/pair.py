@@ -23,11 +23,12 @@ import numpy as np
 import numpy.typing as npt
 
 from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
-from layerswap_method.checkpoint.compatible import own_problems, pair_problems, ties
+from layerswap_method.checkpoint.compatible import own_problems, pair_problems
 from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.origin import sampled_change, wrong_base
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats, row_blocks
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.deltas.features import FeatureLayout, feature_layout, input_axis
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model

@@ -32,7 +32,6 @@ from layerswap_method.checkpoint.compatible import (
     merge_problems,
     merge_warnings,
     own_problems,
-    ties,
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.lora import (
@@ -41,6 +40,7 @@ from layerswap_method.checkpoint.lora import (
     tie_problems,
 )
 from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.mergekit_plugin.run import write_log

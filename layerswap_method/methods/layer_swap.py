@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, StrictFloat, StrictInt, StrictStr, model_validator
@@ -16,6 +16,7 @@ from layerswap_method.layer_plan import (
     Placement,
     Source,
     build_plan,
+    needed_layers,
     parse_layers,
     tensor_source,
 )
@@ -42,6 +43,13 @@ Share = Annotated[StrictFloat, Field(ge=0, le=1)]
 COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 LETTERS = dict(zip(COUNTS, ("b", "u", "t_b", "t_u"), strict=True))
 """Parameter that counts layers -> the paper's letter."""
+
+UNCOUNTED: Mapping[Placement, str] = {
+    "layers": "language_layers names the layers: drop one of the two",
+    "soup": "every layer is averaged: drop it",
+    "delta_share": "the experts' changes decide: drop it",
+}
+"""Placement for which the swapped layers are not counted -> advice where a recipe counts them."""
 
 PLAN_PARAMETERS = frozenset({*COUNTS, "placement", "language_layers", "seed"})
 """Parameters that the layer plan is made from, and nothing else is."""
@@ -138,20 +146,17 @@ class LayerSwapSpec(Described):
                 "multiply weights by; only their ratio counts: write numbers nearer to 1"
             )
         if self.placement == "layers":
-            if self.language_layers is None:
-                raise ValueError("placement: layers needs language_layers, such as '0-4,30,31'")
-            parse_layers(self.language_layers)
-            self._refuse(COUNTS[:2], "language_layers names the layers: drop one of the two")
+            parse_layers(needed_layers(self.language_layers))
         elif self.language_layers is not None:
             raise ValueError(
                 f"language_layers has no effect with placement: {self.placement}; write "
                 "placement: layers"
             )
-        if self.placement == "soup":
-            self._refuse(COUNTS, "every layer is averaged: drop it")
-        if self.placement == "delta_share":
-            self._refuse(COUNTS, "the experts' changes decide: drop it")
-        else:
+        if self.placement in UNCOUNTED:
+            # Next to named layers there may be transitions.
+            counts = COUNTS[:2] if self.placement == "layers" else COUNTS
+            self._refuse(counts, UNCOUNTED[self.placement])
+        if self.placement != "delta_share":
             self._refuse(_DELTAS, "write placement: delta_share")
         if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
             raise ValueError(

@@ -40,10 +40,11 @@ scaling=alpha / ( => scaling=1 / (
     "use_dora", => "use_no_dora",
 or not math.isfinite(alpha): => or False:
 if is_same or path.name.lower() in names: => if True: @ mergekit_plugin/test_errors.py
-layerswap_method/checkpoint/compatible.py @ checkpoint
+layerswap_method/checkpoint/tied_heads.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False
-if first.num_layers != other.num_layers: => if False:
 if not same_content(tensors[head], tensors[embedding]): => if False:
+layerswap_method/checkpoint/compatible.py @ checkpoint
+if first.num_layers != other.num_layers: => if False:
 layerswap_method/checkpoint/vocabulary.py @ mergekit_plugin/test_errors.py
         if token != other_token: => if False:
 if not added.intersection(row[1:])] => if False]

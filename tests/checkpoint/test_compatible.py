@@ -5,7 +5,8 @@ import shutil
 import pytest
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, pair_problems, ties
+from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model

@@ -10,8 +10,8 @@ import transformers
 from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import ties
 from layerswap_method.checkpoint.lora import tie_problems
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
@@ -241,6 +241,7 @@ def test_check_says_what_peft_will_untie_and_which_folder_to_untie(copied, exper
     file, out = write_recipe(tmp_path / "recipe.yml", document), tmp_path / "out"
     (error,) = [f for f in check_recipe(file, hub=False) if f.level == "error"]
     assert f"untie {base} first" in error.message
+    assert "as lm_head" in error.message
     assert error.message.startswith(f"{models['task']} and {models['language']}: its adapter")
     with pytest.raises(InputError, match=r"peft's merge unties the two") as caught:
         merge(document, out)

@@ -15,7 +15,7 @@ from safetensors.torch import save, save_file
 from transformers import AutoConfig
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import own_problems, ties
+from layerswap_method.checkpoint.compatible import own_problems
 from layerswap_method.checkpoint.config import read_config, read_document, stated_fields
 from layerswap_method.checkpoint.stored import (
     FLOATS,
@@ -28,6 +28,7 @@ from layerswap_method.checkpoint.stored import (
     same_content,
     torch_dtype,
 )
+from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError
 from tests.standins.fine_tunes import edited, with_head, with_value
 from tests.standins.model_families import FAMILIES, make_config, make_model

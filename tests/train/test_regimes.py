@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from typing import get_args
 
 import numpy as np
 import peft
@@ -15,10 +16,14 @@ from ablations.engines import vllm_engine
 from ablations.models.find import find_model
 from ablations.study.files import read_experts_file
 from ablations.train import fusion
+from ablations.train.apply_regime import prepare_model
+from ablations.train.config import read_training_file
 from ablations.train.model import load_base
+from ablations.train.regimes import Regime
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError
+from layerswap_method.frozen import Frozen
 from layerswap_method.tensor_names import split_layer
 from tests.evaluate.conftest import ask, samples_of
 from tests.standins.fine_tunes import train_adapter, write_prefix
@@ -64,6 +69,44 @@ def test_full_training_changes_every_layer_and_lowers_the_loss(tmp_path, base, r
     assert done.expert.folder == done.out.resolve()
     assert set(done.facts) == {"relative_norm", "drift"}
     assert all(value > 0 for value in done.facts.values())
+
+
+REGIMES = {
+    "full": {},
+    "lora": {},
+    "prefix": {},
+    "adapter_fusion": {"experts": {}},  # filled in below
+    "frozen": {"layers": "0"},
+    "disjoint": {"role": "task", "bottom_layers": 1, "top_layers": 1},
+}
+"""An example of every regime."""
+
+
+def test_every_regime_that_is_declared_is_applied_and_trains_weights_of_its_own(
+    tmp_path, base, rows, experts
+):
+    kinds = [regime.model_fields["kind"].annotation for regime in get_args(get_args(Regime)[0])]
+    assert {get_args(kind)[0] for kind in kinds} == {*REGIMES}
+    trained = {}
+    for kind, fields in REGIMES.items():
+        regime = {"kind": kind, **fields}
+        if kind == "adapter_fusion":
+            regime["experts"] = {name: str(path) for name, path in experts.items()}
+        lora = {"lora": {"r": 2, "target_modules": ["q_proj"]}} if kind == "lora" else {}
+        config = write_config(tmp_path / f"{kind}.yml", base, rows, regime=regime, **lora)
+        model = prepare_model(load_base(base), read_training_file(str(config)))
+        trained[kind] = frozenset(n for n, p in model.named_parameters() if p.requires_grad)
+    assert all(trained.values())
+    assert len({*trained.values()}) == len(REGIMES)
+
+
+def test_a_regime_that_nothing_applies_is_not_trained_as_another(base):
+    class Unapplied(Frozen):
+        kind: str = "unapplied"
+
+    config = SimpleNamespace(regime=Unapplied(), file="a.yml", lora={"target_modules": ["q_proj"]})
+    with pytest.raises(AssertionError, match="unapplied"):
+        prepare_model(load_base(base), config)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import yaml
 
 from ablations.tasks.catalog import list_tasks
 from ablations.train import model
+from ablations.train.apply_regime import lora_config
 from ablations.train.config import read_training_file
 from ablations.train.trainer import training_arguments
 from tests.standins.command import output_of
@@ -91,7 +92,7 @@ def test_options_of_the_libraries_arrive(tmp_path, base, rows):
     assert (found.optim, found.neftune_noise_alpha) == ("adafactor", 5)
     assert found.learning_rate == 2e-4  # YAML reads it as text
     assert found.gradient_accumulation_steps == 2
-    options = model.lora_config(config)
+    options = lora_config(config)
     assert (options.r, options.use_rslora, options.modules_to_save) == (3, True, ["lm_head"])
 
 

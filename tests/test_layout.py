@@ -1,6 +1,7 @@
 """Imports run down the floors in no circle; a module stands in a folder, a name is one thing."""
 
 import ast
+import re
 from collections import defaultdict
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -121,3 +122,33 @@ def test_one_name_is_one_thing():
                 places[definition].append(name)
     assert len(places) > 500
     assert {each: where for each, where in places.items() if len(where) > 1} == {}
+
+
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+MAP = DESIGN.partition("## Where things are\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize("package", ["layerswap_method", "ablations"])
+def test_the_map_of_design_names_every_folder_and_file_of_a_package(package):
+    table = MAP.partition(f"| `{package}` | content |\n")[2].partition("\n\n")[0]
+    named = re.findall(r"`([^`]+)`", "".join(re.findall(r"^\|([^|]+)\|", table, re.M)))
+    children = {
+        path.name
+        for path in (ROOT / package).iterdir()
+        if path.suffix == ".py" or any(path.rglob("*.py")) or any(path.rglob("*.yml"))
+    }
+    unnamed = children - {*named} - {"__init__.py"}
+    assert unnamed == set(), "give them a row of the map in docs/design.md"
+    assert [name for name in named if not (ROOT / package / name).exists()] == []
+
+
+def test_every_file_and_folder_that_design_names_is_there():
+    """Left out is what a run or a merge writes, and names in capitals, which stand for any."""
+    folders = [folder for top in (*FLOORS, "tests") for folder in (ROOT / top).rglob("*/")]
+    places = [ROOT, *(ROOT / top for top in FLOORS), *folders]
+    prose = re.sub(r"^```.*?^```|^## What a run leaves.*?(?=^## )", "", DESIGN, flags=re.M | re.S)
+    paths = re.findall(r"`([\w./]+\.(?:py|yml|yaml|json|jsonl)|(?:[\w.]+/)+[\w.]+)`", prose)
+    names = {path for path in paths if not re.search(r"^\.|^runs/|[A-Z]{4}", path)}
+    assert len(names) > 40
+    missing = [name for name in names if not any((place / name).exists() for place in places)]
+    assert missing == []

@@ -227,7 +227,7 @@ def _is_own(path: Path) -> bool:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    method = re.search(r"^merge_method:\s*['\"]?(layer_swap|delta_revert)\b", text, re.M)
+    method = re.search(rf"^merge_method:\s*['\"]?({'|'.join(OUR_METHODS)})\b", text, re.M)
     if method is None:
         return False
     folders = [Path(folder) / "merge_methods" for folder in mergekit.__path__]

@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from mergekit.merge_methods import registry
 from mergekit.merge_methods.base import TensorGroup
 
 from layerswap_method.mergekit_plugin.kernels import plain
+from layerswap_method.mergekit_plugin.registration import METHODS
 from layerswap_method.methods.delta_revert import RevertSpec
 from layerswap_method.methods.layer_swap import ExpertParameters, LayerSwapSpec
+from layerswap_method.methods.read import OUR_METHODS
+from layerswap_method.output import PLAN_FILES
 from layerswap_method.upstream import layer_swap as upstream
+from layerswap_method.write import card
 from tests.standins.fine_tunes import tune
 from tests.standins.merging import by_mergekit, recipe, revert_recipe, tensors_of
 from tests.standins.model_families import LAYERS
@@ -206,7 +211,7 @@ def test_the_page_has_every_parameter_and_its_default():
         found |= zip(re.findall(r"`(\w+)`", names), values, strict=True)
     defaults = {name: field.default for name, field in LayerSwapSpec.model_fields.items()}
     assert found == {
-        name: "" if value is None else value if isinstance(value, str) else f"{value:g}"
+        name: yaml.safe_dump(value).partition("\n")[0].removesuffix(".0").replace("null", "")
         for name, value in defaults.items()
     }, "every parameter of LayerSwapSpec has a row (name, default, meaning) in docs/merging.md"
     rows = "".join(re.findall(r"^\| (`[^|]*) \|", revert, re.M))
@@ -216,6 +221,17 @@ def test_the_page_has_every_parameter_and_its_default():
         assert f"`{name}`" in swap.partition("| parameter")[0]
 
 
-def test_the_kernels_are_those_of_the_registry():
-    for method in (plain.layer_swap, plain.delta_revert):
-        assert registry.get(method.spec.name) is method
+def test_every_method_of_ours_has_all_that_it_needs():
+    """A new method without one of these ended in a KeyError after the merge was planned."""
+    assert len(OUR_METHODS) > 1
+    tables = {
+        "METHODS of mergekit_plugin/registration.py": METHODS,
+        "PLAN_FILES of output.py": PLAN_FILES,
+        "_METHODS of write/card.py": card._METHODS,
+    }
+    for table, names in tables.items():
+        missing = {*OUR_METHODS} - {*names}
+        assert missing == set(), f"write them into {table}"
+    for name in OUR_METHODS:
+        assert registry.get(name) is getattr(plain, name)
+        assert f"## `merge_method: {name}`" in PAGE, f"docs/merging.md has no section on {name}"

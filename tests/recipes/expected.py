@@ -13,6 +13,7 @@ class Swap(NamedTuple):
     language: frozenset[int]
     average: frozenset[int] = frozenset()
     layers: int = 32
+    """Depth of the models that the recipe names."""
     non_layer: str = "average"
     norms_averaged: bool = False
     modules: tuple[str, ...] = ("self_attn", "mlp", "norm")

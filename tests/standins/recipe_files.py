@@ -39,10 +39,3 @@ def header(recipe):
 def command(recipe):
     """Return the words of the recipe's ``# Run:`` line; a backslash continues it."""
     return shlex.split(header(recipe)["Run"].replace("\\ ", " "))
-
-
-def layer_count(model):
-    """Return the real number of decoder layers: 8 in pocket models, 36 in Qwen3-8B, else 32."""
-    if model.startswith("runs/pocket/"):
-        return 8
-    return 36 if "Qwen" in model else 32

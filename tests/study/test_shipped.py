@@ -141,3 +141,10 @@ def test_the_layer_counts_are_those_of_the_paper():
     counts = [(each["bottom_layers"], each["top_layers"]) for each in document["vary"]]
     assert counts == [(0, 0), (3, 1), (5, 2), (8, 4)]
     assert document["reference_layers"] == 32
+
+
+def test_the_page_lists_every_shipped_study():
+    page = (STUDIES.parents[1] / "docs" / "studies.md").read_text(encoding="utf-8")
+    table = page.partition("## Shipped studies\n")[2].partition("\n## ")[0]
+    missing = [path.stem for path in FILES if f"`{path.stem}`" not in table]
+    assert missing == [], "docs/studies.md, Shipped studies: name what these need"

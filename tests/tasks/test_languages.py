@@ -21,9 +21,10 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("code", TABLE)
 def test_a_language_has_hand_written_data(code):
     """A few rows are enough: they show that the words of the entry fit each other."""
-    assert missing_data(code) == [], (
-        f"{code} of ablations/tasks/languages.yml has these benchmarks and no data to test them "
-        "with: copy the files of the same names of another language and translate their rows"
+    missing = missing_data(code)
+    assert not missing, (
+        f"{code} of ablations/tasks/languages.yml has benchmarks and no data to test them with: "
+        f"write {', '.join(missing)}, from those files of another language"
     )
 
 

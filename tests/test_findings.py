@@ -60,10 +60,10 @@ def swap_minus(folder, second, task="smol_math_twins_es"):
     return comparison(folder, task, second, "layer swap")
 
 
-def compared(first, second, metric="operation"):
-    """Return the difference of two models of two runs on the same items: FOLDER:MODEL each."""
+def compared(first, second, metric="operation", task="smol_math_twins_es"):
+    """Return the difference of two models on the same items, of two runs or one: FOLDER:MODEL."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
-    output = output_of("compare", *models, "--tasks", SPANISH, "--metric", metric)
+    output = output_of("compare", *models, "--tasks", task, "--metric", metric)
     (difference,) = re.findall(r"[+-]\d+\.\d \[[^]]*\]", output)
     return difference
 
@@ -74,6 +74,10 @@ def zone(folder, task, model, width):
 
 def layers(folder, second, first, task="smol_math_twins_es"):
     return comparison(folder, task, f"layer swap {second}", f"layer swap {first}")
+
+
+def zone_weights(task, language, width=1):
+    return f"layer swap t_b={width} t_u={width} task_weight={task} language_weight={language}"
 
 
 def task_arithmetic(weight):
@@ -237,6 +241,23 @@ NUMBERS = {
             "real_model_bottom:layer swap", "real_model_disjoint:layer swap"
         ),
     },
+    "And on the pocket, are the layers of one end enough?": lambda: {
+        **{
+            f"{place} layer alone minus {words}": comparison("one_end", MATH, second, first)
+            for place, first in (
+                ("bottom", "layer swap b=1 u=0"),
+                ("top", "layer swap b=0 u=1"),
+            )
+            for words, second in (
+                ("both ends", "layer swap b=1 u=1"),
+                ("math expert", "task expert"),
+            )
+        },
+        **{
+            f"BLEU: {place} layer alone minus both ends": layers("one_end", "b=1 u=1", counts, BLEU)
+            for place, counts in (("bottom", "b=1 u=0"), ("top", "b=0 u=1"))
+        },
+    },
     "Does averaging the layers at the seams help?": lambda: {
         **{
             f"{words} averaged layers at each end minus none, b=5 u=2": zone(
@@ -258,6 +279,28 @@ NUMBERS = {
                 ("learning rate × 3", FAR),
                 ("usual learning rate", SWAP),
                 ("learning rate × 0.1", NEAR),
+            )
+        },
+    },
+    "Does it matter how the layers at the seams are weighted?": lambda: {
+        **{
+            f"{words} minus a half": comparison("zone_weight", MATH, zone_weights(1, 1), weights)
+            for words, weights in (
+                ("none", zone_weights(1, 1, width=0)),
+                ("a quarter", zone_weights(3, 1)),
+                ("three quarters", zone_weights(1, 3)),
+            )
+        },
+        **{
+            f"{words} minus none": compared(
+                f"zone_weight:{weights}",
+                f"zone_weight:{zone_weights(1, 1, width=0)}",
+                "exact_match",
+                MATH,
+            )
+            for words, weights in (
+                ("a quarter", zone_weights(3, 1)),
+                ("three quarters", zone_weights(1, 3)),
             )
         },
     },

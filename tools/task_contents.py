@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ablations.tasks.answer_filters import answer_filter, first_match, last_match
+from ablations.tasks.answer_filters import answer_filter
 from ablations.tasks.catalog import FunctionName
-from ablations.tasks.numbers import NUMBER, answer_pattern
+from ablations.tasks.mgsm import LAST_NUMBER, mgsm_filters
 from tools.task_languages import Language, MbppProblems
 
 VERSION = 1.0
@@ -22,8 +22,6 @@ MGSM_VERSION = 1.1
 
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
-
-_LAST_NUMBER = last_match(f"({NUMBER})")
 
 HUB_IDS = {
     "mgsm": "juletxara/mgsm",
@@ -58,10 +56,7 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
             "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
             "target_delimiter": words.delimiter,
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
-            "filter_list": [
-                answer_filter("strict-match", first_match(answer_pattern(*words.phrases))),
-                answer_filter("flexible-extract", _LAST_NUMBER),
-            ],
+            "filter_list": mgsm_filters(words.phrases),
             "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
         }
 
@@ -78,7 +73,7 @@ def global_mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
                 "generation_kwargs": _greedy([*SPECIAL_STOPS]),
                 "filter_list": [
                     answer_filter("strict-match", after_prefix),
-                    answer_filter("flexible-extract", _LAST_NUMBER),
+                    LAST_NUMBER,
                 ],
             }
 

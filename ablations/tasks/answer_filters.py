@@ -1,7 +1,6 @@
 """Filters of a task as its file has them: which part of a response is the answer.
 
-The patterns of numbers that MGSM looks for are in `numbers`; the words before them in each language
-are the `phrases` of `languages.yml`.
+Those of MGSM are in `mgsm`.
 """
 
 from __future__ import annotations

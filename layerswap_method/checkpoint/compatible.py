@@ -20,8 +20,8 @@ from layerswap_method.checkpoint.checkpoint import (
 from layerswap_method.checkpoint.config import read_document, text_part
 from layerswap_method.checkpoint.origin import far_experts
 from layerswap_method.checkpoint.settings import mixed_settings
-from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES, same_content
-from layerswap_method.checkpoint.tied_heads import ties, untie_advice
+from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
+from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
@@ -50,24 +50,13 @@ def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
 
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what keeps this one checkpoint from being merged at all."""
-    name, config, tensors = checkpoint.name, checkpoint.config, checkpoint.tensors
+    name, config = checkpoint.name, checkpoint.config
     advice = "averages of quantised weights mean nothing: use the unquantised checkpoint"
     if config.quantization is not None:
         yield f"{name} is quantised ({config.quantization}); {advice}"
     elif odd := odd_dtypes(checkpoint):
         yield f"{name} stores weights as {', '.join(odd)} (quantised); {advice}"
-    head, embedding = checkpoint.head, checkpoint.embedding
-    if (
-        config.tie_word_embeddings
-        and head is not None
-        and embedding is not None
-        and not same_content(tensors[head], tensors[embedding])
-    ):
-        yield (
-            f"{name} ties its output embedding to the input embedding (tie_word_embeddings: "
-            f"true), but its {head} is not its {embedding}, and engines disagree on which "
-            "counts; set tie_word_embeddings: false in its config.json to use both"
-        )
+    yield from tied_head_problems(checkpoint)
 
 
 def merge_problems(
@@ -153,13 +142,8 @@ def pair_problems(
             f"{_PARENT}; {COMPAT}"
         )
         return
-    is_tied = ties(first, other)
-    if is_tied != ties(other, first):
-        tied, untied = (first, other) if is_tied else (other, first)
-        yield (
-            f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
-            f"not; {untie_advice(tied.name)}; or use models of one kind; {COMPAT}"
-        )
+    if problems := [*mixed_head_problems(first, other)]:
+        yield from (f"{problem}; {COMPAT}" for problem in problems)
         return
     if not aligned:
         yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else ALIGN)
@@ -179,7 +163,9 @@ def pair_problems(
             and not holder.decoder.is_apart(name)  # see `extra_tensors`
             and not is_head(name)
         ]
-        if holder.head and not lacking.head and not is_tied:  # a tied one is stored once or twice
+        if (
+            holder.head and not lacking.head and not ties(first, other)
+        ):  # a tied one is stored once or twice
             yield (
                 f"{lacking.name} stores no output embedding and does not tie it either, and "
                 f"{holder.name} stores {holder.head}: one of them is no text model, or was saved "

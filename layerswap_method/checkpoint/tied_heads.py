@@ -1,6 +1,8 @@
-"""Tied heads: whether lm_head is the input embedding, and what to do where models differ."""
+"""Tied heads: whether lm_head is the input embedding, what is wrong with it, and what to do."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.stored import same_content
@@ -20,6 +22,34 @@ def ties(checkpoint: Checkpoint, *others: Checkpoint) -> bool:
         if not same_content(tensors[head], tensors[embedding]):
             return False
     return not all(model.head for model in (checkpoint, *others))
+
+
+def tied_head_problems(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield that a head is tied by the config and is another tensor than the embedding."""
+    head, embedding = checkpoint.head, checkpoint.embedding
+    if (
+        checkpoint.config.tie_word_embeddings
+        and head is not None
+        and embedding is not None
+        and not same_content(checkpoint.tensors[head], checkpoint.tensors[embedding])
+    ):
+        yield (
+            f"{checkpoint.name} ties its output embedding to the input embedding "
+            f"(tie_word_embeddings: true), but its {head} is not its {embedding}, and engines "
+            "disagree on which counts; set tie_word_embeddings: false in its config.json to use "
+            "both"
+        )
+
+
+def mixed_head_problems(first: Checkpoint, other: Checkpoint) -> Iterator[str]:
+    """Yield that one of two models ties its head and the other does not."""
+    is_tied = ties(first, other)
+    if is_tied != ties(other, first):
+        tied, untied = (first, other) if is_tied else (other, first)
+        yield (
+            f"{tied.name} ties its output embedding to the input embedding and {untied.name} does "
+            f"not; {untie_advice(tied.name)}; or use models of one kind"
+        )
 
 
 def untie_advice(name: str) -> str:

@@ -104,7 +104,8 @@ different-bases: venv
 REAL := runs/smol_experts
 LANGUAGES ?= es fr sw
 STUDIES ?= real_model real_model_sum real_model_joint real_model_controls layer_count placement transition_zone \
-	one_end zone_weight expert_divergence peft peft_beside table_2 non_layer
+	one_end zone_weight expert_divergence peft peft_beside table_2 non_layer other_language \
+	more_layers
 LIMIT ?= 300
 , := ,
 train = for seed in $(SEEDS); do \
@@ -127,8 +128,13 @@ tasks = $(foreach kind,math_twins math_twins_order math_twins_result math_twins_
 	translate_twins_en,smol_$(kind)_$(1)$(,)) smol_translate_twins_$(1)_en
 by_language += --set 'evaluate.languages={$(foreach code,$(LANGUAGES),$(code): [$(call tasks,$(code))]$(,))}'
 others = --experts smol --limit $(LIMIT)
-rates = $(foreach kind,_lr_tenth _lr_x3 _lr_x10,{experts.task: $(call list,math$(kind))$(,) \
-	experts.language: $(call list,swahili$(kind))}$(,))
+# The study real_model in Spanish with other experts: its folder, task experts, language experts,
+# further options. With experts of one kind: its folder, the kind, the language's name, options.
+beside = $(BIN)/layerswap run real_model --limit $(LIMIT) --out runs/$(1) \
+	--set 'experts.task=$(2)' --set 'experts.language={es: $(3)}' \
+	--set 'evaluate.tasks=[smol_math_twins_en]' \
+	--set 'evaluate.languages={es: [smol_math_twins_es]}' $(4)
+alike = $(call beside,$(1),$(call list,math_$(2)),$(call list,$(3)_$(2)),$(4))
 
 real-model: $(STUDIES:%=study-%)
 
@@ -161,26 +167,45 @@ study-expert_divergence: smol-experts
 	$(call train,es_lr_tenth,language,$(call rate,1.0e-5))
 	$(call train,es_lr_x3,language,$(call rate,3.0e-4))
 	$(call train,es_lr_x10,language,$(call rate,1.0e-3))
-	$(BIN)/layerswap run expert_divergence $(others) --set 'vary=[$(rates)]'
+	$(call alike,lr_tenth,lr_tenth,swahili)
+	$(call alike,lr_x3,lr_x3,swahili)
+	$(call alike,lr_x10,lr_x10,swahili)
 
-study-peft study-peft_beside: smol-experts
+study-peft: smol-experts
 	$(call train,math_lora,math,$(lora))
 	$(call train,es_lora,language,$(lora))
+	$(call alike,lora,lora,swahili)
+
+# vLLM has neither prefixes nor fusions; the swap of LoRA experts is compared on the same engine.
+study-peft_beside: study-peft
 	$(call train,math_prefix,math,$(prefix))
 	$(call train,es_prefix,language,$(prefix))
 	$(call train,fusion,joint,$(fusion))
-	$(BIN)/layerswap run $(@:study-%=%) $(others)
+	$(BIN)/layerswap run peft_beside $(others) --backend hf
+	$(call alike,lora_hf,lora,swahili,--backend hf)
+
+# In the Spanish expert's place: the base, or the French expert.
+study-other_language: smol-experts
+	$(call train,fr,language,$(call rows,fr))
+	$(call beside,no_language,$(call list,math),[base])
+	$(call beside,other_language,$(call list,math),$(call list,fr))
+
+# Of 32 layers; 8 and 4 are the most that layer_count has.
+more = $(foreach counts,8_4 12_6 16_8,{bottom_layers: $(word 1,$(subst _, ,$(counts)))$(,) \
+	top_layers: $(word 2,$(subst _, ,$(counts)))}$(,))
+
+study-more_layers: smol-experts
+	$(BIN)/layerswap run layer_count $(pairs) --experts smol --out runs/more_layers \
+		--set 'experts.language={sw: $(call list,swahili)}' \
+		--set 'vary=[$(more)]'
 
 # Experts that train embeddings and last norm, too: those of real_model leave them the base's.
 study-non_layer: smol
 	$(BIN)/layerswap smol build
 	$(call train,math_embeddings,math,--set regime=full)
 	$(call train,es_embeddings,language,--set regime=full)
-	$(BIN)/layerswap run real_model --limit $(LIMIT) --out runs/non_layer \
-		--set 'experts.task=$(call list,math_embeddings)' \
-		--set 'experts.language={es: $(call list,es_embeddings)}' \
-		--set 'evaluate.languages={es: [smol_math_twins_es]}' \
-		--set 'vary={bottom_layers: [5], top_layers: [2], non_layer: [average, task, language, base]}'
+	$(call alike,non_layer,embeddings,es,--set 'vary={bottom_layers: [5]$(,) top_layers: [2]$(,) \
+		non_layer: [average$(,) task$(,) language$(,) base]}')
 
 study-table_2: smol-experts
 	$(call train,joint,joint)

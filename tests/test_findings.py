@@ -3,20 +3,29 @@
 import io
 import json
 import math
+import os
 import re
+import shlex
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
+import click
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.image import imread
 from scipy.stats import t
 
+from ablations.cli import main
+from ablations.cli.options import pop_settings
+from ablations.models.find import Expert
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import score_frame
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
+from ablations.study.cells import expand
+from ablations.study.files import find_file, read_experts_file, read_study, with_experts_file
 from tests.standins.command import output_of
 from tools import findings_pictures
 from tools.findings_pictures import PAGE, PICTURES, read_sections
@@ -129,7 +138,9 @@ NUMBERS = {
         "true verbs minus permuted verbs, experts of disjoint layers": compared(
             "real_model_disjoint:layer swap", "real_model_permuted:layer swap"
         ),
-        "permuted verbs: swap minus math expert": swap_minus("real_model_permuted", "task expert"),
+        "permuted verbs, experts of disjoint layers: swap minus math expert": swap_minus(
+            "real_model_permuted", "task expert"
+        ),
         "the base in place of the language expert: swap minus math expert": swap_minus(
             "real_model_base", "task expert"
         ),
@@ -403,6 +414,68 @@ def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     assert all((RESULTS / folder).is_dir() for folder in folders)
     assert "(../ablations/LOG.md#" in section.text
     assert re.search(r"Made by `|removed", section.text)
+
+
+def runs_of(section):
+    """Yield the words after each `layerswap run` that the commands of a section start."""
+    for command in re.findall(r"`([^`]+)`", section.text.partition("Made by ")[2]):
+        lines = command.replace("\n", " ")
+        if command.startswith("make "):
+            words = [*shlex.split(command), "-n"]
+            alone = {**os.environ, "MAKEFLAGS": ""}  # in a `make test` it is that make's
+            lines = subprocess.check_output(words, cwd=ROOT, env=alone, text=True)
+        for line in lines.replace("\\\n", " ").splitlines():
+            if found := re.match(r"(?:\S+/)?layerswap run (.+)", line):
+                yield shlex.split(found[1])
+
+
+def planned_study(words):
+    """Return the study that `layerswap run` plans, and the paths of its experts by name."""
+    options = main.get_command(click.Context(main), "run").make_context("run", words).params
+    settings = pop_settings(options, "evaluate.")
+    file = read_study(find_file(options["study"], "study"), settings)
+    experts = options["experts"]
+    experts = read_experts_file(find_file(experts, "experts") if experts else file.experts_file)
+    places = {name: entry.path for name, entry in experts.experts.items()}
+    return with_experts_file(file.study, experts, settings), places
+
+
+def facts_of(cells, places):
+    """Return what tells models apart: their kind, experts, layers and other settings."""
+    in_plan = re.compile(r"experts\.|placement|seed|(bottom|top)_(layers|transition)")
+    for cell in cells:
+        experts = {role: places[name].rpartition("/")[2] for role, name in cell["experts"].items()}
+        values = {name: v for name, v in cell["values"].items() if not in_plan.match(name)}
+        yield json.dumps([cell["kind"], experts, cell["plan"], values], sort_keys=True)
+
+
+def tasks_of(evaluate):
+    return {*evaluate["tasks"]}.union(*evaluate["languages"].values())
+
+
+def main_tasks(evaluate):
+    """Return the tasks in the target language; all where a run does not tell them apart."""
+    return set().union(*evaluate["languages"].values()) or {*evaluate["tasks"]}
+
+
+@pytest.mark.parametrize("question", NUMBERS)
+def test_the_commands_of_a_section_make_its_results(question):
+    """The models, the tasks and the number of items."""
+    section = read_sections()[question]
+    planned = [planned_study(words) for words in runs_of(section)]
+    for name in re.findall(r"\(\.\./ablations/results/(\w+)\)", section.text):
+        if name == "pocket_claim":  # its program was removed
+            continue
+        data = json.loads((RESULTS / name / "run.json").read_text())
+        scored = data["study"]["evaluate"]
+        made = set()
+        for study, places in planned:
+            evaluate = study.evaluate.model_dump()
+            if evaluate["limit"] == scored["limit"] and main_tasks(scored) <= tasks_of(evaluate):
+                experts = {expert: Expert(expert, Path(expert)) for expert in places}
+                cells, _ = expand(study, experts, data["num_layers"])
+                made |= {*facts_of([cell.model_dump(mode="json") for cell in cells], places)}
+        assert {*facts_of(data["cells"], data["experts"])} <= made, name
 
 
 @pytest.mark.parametrize(

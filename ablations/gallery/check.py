@@ -127,12 +127,17 @@ def count_levels(findings: Mapping[Path, Sequence[Finding]]) -> Counter[Level]:
 
 
 def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
-    """Return one line per finding of each recipe, and their number."""
+    """Return one line per finding of each recipe, their number, and that of unchecked models."""
     lines, levels = list[str](), count_levels(findings)
     for path, listed in findings.items():
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
     counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
     recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    unchecked = {
+        f.message for listed in findings.values() for f in listed if _UNCHECKED in f.message
+    }
+    if unchecked:
+        others.append(f"{len(unchecked)} model{'' if len(unchecked) == 1 else 's'} not checked")
     return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 
@@ -306,7 +311,11 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
                 try:
                     files = find_model(reference, hub=source)
                 except LayerSwapError as error:
-                    refused = Finding("error" if is_refusal(error) else "note", error.message)
+                    refused = (
+                        Finding("error", error.message)
+                        if is_refusal(error)
+                        else Finding("note", f"{error.message}; {_UNCHECKED}")
+                    )
                 else:
                     checkpoint = read_checkpoint(reference, files.folder)
                     return ModelFacts(checkpoint.num_layers, checkpoint, files)

@@ -129,6 +129,19 @@ def test_a_folder_that_is_not_here_is_an_error_and_a_hub_id_a_note(
     assert (found[0], [each for each, _ in found[1]]) == (code, [level])
 
 
+def test_the_last_line_says_how_many_models_were_not_looked_at(tmp_path, experts):
+    """Each once, in however many recipes it is."""
+    gone, lost = {"language": "nobody/gone@main"}, {"task": "nobody/lost@main"}
+    (tmp_path / "one.yml").write_text(yaml.safe_dump(swap(experts | gone)))
+    (tmp_path / "other.yml").write_text(yaml.safe_dump(swap(experts | gone | lost)))
+    for recipe, end in (
+        (tmp_path / "one.yml", "1 recipe: 0 errors, 0 warnings, 1 model not checked\n"),
+        (tmp_path, "2 recipes: 0 errors, 0 warnings, 2 models not checked\n"),
+        (ROOT / "recipes/swahili.yml", "1 recipe: 0 errors, 0 warnings, 3 models not checked\n"),
+    ):
+        assert layerswap("check", recipe, "--offline").output.endswith(f"\n{end}")
+
+
 def test_a_folder_without_weights_is_an_error(tmp_path, experts, check):
     (tmp_path / "config.json").write_bytes((experts["language"] / "config.json").read_bytes())
     code, ((level, message),) = check(swap({**experts, "language": tmp_path}))

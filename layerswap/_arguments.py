@@ -1,0 +1,125 @@
+"""Types of the arguments of `layerswap`'s functions, and the check of them for all functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import numbers
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar, get_args
+
+from layerswap_method.errors import InputError, nearest_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+PathLike = str | os.PathLike[str]
+Paths = PathLike | Sequence[PathLike]
+
+RecipeLike = PathLike | Mapping[str, Any]
+"""A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
+
+Names = str | Sequence[str]
+"""Several names, or a text that joins them by commas, as on the command line."""
+
+Settings = Mapping[str, Any]
+
+Backend = Literal["auto", "hf", "vllm"]
+Download = Literal["ranges", "whole"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Executor = Literal["local", "ray"]
+Isolation = Literal["bwrap", "none"]
+
+_CHOICES = {
+    "Backend": Backend,
+    "Download": Download,
+    "Dtype": Dtype,
+    "Executor": Executor,
+    "Isolation": Isolation,
+}
+
+
+def _is_path(value: object) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_settings(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+
+
+def _is_list_of(value: object, is_item: Callable[[object], bool]) -> bool:
+    if not isinstance(value, Collection) or isinstance(value, Mapping | bytes):
+        return False  # a column of a frame is a list, too
+    return all(map(is_item, value))
+
+
+def _has_folder(value: object) -> bool:
+    """Return whether a value is a frame of `evaluate`, which has its run folder with it."""
+    return "folder" in getattr(value, "attrs", ())
+
+
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "PathLike": (_is_path, "a path or a name"),
+    "Paths": (lambda v: _is_path(v) or _is_list_of(v, _is_path), "a path or a list of paths"),
+    "RecipeLike": (
+        lambda v: _is_path(v) or isinstance(v, Mapping),
+        "a file, the name of a shipped recipe, or a dict",
+    ),
+    "Names": (
+        lambda v: _is_list_of(v, lambda name: isinstance(name, str)),
+        "a name or a list of names",
+    ),
+    "Settings": (_is_settings, "a dict such as {'limit': 20}"),
+    "pd.DataFrame": (_has_folder, "a frame as evaluate returned it"),
+    "str": (lambda v: isinstance(v, str), "a text"),
+    "bool": (lambda v: isinstance(v, bool), "True or False"),
+    "int": (
+        lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool),
+        "a whole number",
+    ),
+}
+"""Annotation of an argument -> (whether a value fits it, what it is in words)."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a function that checks its arguments by their annotations, as click does of options.
+
+    Those are texts that join keys of `_FORMS` and `_CHOICES`, and None, by ``|``.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        signature = inspect.signature(function)
+        for name, value in signature.bind(*args, **kwargs).arguments.items():
+            parameter = signature.parameters[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                for index, item in enumerate(value):
+                    _check(f"{name}[{index}]", item, parameter.annotation)
+            else:
+                _check(name, value, parameter.annotation)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _check(name: str, value: Any, annotation: str) -> None:
+    types = annotation.split(" | ")
+    if value is None and "None" in types:
+        return
+    if choices := get_args(_CHOICES.get(types[0])):
+        if value not in choices:
+            raise InputError(f"{name} is {_short(value)}{nearest_of(str(value), choices)}")
+        return
+    forms = [_FORMS[form] for form in types if form != "None"]
+    if not any(fits(value) for fits, _ in forms):
+        raise InputError(
+            f"{name} is {_short(value)}; give {' or '.join(words for _, words in forms)}"
+        )
+    if "int" in types and not isinstance(value, str) and value < 1:
+        raise InputError(f"{name} is {value}; give 1 or more")
+
+
+def _short(value: object) -> str:
+    is_short = value is None or isinstance(value, str | int | float)
+    return repr(value) if is_short else f"of type {type(value).__name__}"

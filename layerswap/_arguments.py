@@ -91,33 +91,38 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         signature = inspect.signature(function)
-        for name, value in signature.bind(*args, **kwargs).arguments.items():
-            parameter = signature.parameters[name]
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                for index, item in enumerate(value):
-                    _check(f"{name}[{index}]", item, parameter.annotation)
-            else:
-                _check(name, value, parameter.annotation)
-        return function(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            form, kind = signature.parameters[name].annotation, signature.parameters[name].kind
+            bound.arguments[name] = (
+                tuple(_checked(f"{name}[{place}]", item, form) for place, item in enumerate(value))
+                if kind is inspect.Parameter.VAR_POSITIONAL
+                else _checked(name, value, form)
+            )
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _check(name: str, value: Any, annotation: str) -> None:
+def _checked(name: str, value: Any, annotation: str) -> Any:
+    """Return a value that fits; a whole number of numpy as one of Python."""
     types = annotation.split(" | ")
     if value is None and "None" in types:
-        return
+        return None
     if choices := get_args(_CHOICES.get(types[0])):
         if value not in choices:
             raise InputError(f"{name} is {_short(value)}{nearest_of(str(value), choices)}")
-        return
+        return value
     forms = [_FORMS[form] for form in types if form != "None"]
     if not any(fits(value) for fits, _ in forms):
         raise InputError(
             f"{name} is {_short(value)}; give {' or '.join(words for _, words in forms)}"
         )
-    if "int" in types and not isinstance(value, str) and value < 1:
+    if "int" not in types or isinstance(value, str):
+        return value
+    if value < 1:
         raise InputError(f"{name} is {value}; give 1 or more")
+    return int(value)
 
 
 def _short(value: object) -> str:

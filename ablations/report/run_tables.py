@@ -85,7 +85,8 @@ class RunTables:
     def items(self, task: str) -> pd.DataFrame:
         """Return the values of a task: a row for each item, a column for each model.
 
-        They are of the metric that `means` has of the task, and averaged over the cells of a model.
+        They are of the metric that `means` has of the task, averaged over the cells of a model; of
+        a metric of a whole corpus, such as BLEU, they are jackknife pseudo-values.
 
         Raises:
             InputError: for a task that the run has no score of.

@@ -182,10 +182,11 @@ def test_every_argument_has_a_check():
                 assert form in {*_arguments._FORMS, *_arguments._CHOICES, "None"}, (name, form)
 
 
-def test_lists_are_whatever_holds_names(trio):
-    names = pd.Series(["mgsm", "mgsn"]).unique()
+def test_numbers_and_names_may_be_of_a_frame(trio):
+    frame = pd.DataFrame({"name": ["mgsm", "mgsn"], "n": [2, 2]})
+    names, limit = frame["name"].unique(), frame["n"].max()
     with pytest.raises(layerswap.InputError, match=r"did you mean 'mgsm'\?"):
-        layerswap.evaluate(trio.base, benchmarks=names)
+        layerswap.evaluate(trio.base, benchmarks=names, limit=limit)
 
 
 def test_a_key_that_lacks_a_letter_is_not_one_of_another_block():

@@ -8,23 +8,11 @@ The command line is `ablations.cli`; the method itself is `layerswap_method`.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from layerswap._arguments import (
-    Backend,
-    Download,
-    Dtype,
-    Executor,
-    Isolation,
-    Names,
-    PathLike,
-    Paths,
-    RecipeLike,
-    Settings,
-    checked,
-)
+from layerswap._arguments import checked
 from layerswap_method import __version__
 from layerswap_method.errors import InputError, LayerSwapError
 
@@ -68,6 +56,25 @@ _TYPES = {
     "RunTables": "ablations.report.run_tables",
 }
 """Type -> the module that has it, which is imported when the type is asked for."""
+
+
+PathLike = str | os.PathLike[str]
+Paths = PathLike | Sequence[PathLike]
+
+RecipeLike = PathLike | Mapping[str, Any]
+"""A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
+
+Names = str | Sequence[str]
+"""Several names, or a text that joins them by commas, as on the command line."""
+
+Settings = Mapping[str, Any]
+"""Keys of a study or a task -> values."""
+
+Backend = Literal["auto", "hf", "vllm"]
+Download = Literal["ranges", "whole"]
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+Executor = Literal["local", "ray"]
+Isolation = Literal["bwrap", "none"]
 
 
 def __getattr__(name: str) -> Any:

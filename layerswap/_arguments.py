@@ -1,4 +1,4 @@
-"""Types of the arguments of `layerswap`'s functions, and the check of them for all functions."""
+"""The check of the arguments of `layerswap`'s functions, one for all of them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,14 @@ import functools
 import inspect
 import numbers
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Literal, ParamSpec, TypeVar, get_args
+import sys
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, ParamSpec, TypeVar, get_args
 
 from layerswap_method.errors import InputError, nearest_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-PathLike = str | os.PathLike[str]
-Paths = PathLike | Sequence[PathLike]
-
-RecipeLike = PathLike | Mapping[str, Any]
-"""A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
-
-Names = str | Sequence[str]
-"""Several names, or a text that joins them by commas, as on the command line."""
-
-Settings = Mapping[str, Any]
-
-Backend = Literal["auto", "hf", "vllm"]
-Download = Literal["ranges", "whole"]
-Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Executor = Literal["local", "ray"]
-Isolation = Literal["bwrap", "none"]
-
-_CHOICES = {
-    "Backend": Backend,
-    "Download": Download,
-    "Dtype": Dtype,
-    "Executor": Executor,
-    "Isolation": Isolation,
-}
 
 
 def _is_path(value: object) -> bool:
@@ -85,31 +61,34 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that checks its arguments by their annotations, as click does of options.
 
-    Those are texts that join keys of `_FORMS` and `_CHOICES`, and None, by ``|``.
+    Those are texts that join keys of `_FORMS` and None by ``|``, or the name of a Literal of the
+    function's module and None.
     """
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         signature = inspect.signature(function)
         bound = signature.bind(*args, **kwargs)
+        check = functools.partial(_checked, vars(sys.modules[function.__module__]))
         for name, value in bound.arguments.items():
             form, kind = signature.parameters[name].annotation, signature.parameters[name].kind
             bound.arguments[name] = (
-                tuple(_checked(f"{name}[{place}]", item, form) for place, item in enumerate(value))
+                tuple(check(f"{name}[{place}]", item, form) for place, item in enumerate(value))
                 if kind is inspect.Parameter.VAR_POSITIONAL
-                else _checked(name, value, form)
+                else check(name, value, form)
             )
         return function(*bound.args, **bound.kwargs)
 
     return call
 
 
-def _checked(name: str, value: Any, annotation: str) -> Any:
+def _checked(aliases: Mapping[str, Any], name: str, value: Any, annotation: str) -> Any:
     """Return a value that fits; a whole number of numpy as one of Python."""
     types = annotation.split(" | ")
     if value is None and "None" in types:
         return None
-    if choices := get_args(_CHOICES.get(types[0])):
+    if types[0] not in _FORMS:
+        choices = get_args(aliases[types[0]])
         if value not in choices:
             raise InputError(f"{name} is {_short(value)}{nearest_of(str(value), choices)}")
         return value

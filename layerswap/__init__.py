@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
+from layerswap._arguments import checked
 from layerswap_method import __version__
-from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+from layerswap_method.errors import InputError, LayerSwapError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,13 +57,18 @@ _TYPES = {
 }
 """Type -> the module that has it, which is imported when the type is asked for."""
 
+
 PathLike = str | os.PathLike[str]
+Paths = PathLike | Sequence[PathLike]
 
 RecipeLike = PathLike | Mapping[str, Any]
 """A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
 
 Names = str | Sequence[str]
 """Several names, or a text that joins them by commas, as on the command line."""
+
+Settings = Mapping[str, Any]
+"""Keys of a study or a task -> values."""
 
 Backend = Literal["auto", "hf", "vllm"]
 Download = Literal["ranges", "whole"]
@@ -80,6 +86,12 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_TYPES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """Return what is offered, types included, and not what this module imports."""
+    return [*__all__]
+
+
+@checked
 def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -> list[Finding]:
     """Return what can be seen to be wrong with a recipe before any merge, errors first.
 
@@ -102,6 +114,7 @@ def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -
     return check_recipe(content, hub=not offline, gallery=gallery)
 
 
+@checked
 def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:
     """Return which expert supplies each layer of a recipe; ``print`` it for the picture.
 
@@ -117,10 +130,10 @@ def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:
     """
     from ablations.gallery.recipe_plan import plan_recipe
 
-    _check_counts(layers=layers)
     return plan_recipe(recipe, layers)
 
 
+@checked
 def merge(
     recipe: RecipeLike,
     out: PathLike,
@@ -159,8 +172,6 @@ def merge(
     from layerswap_method.command_line import read_size
     from layerswap_method.merge import WriteOptions
 
-    _check_counts(threads=threads)
-    _check_choice("download", download, Download)
     options = WriteOptions(
         shard_bytes=read_size(str(shard_size)),
         threads=min(4, os.cpu_count() or 1) if threads is None else threads,
@@ -175,9 +186,10 @@ def merge(
         mergekit_options=_names(mergekit_options),
         download=download,
     )
-    return Merged(lines=tuple(lines), folder=Path(out))
+    return Merged(lines=tuple(lines), folder=Path(out).absolute())
 
 
+@checked
 def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None) -> Merged:
     """Write the adapter that is the layer swap of a recipe's adapters, without merged weights.
 
@@ -198,11 +210,11 @@ def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None)
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
-    _check_counts(rank=rank)
     lines = swap(open_recipe(recipe), find_model, os.fspath(out), rank)
-    return Merged(lines=tuple(lines), folder=Path(out))
+    return Merged(lines=tuple(lines), folder=Path(out).absolute())
 
 
+@checked
 def verify(merged: PathLike, published: PathLike) -> Comparison:
     """Compare two checkpoints tensor by tensor, in the memory of a block of a tensor.
 
@@ -210,7 +222,7 @@ def verify(merged: PathLike, published: PathLike) -> Comparison:
     tensors that are not equal, with layer and size of the difference.
 
     Args:
-        merged: a folder or a hub id.
+        merged: a folder, a hub id, or what `merge` returned.
         published: the one that differences are measured against.
 
     Raises:
@@ -221,34 +233,35 @@ def verify(merged: PathLike, published: PathLike) -> Comparison:
     return verify_models(os.fspath(merged), os.fspath(published))
 
 
+@checked
 def evaluate(
     model: PathLike,
     *,
     languages: Names = (),
     benchmarks: Names = (),
     tasks: Names = (),
-    include_path: PathLike | Sequence[PathLike] | None = None,
+    include_path: Paths | None = None,
     limit: int | None = None,
     dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Settings | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
     report_to: Names = (),
     allow_code_execution: bool = False,
     code_isolation: Isolation = "bwrap",
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
     out: PathLike | None = None,
 ) -> pd.DataFrame:
     """Evaluate a model and return its scores, a row for each task, metric and filter.
 
     The interval of ``value`` is from ``low`` to ``high``, over the ``n`` items. The frame's
-    ``attrs`` have the run ``folder``, ``warnings``, ``notes``, and the ``report`` that the command
-    prints. Finished tasks are reused.
+    ``attrs`` have the run ``folder`` (a text), ``warnings``, ``notes``, and the ``report`` that the
+    command prints. Finished tasks are reused.
 
     Args:
-        model: a folder, a hub id, or BASE+ADAPTER.
+        model: a folder, a hub id, BASE+ADAPTER, or what `merge` returned.
         languages: codes, of the benchmarks, of tasks in `include_path` whose metadata name one, and
             in place of ``{lang}`` in a task's name; none are the paper's.
         benchmarks: names of the paper's benchmarks; none are all five.
@@ -275,9 +288,6 @@ def evaluate(
     from ablations.evaluate import evaluate_model
     from ablations.runner.run import RunOptions
 
-    _check_counts(limit=limit, max_model_len=max_model_len)
-    _check_choice("backend", backend, Backend)
-    _check_choice("code_isolation", code_isolation, Isolation)
     options = RunOptions(
         out=_path(out),
         backend=backend,
@@ -298,8 +308,8 @@ def evaluate(
     )
     result = evaluate_model(os.fspath(model), options, _names(languages))
     scores = result.scores
-    scores.attrs = {
-        "folder": str(result.out),
+    scores.attrs = {  # plain values, as a Parquet file has them as JSON
+        "folder": str(result.out.absolute()),
         "warnings": result.warnings,
         "notes": result.notes,
         "report": result.report(),
@@ -307,6 +317,7 @@ def evaluate(
     return scores
 
 
+@checked
 def run(
     study: PathLike,
     *,
@@ -321,14 +332,14 @@ def run(
     dtype: Dtype | None = None,
     max_model_len: int | None = None,
     data_dir: PathLike | None = None,
-    metadata: Mapping[str, Any] | None = None,
+    metadata: Settings | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
     report_to: Names = (),
     allow_code_execution: bool = False,
     code_isolation: Isolation = "bwrap",
     download: Download | None = None,
-    settings: Mapping[str, Any] | None = None,
+    settings: Settings | None = None,
 ) -> RunTables:
     """Merge and evaluate all models of a study, and return the tables of its run.
 
@@ -364,11 +375,6 @@ def run(
     from ablations.runner.changed_tasks import changed_tasks
     from ablations.runner.run import RunOptions, run_study
 
-    _check_counts(limit=limit, max_model_len=max_model_len, jobs=jobs)
-    _check_choice("backend", backend, Backend)
-    _check_choice("code_isolation", code_isolation, Isolation)
-    _check_choice("executor", executor, Executor)
-    _check_choice("download", download, Download)
     options = RunOptions(
         experts=None if experts is None else os.fspath(experts),
         out=_path(out),
@@ -396,13 +402,15 @@ def run(
     return RunTables(result.run, tuple(changed_tasks(result.run)))
 
 
-def load_run(folder: PathLike) -> RunTables:
+@checked
+def load_run(folder: PathLike | pd.DataFrame) -> RunTables:
     """Return a run as an object whose tables are frames: scores, comparisons, observations.
 
     ``print`` it for question and answer; `report` writes the report.
 
     Args:
-        folder: what `run`, `evaluate` or their commands wrote, finished or not, or a copy of it.
+        folder: what `run`, `evaluate` or their commands wrote, finished or not, or a copy of it;
+            or the frame that `evaluate` returned.
 
     Raises:
         InputError: where there is no run, or one that cannot be read.
@@ -410,17 +418,21 @@ def load_run(folder: PathLike) -> RunTables:
     from ablations.report.run_tables import load_tables
     from ablations.runner.changed_tasks import changed_tasks
 
-    return load_tables(Path(folder), warnings_of=changed_tasks)
+    return load_tables(Path(_path_text(folder)), warnings_of=changed_tasks)
 
 
-def compare(*models: PathLike, tasks: Names = (), metric: str = "") -> ModelComparison:
+@checked
+def compare(
+    *models: PathLike | pd.DataFrame, tasks: Names = (), metric: str = ""
+) -> ModelComparison:
     """Test two or more evaluated models against each other, on the same items.
 
     `comparisons` of the result has a row for each pair and task, with difference, interval, p and
     verdict; `scores` one for each model and task. ``print`` it for the tables of the command.
 
     Args:
-        models: folders that `evaluate` wrote, or RUN:MODEL for a model or cell of a study.
+        models: frames that `evaluate` returned, folders that it wrote, or RUN:MODEL for a model or
+            cell of a study.
         tasks: those to compare; none compares every task, which all must then have.
         metric: of the tasks; empty takes the first of each.
 
@@ -431,9 +443,14 @@ def compare(*models: PathLike, tasks: Names = (), metric: str = "") -> ModelComp
     from ablations.runner.changed_tasks import changed_tasks
     from ablations.runs.records import as_input_errors
 
-    names = [os.fspath(model) for model in models]
+    names = [_path_text(model) for model in models]
     with as_input_errors():
         return compare_models(names, _names(tasks), metric, warnings_of=changed_tasks)
+
+
+def _path_text(path: PathLike | pd.DataFrame) -> str:
+    """Return the text of a path, or the run folder of a frame of `evaluate`."""
+    return os.fspath(path) if isinstance(path, str | os.PathLike) else str(path.attrs["folder"])
 
 
 def _names(names: Names) -> tuple[str, ...]:
@@ -442,30 +459,16 @@ def _names(names: Names) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _check_counts(**counts: int | None) -> None:
-    """Check what a command line's options check themselves."""
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise InputError(f"{name} is {count}; give 1 or more")
-
-
-def _check_choice(name: str, value: str | None, choices: Any) -> None:
-    if value is not None and value not in get_args(choices):
-        raise InputError(f"{name} is {value!r}{nearest_of(value, get_args(choices))}")
-
-
 def _path(path: PathLike | None) -> Path | None:
     return None if path is None else Path(path)
 
 
-def _paths(paths: PathLike | Sequence[PathLike] | None) -> tuple[str, ...]:
+def _paths(paths: Paths | None) -> tuple[str, ...]:
     listed = [paths] if isinstance(paths, str | os.PathLike) else paths or ()
     return tuple(str(Path(path).absolute()) for path in listed)
 
 
-def _settings(
-    settings: Mapping[str, Any] | None, block: str = "", **options: Any
-) -> dict[str, Any]:
+def _settings(settings: Settings | None, block: str = "", **options: Any) -> dict[str, Any]:
     """Return the settings of the options, in `block`, and those that are set by their keys."""
     from ablations.machine.overrides import joined_settings, short_settings
 

@@ -30,12 +30,15 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The common tensors of two checkpoints, and their differences.
+    """The common tensors of two checkpoints, and their differences; as text, what differs where.
 
-    `tensors` is the number of those that both have in one shape; `shapes` and `dtypes` have the
-    names of those that differ in them. Of different dtypes, values are compared and not bytes.
+    `ours` and `theirs` are the names of the checkpoints. `tensors` is the number of those that both
+    have in one shape; `shapes` and `dtypes` have the names of those that differ in them. Of
+    different dtypes, values are compared and not bytes.
     """
 
+    ours: str
+    theirs: str
     tensors: int
     differences: tuple[Difference, ...]
     ours_only: tuple[str, ...]
@@ -48,6 +51,12 @@ class Comparison:
         """Whether the checkpoints are one model, stored in the same dtypes."""
         names = self.ours_only + self.theirs_only + self.shapes + self.dtypes
         return not self.differences and not names
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
 
 
 def compare(
@@ -70,6 +79,8 @@ def compare(
         differences += _differences(name, first[name], second[name], ours.decoder)
         advance(first[name].nbytes)
     return Comparison(
+        ours=ours.name,
+        theirs=theirs.name,
         tensors=len(comparable),
         differences=tuple(differences),
         ours_only=tuple(sorted(first.keys() - second.keys())),
@@ -84,8 +95,9 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
     return sum(tensor.nbytes for tensor in _weights(checkpoint).values())
 
 
-def describe(comparison: Comparison, ours: str, theirs: str) -> Iterator[str]:
-    """Yield what differs between checkpoints of these names, in lines of text."""
+def _lines(comparison: Comparison) -> Iterator[str]:
+    """Yield what differs between two checkpoints, in lines of text."""
+    ours, theirs = comparison.ours, comparison.theirs
     if comparison.is_equal:
         yield f"equal: all {comparison.tensors} tensors of {ours} and {theirs}, bit for bit"
         return

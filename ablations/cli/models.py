@@ -75,15 +75,13 @@ def verify(merged: str, published: str, as_json: bool) -> None:
     Exit code 1: they differ.
     """
     from ablations.models.verify import verify_models
-    from layerswap_method.verify import describe
 
     with watched("reading the headers"):
         comparison = verify_models(merged, published)
     if as_json:
         print_json(is_equal=comparison.is_equal, **vars(comparison))
     else:
-        for line in describe(comparison, merged, published):
-            print_line(line)
+        print_line(str(comparison))
     sys.exit(0 if comparison.is_equal else 1)
 
 

@@ -34,7 +34,7 @@ class MergekitFailed(LayerSwapError):
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge` or `swap-adapters` has written."""
+    """What `merge` or `swap-adapters` has written; as a path it is the folder."""
 
     folder: Path
     """The new model, or the new adapter."""
@@ -47,6 +47,9 @@ class Merged:
         """Which expert supplied which layer; None of another method than layer_swap."""
         is_swap = (self.folder / PLAN_FILE).is_file()
         return plan_recipe(str(self.folder)) if is_swap else None
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def __repr__(self) -> str:
         return str(self)  # so a notebook shows it

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -115,12 +116,13 @@ def status_line(shown: bool | None = None) -> Iterator[None]:
 
     Args:
         shown: True draws bars, False shows nothing; None draws bars on a terminal, and elsewhere
-            writes a line now and then.
+            writes a line now and then. The variable that turns off the bars of libraries makes it
+            False.
     """
     if _displays:
         yield
         return
-    if shown is False:
+    if shown is False or (shown is None and os.environ.get("TQDM_DISABLE")):
         _displays.append(None)
         try:
             yield

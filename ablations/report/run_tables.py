@@ -22,13 +22,14 @@ from ablations.report.write import (
 )
 from ablations.runs.records import Run, as_input_errors, load_run
 from ablations.runs.results import Results, read_results
+from layerswap_method.errors import InputError, nearest_of
 
 
 @dataclass(frozen=True)
 class RunTables:
     """A run of a study, finished or not; as text it is the question and the answer.
 
-    The tables have the names of the files that hold them.
+    As a path it is the run folder. The tables have the names of the files that hold them.
     """
 
     run: Run
@@ -37,8 +38,8 @@ class RunTables:
 
     @property
     def folder(self) -> Path:
-        """The run folder."""
-        return self.run.path
+        """The run folder, an absolute path."""
+        return self.run.path.absolute()
 
     @property
     def study(self) -> str:
@@ -81,6 +82,21 @@ class RunTables:
         """A row for each model and task: the mean over its cells, with its interval."""
         return score_frame(self._results, shown_tasks(self._results))
 
+    def items(self, task: str) -> pd.DataFrame:
+        """Return the values of a task: a row for each item, a column for each model.
+
+        They are of the metric that `means` has of the task, averaged over the cells of a model; of
+        a metric of a whole corpus, such as BLEU, they are jackknife pseudo-values.
+
+        Raises:
+            InputError: for a task that the run has no score of.
+        """
+        matrices = shown_tasks(self._results).matrices
+        if task not in matrices:
+            raise InputError(f"the run has no score of a task {task!r}{nearest_of(task, matrices)}")
+        by_model = matrices[task].groupby(level="model").mean()
+        return by_model.reindex([name for name in self.models if name in by_model.index]).T
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader must know before the scores."""
@@ -97,6 +113,9 @@ class RunTables:
         with as_input_errors():
             report = make_report(self.run, draw=tuple(formats) != ("csv",), warnings=self.changed)
         return write_report(report, formats, folder)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
     def __repr__(self) -> str:
         return f"RunTables({str(self.folder)!r})"

@@ -11,6 +11,8 @@ from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import Run, TaskRecord, read_failure
 from layerswap_method.errors import InputError, nearest
 
+_NUMBERS = ("value", "low", "high", "stderr", "floor")
+
 
 def table_of_scores(run: Run) -> pd.DataFrame:
     """Return a row for every score of every cell, and one for each task without a record.
@@ -35,7 +37,9 @@ def table_of_scores(run: Run) -> pd.DataFrame:
                 reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
                 state = "missing" if failure is None else "failed"
                 rows.append({**head, "task": task, "state": state, "reason": reason})
-    return pd.DataFrame(rows)
+    frame = pd.DataFrame(rows)
+    # Of no score but None, such as a floor where no task has one, pandas makes a column of objects.
+    return frame.astype({name: "float64" for name in _NUMBERS if name in frame})
 
 
 def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:

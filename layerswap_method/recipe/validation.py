@@ -105,11 +105,20 @@ def _locate(document: Any, loc: Location) -> tuple[Location, Any, Location]:
     return place, value, () if is_there else tuple(loc[-1:])
 
 
+_ONE_LETTER = 0.85
+"""Likeness of two keys that differ in a letter or so."""
+
+
 def _hint(model: type[BaseModel], document: Any, location: Location) -> str:
-    """Return the nearest key of the same block, the block of that very key, or the valid keys."""
+    """Return a key of the same block, the block of that very key, or the valid keys.
+
+    One more or less letter, such as ``task`` for ``tasks``, is more likely than another block.
+    """
     key = str(location[-1])
     block = _block_at(model, document, location[:-1])
     fields = list(block.model_fields) if block is not None else []
+    if hint := nearest(key, fields, _ONE_LETTER):
+        return hint
     blocks = sorted({place for name, place in _all_fields(model) if name == key and place})
     if blocks:
         return f"; it belongs under {' or '.join(blocks)}"

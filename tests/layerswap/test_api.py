@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import click
 import pandas as pd
@@ -13,6 +14,7 @@ import yaml
 
 import layerswap
 from ablations.cli import main
+from layerswap import _arguments
 from tests.cli.test_commands import HEAVY
 from tests.report.runs import level, study_of, write_run
 from tests.standins.command import output_of
@@ -20,6 +22,7 @@ from tests.standins.experts import content
 from tests.standins.merging import recipe, roles
 from tests.standins.oracle import assert_same, stored
 
+ROOT = Path(layerswap.__file__).parents[1]
 SWAP = {"bottom_layers": 1, "top_layers": 1}
 OTHER_FORMS = {
     # command -> parameters that the function has in another form or not at all
@@ -47,6 +50,7 @@ def test_what_is_exported_is_there():
         assert getattr(layerswap, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'mrege'"):
         _ = layerswap.mrege
+    assert dir(layerswap) == sorted(layerswap.__all__)
     assert (Path(layerswap.__file__).parent / "py.typed").is_file()
 
 
@@ -72,7 +76,11 @@ def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
     output_of("merge", file, tmp_path / "of_file")
     assert_same(stored(merged.folder), stored(tmp_path / "of_file"))
     assert content(merged.folder)["mergekit_config.yml"] == file.read_bytes()
-    assert layerswap.verify(merged.folder, tmp_path / "of_file").is_equal
+    equal = layerswap.verify(merged, tmp_path / "of_file")
+    assert equal.is_equal
+    for same in (str(equal), repr(equal)):
+        assert same == output_of("verify", merged.folder, tmp_path / "of_file").rstrip("\n")
+    assert repr(layerswap.plan(merged)) == repr(merged.plan)
     assert str(layerswap.plan(document)) == output_of("plan", file).rstrip("\n")
     assert repr(merged.plan) == repr(layerswap.plan(file)) == str(merged.plan)
     assert merged.plan.models == {
@@ -83,9 +91,11 @@ def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
     assert layerswap.check(document, offline=True) == layerswap.check(file, offline=True)
 
 
-def test_a_recipe_for_mergekit_is_merged_by_it(trio, tmp_path):
+def test_a_recipe_for_mergekit_is_merged_by_it(trio, tmp_path, monkeypatch):
     document = recipe(roles(trio), SWAP, trio.base) | {"tokenizer": {"source": "base"}}
-    merged = layerswap.merge(document, tmp_path / "merged", mergekit_options=["--quiet"])
+    monkeypatch.chdir(tmp_path)
+    merged = layerswap.merge(document, "merged", mergekit_options=["--quiet"])
+    assert merged.folder == tmp_path / "merged"
     assert "passed on to mergekit-yaml" in str(merged)
     by_files = layerswap.merge(recipe(roles(trio), SWAP, trio.base), tmp_path / "by_files")
     assert_same(stored(merged.folder), stored(by_files.folder))
@@ -132,6 +142,61 @@ def test_what_the_user_wrote_is_refused_in_one_text(trio, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_an_argument_of_another_type_is_named_with_what_is_expected(tmp_path):
+    swap = {"merge_method": "layer_swap"}
+    frame = pd.DataFrame({"value": [0.5]})
+    recipe_words = "give a file, the name of a shipped recipe, or a dict"
+    cases = [
+        (lambda: layerswap.check(5), f"recipe is 5; {recipe_words}"),
+        (lambda: layerswap.check([swap]), f"recipe is of type list; {recipe_words}"),
+        (lambda: layerswap.merge(swap, None), "out is None; give a path or a name"),
+        (lambda: layerswap.merge(swap, tmp_path, verify="yes"), "verify is 'yes'; give True or"),
+        (lambda: layerswap.merge(swap, tmp_path, shard_size=0), "shard_size is 0; give 1 or more"),
+        (lambda: layerswap.merge(swap, tmp_path, shard_size=2.5), "give a whole number or a text"),
+        (lambda: layerswap.plan(swap, layers="many"), "layers is 'many'; give a whole number"),
+        (lambda: layerswap.evaluate(swap), "model is of type dict; give a path or a name"),
+        (lambda: layerswap.evaluate("m", limit="20"), "limit is '20'; give a whole number"),
+        (lambda: layerswap.evaluate("m", limit=True), "limit is True; give a whole number"),
+        (lambda: layerswap.evaluate("m", tasks=[1]), "tasks is of type list; give a name or a l"),
+        (lambda: layerswap.evaluate("m", tasks=None), "tasks is None; give a name or a list"),
+        (lambda: layerswap.evaluate("m", include_path=3), "give a path or a list of paths"),
+        (lambda: layerswap.evaluate("m", backend=None), "backend is None; valid are auto, hf"),
+        (lambda: layerswap.evaluate("m", settings={1: 2}), "give a dict such as {'limit': 20}"),
+        (lambda: layerswap.run("quickstart", settings=["a=b"]), "settings is of type list; give a"),
+        (lambda: layerswap.compare(tmp_path, frame), "models[1] is of type DataFrame; give a path"),
+        (lambda: layerswap.load_run(frame), "or a frame as evaluate returned it"),
+    ]
+    for call, text in cases:
+        with pytest.raises(layerswap.InputError) as caught:
+            call()
+        assert text in str(caught.value)
+
+
+def test_every_argument_has_a_check():
+    """An annotation without one would be a KeyError of the user's call."""
+    for name in layerswap.__all__:
+        function = getattr(layerswap, name)
+        if not inspect.isfunction(function):
+            continue
+        for parameter in inspect.signature(function).parameters.values():
+            for form in parameter.annotation.split(" | "):
+                choices = get_args(getattr(layerswap, form, None))
+                assert form in {*_arguments._FORMS, "None"} or choices, (name, form)
+
+
+def test_numbers_and_names_may_be_of_a_frame(trio):
+    frame = pd.DataFrame({"name": ["mgsm", "mgsn"], "n": [2, 2]})
+    names, limit = frame["name"].unique(), frame["n"].max()
+    with pytest.raises(layerswap.InputError, match=r"did you mean 'mgsm'\?"):
+        layerswap.evaluate(trio.base, benchmarks=names, limit=limit)
+
+
+def test_a_key_that_lacks_a_letter_is_not_one_of_another_block():
+    with pytest.raises(layerswap.InputError) as caught:
+        layerswap.run("quickstart", settings={"evaluate.task": ["pocket_math_sw"]})
+    assert "evaluate.task: unknown key; did you mean 'tasks'?" in str(caught.value)
+
+
 @pytest.fixture
 def made_up(tmp_path):
     """A run of four models on two tasks, of which one soup failed."""
@@ -165,6 +230,31 @@ def test_a_run_has_the_tables_of_its_files(made_up):
     assert str(run).startswith(run.run.study.question)
     shown = run.means[run.means["model"] == "base"].iloc[0]
     assert shown["low"] < shown["value"] < shown["high"]
+
+
+def test_the_items_of_a_run_are_those_of_its_means(made_up, monkeypatch):
+    """`observations` have other metrics, too, whose mean with them is no score."""
+    monkeypatch.chdir(made_up.path.parent)
+    run = layerswap.load_run("run")
+    assert run.folder == Path(run) == made_up.path
+    assert layerswap.load_run(run).models == run.models
+    for task, means in run.means.dropna(subset="value").groupby("task"):
+        items = run.items(task)
+        assert len(items) == 40
+        assert list(items.columns) == [name for name in run.models if name != "soup"]
+        expected = dict(zip(means["model"], means["value"], strict=True))
+        assert items.mean().to_dict() == pytest.approx(expected)
+    assert run.scores["floor"].dtype == run.means["floor"].dtype == "float64"
+    with pytest.raises(layerswap.InputError, match=r"did you mean 'pocket_math_sw'\?"):
+        run.items("pocket_math_s")
+
+
+def test_shipped_results_have_the_items_of_their_scores():
+    run = layerswap.load_run(ROOT / "ablations" / "results" / "layer_count")
+    value = run.items("pocket_math_sw")["base"].mean()
+    score = run.scores[(run.scores["model"] == "base") & (run.scores["task"] == "pocket_math_sw")]
+    score = score[score["metric"] == "exact_match"]
+    assert value == pytest.approx(score["value"].item()) == pytest.approx(0.497, abs=0.001)
 
 
 def test_two_models_of_a_run_are_compared(made_up):

@@ -33,7 +33,9 @@ def test_every_block_of_the_page_runs(tiny_pocket, tmp_path, monkeypatch, capsys
     assert (names["scores"]["low"] <= names["scores"]["value"]).all()
     assert len(names["compared"].comparisons) == 1
     assert names["study"].means["model"].nunique() == 5
+    means = names["study"].means.set_index("model")["value"]
     assert len(names["right"]) == 20
+    assert names["right"].mean().to_dict() == pytest.approx(means.to_dict())
     assert not names["difference"].is_equal
 
 

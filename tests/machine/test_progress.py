@@ -84,6 +84,13 @@ def test_a_log_file_has_a_line_now_and_then(lines):
     ), written
 
 
+def test_the_variable_of_other_bars_turns_the_lines_off(lines, monkeypatch):
+    monkeypatch.setenv("TQDM_DISABLE", "1")
+    with status_line():
+        show_slowly(*(Step("training math", done, 900, unit="steps") for done in range(9)))
+    assert lines() == []
+
+
 def test_silence_says_how_long_it_is(lines):
     """An engine that starts, or a merge of mergekit, tells nothing for minutes."""
     with status_line():

@@ -189,7 +189,8 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...]
     """Return the tasks of the suite, in its order, and the names of all tasks, those first.
 
     Raises:
-        InputError: for unknown languages and benchmarks.
+        InputError: for unknown languages and benchmarks, and where only a folder of tasks is named
+            and none of them has one of the languages.
     """
     templates = [name for name in block.tasks if PLACEHOLDER in name]
     if templates and not languages:
@@ -210,6 +211,16 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...]
         chosen = choose(candidates, languages, block.benchmarks, others=own.values())
         names |= {task.name for task in chosen}
         names |= {name for name, code in own.items() if code in languages}
+        is_of_folder = block.include_path and not block.benchmarks and not block.tasks
+        if is_of_folder and languages and not {*own.values()} & {*languages}:
+            folders = ", ".join(map(str, block.include_path))
+            languages_there = ", ".join(sorted({*own.values()}))
+            raise InputError(
+                f"no task in {folders} has language {' or '.join(languages)}; its tasks have "
+                f"{languages_there or 'none: name it in a task file (metadata: language)'}. "
+                "For the paper's benchmarks name them with --benchmarks, or leave out "
+                "--include-path"
+            )
     suite = tuple(task for task in list_tasks() if task.name in names)
     rest = (*named, *sorted(names))
     return suite, tuple(dict.fromkeys((*(task.name for task in suite), *rest)))

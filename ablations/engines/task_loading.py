@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from ablations.engines.answering import task_limit
 from ablations.engines.quiet import quietly
-from ablations.engines.task_index import lm_eval_folder, lm_eval_index
+from ablations.engines.task_index import lm_eval_folder, lm_eval_index, names_in_files
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers
 from ablations.scoring.evaluation import EvaluationRequest
@@ -390,12 +390,27 @@ def _content(entry: Any) -> dict[str, Any]:
 
 
 def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
-    known = {*lm_eval_index(), *(task.name for task in list_tasks())}
-    problems = [
-        f"unknown task {name!r}{nearest(name, own) or nearest(name, known, _NEAR)}"
-        for name in request.tasks
-        if name not in own and name not in lm_eval_index()
-    ]
+    """Raise for names that neither the folders nor lm-eval have.
+
+    Where each of them is near one of the folders', lm-eval's index is not needed for the hints: to
+    read it takes minutes on a busy machine.
+    """
+    names = [name for name in request.tasks if name not in own]
+    hints = {name: nearest(name, own) for name in names}
+    problems = list[str]()
+    if any(hints.values()):
+        mentioned = names_in_files(names)
+        unknown = [name for name in names if name not in mentioned]
+        if all(hints[name] for name in unknown):
+            problems = [f"unknown task {name!r}{hints[name]}" for name in unknown]
+    if not problems:
+        index = lm_eval_index()
+        valid = {*index, *(task.name for task in list_tasks())}
+        problems = [
+            f"unknown task {name!r}{hints[name] or nearest(name, valid, _NEAR)}"
+            for name in names
+            if name not in index
+        ]
     if not problems:
         return
     if request.include_path:

@@ -265,3 +265,25 @@ def test_what_is_not_here_is_said(model, tasks, tmp_path):
     request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
     (found,) = measure_tasks([request], tmp_path, None).values()
     assert "no tokenizer on this machine" in str(found)
+
+
+def test_a_name_near_one_of_the_folder_is_answered_without_the_index_of_lm_eval(
+    tmp_path, monkeypatch
+):
+    folder = tmp_path / "tasks"
+    data = write_rows(folder, [{"prompt": "w1", "answer": "w1"}])
+    for name in ("somma_it", "gsm8k_it"):
+        write_task(folder, name, data)
+    # A name of lm-eval that is near one of the folder's is no slip.
+    both = EvaluationRequest(tasks=("gsm8k", "somma_it"), include_path=folder)
+    assert check_tasks(both).chosen == ("gsm8k", "somma_it")
+
+    def read_index():
+        pytest.fail("lm-eval's index was read")
+
+    monkeypatch.setattr(task_loading, "lm_eval_index", read_index)
+    for names in (("soma_it",), ("somma_itt", "gsm8k", "somma_it")):
+        request = EvaluationRequest(tasks=names, include_path=folder)
+        with pytest.raises(InputError, match=f"'{names[0]}'; did you mean 'somma_it'") as caught:
+            check_tasks(request)
+        assert "unknown task 'gsm8k'" not in caught.value.message

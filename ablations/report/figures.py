@@ -300,9 +300,10 @@ def _map(
 
     finished = {label for panel in panels for label in panel["model"]}
     is_whole = len(cells) == len(rows.ticks) * len(columns.ticks)
+    has_stars = (best["is_open"] & best["is_best"]).any()
     caption = [
         "Darker is better, with a scale for each task.",
-        _BEST_RULE.format("★", "Framed") if best["is_open"].any() else "",
+        _BEST_RULE.format("★", "Framed") if has_stars else "",
         "" if is_whole else "White: not in the study.",
         "" if finished >= {*cells.values()} else "Hatched: no result.",
     ]
@@ -324,11 +325,10 @@ def _draw_scores(
     values = dict(zip(panel["model"], sign * panel["value"], strict=True))
     low = min(values.values())
     span = max(max(values.values()) - low, 0.01)
-    part = _of_panel(best, panel)
-    open_models = {*part[part["is_open"]]["model"]}
+    open_models, best_models = _marked(best, panel)
     marks = {}
     for place, label in cells.items():
-        star = "★" if label in open_models and label in part["best"].tolist() else ""
+        star = "★" if label in best_models else ""
         win = "▲" if (first["task"], first["language"], label) in wins else ""
         if star or win:
             marks[place] = star + win
@@ -397,7 +397,8 @@ def _curve(
             )
         return canvas
 
-    rule = _BEST_RULE.format("Star", "Filled") + " Hollow: worse." if best["is_open"].any() else ""
+    has_stars = (best["is_open"] & best["is_best"]).any()
+    rule = _BEST_RULE.format("Star", "Filled") + " Hollow: worse." if has_stars else ""
     caption = f"With {study.evaluate.level:.0%} intervals. {rule}".strip()
     return f"Score by {axis.title}", caption, draw
 
@@ -410,19 +411,28 @@ def _draw_points(
     by_model = (scale * panel.set_index("model")[["value", "low", "high"]]).to_dict("index")
     places = {x: by_model[label] for x, label in points.items() if label in by_model}
     axes.plot([*places], [at["value"] for at in places.values()], color=COLORS[0], lw=1.2)
-    part = _of_panel(best, panel)
-    open_models, first = {*part[part["is_open"]]["model"]}, part["best"].iloc[0]
+    open_models, best_models = _marked(best, panel)
     for x, at in places.items():
-        is_open = points[x] in open_models
+        is_best = points[x] in best_models
         axes.plot([x, x], [at["low"], at["high"]], color=COLORS[0], lw=1.2)
         axes.plot(
             x,
             at["value"],
-            "*" if is_open and points[x] == first else "o",
-            ms=9 if is_open and points[x] == first else 5.5,
+            "*" if is_best else "o",
+            ms=9 if is_best else 5.5,
             color=COLORS[0],
-            markerfacecolor=COLORS[0] if is_open or not open_models else "white",
+            markerfacecolor=COLORS[0] if points[x] in open_models or not open_models else "white",
         )
+
+
+def _marked(best: pd.DataFrame, panel: pd.DataFrame) -> tuple[set[str], set[str]]:
+    """Return which models of a panel cannot be told from the best, and which are the best.
+
+    None is marked where all score the same, or where nothing could be tested.
+    """
+    part = _of_panel(best, panel)
+    best_models = {*part[part["is_open"] & part["is_best"]]["model"]}
+    return ({*part[part["is_open"]]["model"]} if best_models else set()), best_models
 
 
 def _draw_baselines(

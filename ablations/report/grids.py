@@ -37,6 +37,7 @@ _BEST_COLUMNS = (
     "p",
     "p_holm",
     "is_open",
+    "is_best",
 )
 
 
@@ -98,8 +99,9 @@ def differences_to_best(
 
     Columns: ``model``, ``best`` (label of the model with the best score), ``task``, ``language``,
     ``difference`` (model minus best, on the scale of the score), ``low``, ``high``, ``p``,
-    ``p_holm`` (corrected for all models of the grid on that task) and ``is_open``: whether the data
-    cannot tell it from the best. Though the best is chosen by its score, the truly best model is
+    ``p_holm`` (corrected for all models of the grid on that task), ``is_open``: whether the data
+    cannot tell it from the best, and ``is_best``: whether it has the best score, alone or with
+    others; none is best where all score the same. Though the best is chosen by its score, the truly best model is
     open in over 95 % of studies: of all comparisons with it each is corrected for the others.
 
     Args:
@@ -115,6 +117,8 @@ def differences_to_best(
     for (task, language), panel in part.groupby(["task", "language"], sort=False):
         sign = 1 if panel["higher_is_better"].iloc[0] else -1
         best = panel.loc[(sign * panel["value"]).idxmax()]
+        tied = {*panel[panel["value"] == best["value"]]["model"]}
+        best_models = tied if len(tied) < len(panel) else set()
         matrix = shown.matrices[str(task)]
         level, margin = study.evaluate.level, study.report.margin / 100
         panel_rows: list[dict[str, Any]] = []
@@ -132,6 +136,7 @@ def differences_to_best(
             row["p_holm"] = p
         for row in panel_rows:
             row["is_open"] = bool(tested) and row.get("p_holm", 1.0) >= ALPHA
+            row["is_best"] = row["model"] in best_models
         rows += panel_rows
     return pd.DataFrame(rows, columns=list(_BEST_COLUMNS))
 

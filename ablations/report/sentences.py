@@ -123,16 +123,23 @@ def best_sentences(best: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
         row = rows[rows["model"] == first]
         if row.empty or part["p_holm"].isna().all():
             continue
-        score, others, still_open = row.iloc[0], len(part) - 1, int(part["is_open"].sum()) - 1
-        text = f"{still_open} of the other {others} settings cannot be told from it."
+        score, tied = row.iloc[0], part[part["is_best"]]
+        value = f"({number_text(score['value'], score['is_share'])})"
+        if tied.empty:
+            lines.append(
+                f"On {task_text(score, scores)}, all {len(part)} settings score the same {value}."
+            )
+            continue
+        rest = part[~part["is_best"]]
+        others, still_open = len(rest), int(rest["is_open"].sum())
+        them = "it" if len(tied) == 1 else "them"
+        text = f"{still_open} of the other {others} settings cannot be told from {them}."
         if still_open == others:
-            text = f"The data cannot tell any of the other {others} settings from it."
+            text = f"The data cannot tell any of the other {others} settings from {them}."
         elif not still_open:
             text = f"All of the other {others} settings are worse."
-        lines.append(
-            f"On {task_text(score, scores)}, {first} scores best "
-            f"({number_text(score['value'], score['is_share'])}). {text}"
-        )
+        winners = f"{first} scores" if len(tied) == 1 else f"{len(tied)} settings score"
+        lines.append(f"On {task_text(score, scores)}, {winners} best {value}. {text}")
     return lines
 
 

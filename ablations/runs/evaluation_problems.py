@@ -6,6 +6,7 @@ fault. Reports say so before any score.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 
 from ablations.runs.records import CellRecord, Run
@@ -25,7 +26,7 @@ def evaluation_problems(run: Run) -> tuple[str, ...]:
     problems = list[str]()
     for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
-        problems += [*_cut(task, cells), *_zero(task, cells, run.study.report.metric)]
+        problems += [*_cut(task, cells), *_zero(task, cells, run)]
     return tuple(problems)
 
 
@@ -46,9 +47,9 @@ def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:
         )
 
 
-def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterator[str]:
+def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
     """Yield what is wrong where scores are 0; nothing where only some are, for no plain reason."""
-    zeros, explained = [], []
+    metric, zeros, explained = run.study.report.metric, [], []
     for cell in cells:
         record = next(record for record in cell.tasks if record.task == task)
         scores = [score for score in record.evaluation.scores if score.task == task]
@@ -61,15 +62,15 @@ def _zero(task: str, cells: Sequence[CellRecord], metric: str | None) -> Iterato
     if not zeros or not (explained or are_all_zero):
         return
     affected = [cell for cell, *_ in (zeros if are_all_zero else explained)]
-    _, score, record = (explained or zeros)[0]
+    cell, score, record = (explained or zeros)[0]
     reason = record.no_answers.get(
         score.filter, f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
     )
-    files = record.provenance.get("texts")
-    texts = f"{' and '.join(files)} (from the run folder)" if files else "the folder of answers"
+    model = f"{run.path}:{run.names.get(cell.label, cell.label)}"
     yield (
         f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
-        f"Compare the prompts and responses in {texts} with the task file."
+        "Compare the prompts and answers with the task file: layerswap answers "
+        f"{shlex.quote(model)} --task {task} --wrong"
     )
 
 

@@ -126,6 +126,34 @@ def test_the_answer_names_the_best_and_how_many_may_be(nine):
     assert "5 of the other 8 settings cannot be told from it." in text
 
 
+@pytest.mark.parametrize(
+    ("vary", "star"),
+    [({"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}, "★"), ({"bottom_layers": [0, 1, 2]}, "")],
+)
+def test_settings_that_tie_are_all_marked_and_none_where_all_tie(vary, star, tmp_path):
+    def report_of(folder, ability):
+        tasks = {"tasks": ["pocket_math_sw"]}
+        study = study_of(vary=vary, evaluate=tasks, baseline=["base"])
+        report = make_report(write_run(tmp_path / folder, study, ability, items=30))
+        figure = next(each for each in report.figures if each.key in ("map", "curve"))
+        return " ".join(answer_text(report).split()), figure
+
+    def of_two(cell, task):
+        return 50.0 if cell.values.get("bottom_layers") in (1, 2) else -50.0
+
+    text, figure = report_of("two", of_two)
+    count = 4 if star else 2
+    assert f"{count} settings score best (100.0). All of the other" in text
+    if star:
+        assert figure.images["svg"].decode().count(f"<!-- {star} -->") == count
+    assert "the best score" in figure.caption
+    text, figure = report_of("all", lambda *_: -50.0)
+    assert f"all {6 if star else 3} settings score the same (0.0)." in text
+    assert "score the same (0.0)." in figure.alt
+    assert "★" not in figure.caption + figure.images["svg"].decode()
+    assert "the best score" not in figure.caption
+
+
 def test_lower_is_better_where_it_is(nine, tmp_path):
     """Perplexity has no values of items: a map without marks, the lowest the darkest."""
     study = nine.study.model_copy(

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -237,7 +238,7 @@ def problems(tmp_path):
         ),
     ],
 )
-def test_broken_evaluations_are_named(problems, say, answer, cells, message):
+def test_broken_evaluations_are_named(tmp_path, problems, say, answer, cells, message):
     def edit(scores, rows):
         scores[0]["value"] = 0.0
         for place, row in enumerate(rows):
@@ -249,7 +250,10 @@ def test_broken_evaluations_are_named(problems, say, answer, cells, message):
     assert len(found) == (message is not None)
     for text in found:
         assert text.startswith(f"{TASK}: {message}")
-        assert "Compare the prompts and responses in the folder of answers with" in text
+        words = shlex.split(text.partition("with the task file: layerswap ")[2])
+        assert (words[0], words[-1]) == ("answers", "--wrong")
+        # The texts of this made-up run are not stored; model, task and wrong items are there.
+        assert f"{TASK} was scored by an earlier layerswap" in told(*words)[1]
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.6, 1), (0.1, 0)])

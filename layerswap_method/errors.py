@@ -11,6 +11,7 @@ from the first two. What they look like to a user is in `command_line.py`.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -104,6 +105,16 @@ def with_valid(text: str, choices: Iterable[str]) -> str:
 def first_line(error: BaseException) -> str:
     """Return the first line of a foreign exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def describe_json_error(error: Exception) -> str:
+    """Return what is wrong with one line of a file of JSON lines.
+
+    json itself counts lines, too, so that a reader would see two numbers of lines.
+    """
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg}, column {error.colno}"
+    return f"not JSON: {error}"
 
 
 def describe_error(error: BaseException) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from ablations.cli.json_output import print_json_error, wants_json
+from ablations.cli.json_output import has_json, has_option, print_json_error
 from ablations.cli.log import OPTIONS, with_loudness
 from ablations.machine.progress import has_finished_work
 from layerswap_method import __version__
@@ -50,6 +50,9 @@ COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULE
 """Command -> the module that has it as a function of its name, with _ for -."""
 
 
+_IS_DRY = "layerswap.is_dry"
+"""Key in click's context: whether the command only says what it would do."""
+
 _PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm")
 
 
@@ -68,8 +71,9 @@ class LazyGroup(click.Group):
         return with_loudness(getattr(module, cmd_name.replace("-", "_")))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the words up to the command; note whether all of them ask for JSON."""
-        ctx.meta[_AS_JSON] = wants_json(args)
+        """Parse the words up to the command; note whether all of them ask for JSON or a dry run."""
+        ctx.meta[_AS_JSON] = has_option(args, "--json")
+        ctx.meta[_IS_DRY] = has_option(args, "--dry-run")
         return super().parse_args(ctx, args)
 
     def resolve_command(
@@ -98,7 +102,8 @@ class LazyGroup(click.Group):
                 error = LayerSwapError(f"{where}{error.strerror or error}")
             if isinstance(error, LayerSwapError):
                 error = shown(error)
-            if isinstance(error, click.ClickException) and ctx.meta[_AS_JSON]:
+            is_shown = isinstance(error, click.ClickException)
+            if is_shown and ctx.meta[_AS_JSON] and has_json(error):
                 print_json_error(error)
                 ctx.exit(error.exit_code)
             if isinstance(error, click.ClickException):
@@ -111,9 +116,10 @@ def _explain_interrupt(ctx: click.Context) -> None:
     if not ctx.meta.get("layerswap.explained"):
         ctx.meta["layerswap.explained"] = True
         text = "Terminated." if ctx.meta.get(_SIGNAL) == signal.SIGTERM else "Interrupted."
-        if ctx.invoked_subcommand in _GO_ON and has_finished_work():
+        can_go_on = ctx.invoked_subcommand in _GO_ON and not ctx.meta[_IS_DRY]
+        if can_go_on and has_finished_work():
             text += " Finished work is saved; the same command goes on with the rest."
-        elif ctx.invoked_subcommand in _GO_ON:
+        elif can_go_on:
             text += " Nothing was finished yet; the same command begins again."
         os.write(2, f"\n{text}\n".encode())
 

@@ -255,7 +255,7 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
     metavar="MODEL",
     help="Show a second model next to it: one of the same run, or RUN:MODEL.",
 )
-@click.option("--html", type=FILE, help="Write a page that loads nothing, and print its name.")
+@click.option("--html", type=FILE, help="Write a page that loads nothing; print how many items.")
 def answers(model: str, html: Path | None, **options: Any) -> None:
     """Show what a model answered: prompt, answer, what filters took, target, right or wrong.
 
@@ -279,4 +279,4 @@ def answers(model: str, html: Path | None, **options: Any) -> None:
         print_answers(selected)
     else:
         write_page(selected, html)
-        click.echo(html)
+        print_line(f"{html}: {selected.selection}")

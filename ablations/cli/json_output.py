@@ -47,10 +47,21 @@ def print_json(**content: Any) -> None:
     click.get_current_context().meta[_TEXT] = as_json_text(content)
 
 
-def wants_json(words: Sequence[str]) -> bool:
-    """Return whether the words of a command line ask for JSON, also where they are wrong."""
+def has_option(words: Sequence[str], option: str) -> bool:
+    """Return whether the words of a command line have an option, also where they are wrong."""
     options = words[: words.index("--")] if "--" in words else words
-    return "--json" in options
+    return option in options
+
+
+def has_json(error: click.ClickException) -> bool:
+    """Return whether the command that an error is of has ``--json``.
+
+    Of a group of commands, such as an unknown one is looked for in, nobody knows.
+    """
+    context = getattr(error, "ctx", None)
+    if context is None or isinstance(context.command, click.Group):
+        return True
+    return any(parameter.name == "as_json" for parameter in context.command.params)
 
 
 def print_json_error(error: click.ClickException) -> None:

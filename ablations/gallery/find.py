@@ -16,7 +16,7 @@ from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
-from layerswap_method.recipe.references import is_there
+from layerswap_method.recipe.references import is_folder, is_there
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """Fields of the opening comment of a recipe, in this order."""
@@ -35,15 +35,26 @@ def find_recipe(name: str) -> Path:
         InputError: when it is in none of them, or is the path of a file that does not exist.
     """
     if name.startswith((".", "/", "~")):
-        raise InputError(f"{name}: no such file (the current directory is {Path.cwd()})")
+        here = f"the current directory is {Path.cwd()}"
+        raise InputError(f"{name}: no such file{nearest_file(name)} ({here})")
     name, shipped = name.removeprefix("recipes/"), _shipped()
     for file in (name, f"{name}.yml"):
         if file in shipped:
             return shipped[file]
     places = ", ".join(map(str, _roots()))
     raise InputError(
-        f"{name}: no such file, and no recipe of that name in {places}{nearest(name, shipped)}"
+        f"{name}: no such file, and no recipe of that name in {places}"
+        f"{nearest_file(name) or nearest(name, shipped)}"
     )
+
+
+def nearest_file(name: str) -> str:
+    """Return the hint of `nearest` for a YAML file of the user's that is not there."""
+    path = Path(os.path.expanduser(name))  # noqa: PTH111 - as references
+    if not is_folder(path.parent):
+        return ""
+    files = (file for file in path.parent.iterdir() if file.suffix in (".yml", ".yaml"))
+    return nearest(path.name, [file.name for file in files])
 
 
 def recipe_path(name: str | os.PathLike[str]) -> Path:

@@ -251,6 +251,11 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
     if head is None:
         fault = no_such_folder(path)
         if is_folder(path):
+            if (path / FINGERPRINTS_FILE).is_file():  # the first file of a run
+                raise InputError(
+                    f"{path}: the run was stopped before it evaluated anything; run its command "
+                    "again"
+                )
             fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"
             inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
             if inside:

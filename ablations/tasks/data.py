@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.machine.whole_files import read_lines
 from ablations.tasks.numbers import read_number
-from layerswap_method.errors import InputError, LayerSwapError, describe_error, nearest
+from layerswap_method.errors import (
+    InputError,
+    LayerSwapError,
+    describe_error,
+    describe_json_error,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -320,7 +326,7 @@ def _from_file(path: Path) -> list[DataRow]:
                     )
                 rows.append(row)
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {number}: not JSON: {error}") from error
+        raise InputError(f"{path}, line {number}: {describe_json_error(error)}") from error
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read: {describe_error(error)}") from error
     return rows

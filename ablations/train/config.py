@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from ablations.engines.options import BackendChoice
-from ablations.gallery.find import find_recipe
+from ablations.gallery.find import find_recipe, nearest_file
 from ablations.machine.overrides import parse_settings, with_settings
 from ablations.train.regimes import ADAPTERS, Full, Lora, Prefix, Regime
 from layerswap_method.checkpoint.lora import unsupported_kind
@@ -188,7 +188,8 @@ def read_training_file(text: str, settings: Sequence[str] = ()) -> TrainConfig:
     path = Path(text)
     if not (is_there(path) and path.is_file()):
         if path.suffix or path.is_dir():
-            raise InputError(f"{path}: no such file" if path.suffix else f"{path}: is a folder")
+            fault = f"no such file{nearest_file(text)}" if path.suffix else "is a folder"
+            raise InputError(f"{path}: {fault}")
         path = find_recipe(f"experts/{text}.yml")
     return _validate(with_settings(_read(path), parse_settings(settings)), path)
 

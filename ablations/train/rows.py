@@ -18,7 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ablations.models.templates import check_ends
 from ablations.models.tokens import following_tokens, prompt_tokens
 from ablations.train.config import DataEntry, TrainConfig
-from layerswap_method.errors import InputError, describe_error, first_line, nearest
+from layerswap_method.errors import (
+    InputError,
+    describe_error,
+    describe_json_error,
+    first_line,
+    nearest,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -169,7 +175,7 @@ def _parse(row: Any) -> dict[str, Any]:
             if "\\u" in text:
                 json.dumps(row, ensure_ascii=False).encode()  # half of a character is no text
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"not JSON: {error}") from error
+            raise ValueError(describe_json_error(error)) from error
     if not isinstance(row, dict):
         raise ValueError('not an object; write {"field": "text", ...}')
     return row

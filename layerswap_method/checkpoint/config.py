@@ -147,7 +147,10 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
         hint = f"; write BASE+{folder}" if (folder / ADAPTER_CONFIG).is_file() else ""
-        raise InputError(f"{name}: {folder}: no readable config: {error}{hint}") from error
+        fault = f"no readable config: {error}"
+        if isinstance(error, FileNotFoundError):
+            fault = "no config.json in it, so it is not a model's folder"
+        raise InputError(f"{name}: {folder}: {fault}{hint}") from error
     return document
 
 

@@ -158,7 +158,7 @@ ERRORS = [
     (["plan", "swahili", "--layers", "6", "--json"], 2, "more than the model's 6 layers"),
     (["compare", "--json", "here", "there"], 2, "no such folder"),
     (["evaluate", "x", "--limit", "0", "--json"], 2, "--limit"),
-    (["merge", "x.yml", "out", "--json"], 2, "No such option"),
+    (["plan", "swahili", "--lyers", "6", "--json"], 2, "No such option"),
 ]
 
 
@@ -172,6 +172,16 @@ def test_an_error_is_an_object_with_the_same_exit_code(words, code, text, tmp_pa
     assert (made["error"]["kind"], text in made["error"]["message"]) == ("input", True)
     plain = layerswap(*[word for word in words if word != "--json"])
     assert (plain.exit_code, plain.stdout) == (code, "") or "--json" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["merge", "x.yml", "out", "--json"], ["recipes", "copy", "soup", "--json"], ["run", "--json"]],
+)
+def test_of_a_command_without_the_option_an_error_is_text(words):
+    result = layerswap(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error: No such option '--json'" in result.stderr
 
 
 def test_a_failure_is_one_too(monkeypatch):

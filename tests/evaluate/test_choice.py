@@ -61,7 +61,7 @@ def test_languages_are_those_that_the_tasks_have(own):
 def test_languages_that_no_task_of_the_folder_has_are_an_error(own):
     """Of a folder alone, the paper's benchmarks in that language are not what was meant."""
     ask = partial(chosen, include_path=own)
-    with pytest.raises(InputError, match="no task in .*tasks has language sw; its tasks have it, n"):
+    with pytest.raises(InputError, match=r"no task in .*tasks has language sw; .* have it, n"):
         ask(["sw"])
     assert ask(["sw"], benchmarks=["mgsm"]) == ("layerswap_mgsm_sw",)
     for name in ("story_it", "quiz"):

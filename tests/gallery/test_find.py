@@ -37,6 +37,24 @@ def test_the_working_directory_comes_first_and_a_wheel_last(tmp_path, monkeypatc
     assert find_recipe("pocket/soup.yml") == package / "_recipes" / "pocket" / "soup.yml"
 
 
+@pytest.mark.parametrize("place", ["", "mine/", "./", "{}/"])
+def test_the_nearest_name_may_be_that_of_a_file_in_the_folder(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    for folder in (tmp_path, tmp_path / "mine"):
+        for name in ("recipe.yml", "notes.txt"):
+            (folder / name).write_text("")
+    for command in ("check", "train", "plan"):
+        code, text = told(command, place.format(tmp_path) + "recipee.yml")
+        assert (code, "no such file" in text, "did you mean 'recipe.yml'?" in text) == (
+            2,
+            True,
+            True,
+        )
+        code, text = told(command, place.format(tmp_path) + "note.txt.yml")
+        assert (code, "did you mean" in text) == (2, False), text
+
+
 def test_the_list_has_every_recipe_or_those_of_a_language(tmp_path, monkeypatch):
     _, _, *rows = (re.split("  +", line) for line in run("list")[1].splitlines())
     assert [f"recipes/{name}.yml" for name, *_ in rows] == sorted(RECIPES)

@@ -52,7 +52,7 @@ REFUSED = [
     (lambda to: other(to, family="Qwen2"), "Llama.*; .*Qwen2ForCausalLM.*biases: .* none"),
     (lambda to: other(to, family="Qwen3"), "norms of queries and keys: .* none; "),
     (lambda to: with_config(to, architectures=["LlamaModel"]), "Llama.*; .*LlamaModel: only Llama"),
-    (lambda to: to.mkdir() or to, "no readable config"),
+    (lambda to: to.mkdir() or to, "other: no config.json in it, so it is not a model"),
     (
         lambda to: with_config(to, intermediate_size=41),
         r"gate_proj.weight is \[41, 24\] by config.json, and the weights hold \[40, 24\]",

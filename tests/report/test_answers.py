@@ -204,7 +204,8 @@ def test_a_page_is_written_over_a_page_only(folder, tmp_path):
     assert "exists and is no page" in result.output
     assert thesis.read_text() == "x"
     for _ in range(2):
-        assert output_of(*words, tmp_path / "page.html") == f"{tmp_path / 'page.html'}\n"
+        text = output_of(*words, tmp_path / "page.html")
+        assert text == f"{tmp_path / 'page.html'}: {ITEMS} items\n"
 
 
 def test_a_pipe_gets_plain_text_and_a_terminal_obeys_nothing(folder):

@@ -87,6 +87,8 @@ def test_what_was_finished_before_an_end_is_saved_and_reused(command, tmp_path, 
     [
         ("SIGINT", "run", 130, "Interrupted. Nothing was finished yet"),
         ("SIGTERM", "run", 143, "Terminated. Nothing was finished yet"),
+        ("SIGTERM", "run --dry-run", 143, "Terminated.\n"),
+        ("SIGINT", "run --dry-run", 130, "Interrupted.\n"),
         ("SIGTERM", "verify", 143, "Terminated.\n"),
     ],
 )
@@ -99,8 +101,9 @@ from ablations import cli
 
 atexit.register(print, "Python takes its libraries down")
 
-@click.command("{command}")
-def stop():
+@click.command("{command.split()[0]}")
+@click.option("--dry-run", is_flag=True)
+def stop(dry_run):
     try:
         os.kill(os.getpid(), signal.{number})
         signal.pause()
@@ -109,7 +112,7 @@ def stop():
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 cli.LazyGroup.get_command = lambda *_: stop
-cli.main(["{command}"], prog_name="layerswap")
+cli.main({command.split()}, prog_name="layerswap")
 """
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -142,7 +142,12 @@ def text(content):
     [
         ("mgsm/sw_test.jsonl", lambda path: path.unlink(), ["sw_test.jsonl: no such file; did"]),
         ("mgsm/sw_test.jsonl", text(b"\n"), ["sw_test.jsonl: no rows"]),
-        ("mgsm/sw_test.jsonl", text(b'{"question": 1}\n{"quest'), ["jsonl, line 2: not JSON"]),
+        ("mgsm/sw_test.jsonl", text(b'{"question": 1}\n{"quest'), ["jsonl, line 2: not JSON: Unt"]),
+        (
+            "mgsm/sw_test.jsonl",
+            text(b"[1\n"),
+            ["1: not JSON: Expec", ", column 3"],
+        ),
         ("mgsm/sw_test.jsonl", text(b"[1]\n"), ["sw_test.jsonl, line 1: not an object"]),
         ("mgsm/sw_train.jsonl", text(b"\xff\xfe"), ["jsonl: cannot be read: UnicodeDecodeError"]),
         (

@@ -102,7 +102,7 @@ MESSAGES = "field 'chat' must be a list of messages"
         ('{"question": "w1", "reply": null}', "field 'reply' is empty"),
         ('{"question": "w1", "reply": ["w2"]}', r"field 'reply' is \['w2'\]; it must be text"),
         ("[1]", "not an object"),
-        ("{", "not JSON"),
+        ("{", "not JSON: Expecting property name enclosed in double quotes, column 2$"),
         ('{"question": "w\\ud83d", "reply": "w2"}', "not JSON: 'utf-8' codec can't encode"),
         ('{"question": "\xe9"}', "not JSON: 'utf-8' codec can't decode byte 0xe9 in position 14"),
         ('{"chat": [{"role": "user"}]}', MESSAGES),

@@ -29,7 +29,7 @@ from ablations.runs.records import (
 from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
 from ablations.statistics.as_text import with_interval
-from ablations.study.identity import Fingerprints, checkpoint_key
+from ablations.study.identity import Fingerprints, checkpoint_key, merge_key
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.layer_plan import LayerPlan, describe_plan
@@ -106,7 +106,7 @@ def complete_card(
     if results is not None:
         run = load_run(results)
         fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
-        record = cell_of(run, model, cell, fingerprints)
+        record = cell_of(run, model, cell, recipe, fingerprints)
         check_same_model(run, record, model, recipe, fingerprints)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)
@@ -214,14 +214,18 @@ def _with_section(text: str, section: str) -> str:
     return f"\n{other_text}\n\n{BEGIN}\n\n{section}\n\n{END}\n"
 
 
-def cell_of(run: Run, model: Path, label: str | None, fingerprints: Fingerprints) -> CellRecord:
+def cell_of(
+    run: Run, model: Path, label: str | None, recipe: WrittenRecipe, fingerprints: Fingerprints
+) -> CellRecord:
     """Return the cell of a run that holds the scores of a model.
 
     Args:
         run: of `layerswap evaluate` or `layerswap run`.
         model: the model's folder.
         label: of the cell, or its name in a report; None looks for one with the weights of `model`,
-            whatever the folder was called that they were read from, else for its folder.
+            whatever the folder was called that they were read from, else for its folder, else for
+            a merge in a study that is the same tensor by tensor.
+        recipe: of the model.
         fingerprints: of models of the run.
 
     Raises:
@@ -233,18 +237,30 @@ def cell_of(run: Run, model: Path, label: str | None, fingerprints: Fingerprints
         key = checkpoint_key(find_model(str(model)), fingerprints)
         cells = [cell for cell in run.cells if cell.weights_key == key]
         cells += [cell for cell in run.cells if _folders(run, cell) == {model.resolve()}]
+        if not cells:
+            same = _merge_key(recipe, fingerprints)
+            cells = [cell for cell in run.cells if cell.weights_key == same]
     if cells:
         return cells[0]
-    labels = [cell.label for cell in run.cells]
-    listed = "; ".join(labels) or "none"
+    names = [run.names.get(cell.label, cell.label) for cell in run.cells]
+    listed = "; ".join(names) or "none"
     if label is not None:
-        raise InputError(
-            f"{run.path}: no cell {label!r}{nearest(label, labels)}; finished are {listed}"
-        )
+        hint = nearest(label, names) or nearest(label, [cell.label for cell in run.cells])
+        raise InputError(f"{run.path}: no cell {label!r}{hint}; finished are {listed}")
     raise InputError(
-        f"{run.path}: no cell has the weights of {model}; evaluate it (layerswap evaluate "
-        f"{model}), or name the cell that merges the same: --cell LABEL, one of {listed}"
+        f"{run.path}: no cell has the weights of {model}, and none merges the same tensors; "
+        f"evaluate it (layerswap evaluate {model}), or name the cell that merges the same: --cell "
+        f"NAME, one of {listed}"
     )
+
+
+def _merge_key(recipe: WrittenRecipe, fingerprints: Fingerprints) -> str | None:
+    """Return the key of a recipe's merge; None where its models are not on this machine."""
+    try:
+        experts = [find_model(reference, download=False) for reference in recipe.references]
+    except InputError:
+        return None
+    return merge_key(recipe, experts, fingerprints)
 
 
 def _folders(run: Run, cell: CellRecord) -> set[Path]:

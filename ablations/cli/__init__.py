@@ -102,11 +102,10 @@ class LazyGroup(click.Group):
                 error = LayerSwapError(f"{where}{error.strerror or error}")
             if isinstance(error, LayerSwapError):
                 error = shown(error)
-            is_shown = isinstance(error, click.ClickException)
-            if is_shown and ctx.meta[_AS_JSON] and has_json(error):
-                print_json_error(error)
-                ctx.exit(error.exit_code)
             if isinstance(error, click.ClickException):
+                if ctx.meta[_AS_JSON] and has_json(error):
+                    print_json_error(error)
+                    ctx.exit(error.exit_code)
                 error.message = printable(error.message)  # type: ignore[misc]
             raise error
 

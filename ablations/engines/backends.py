@@ -48,7 +48,9 @@ def resolve_backend(choice: BackendChoice, adapter: Path | None = None) -> Backe
     if adapter is not None:
         return "hf"
     chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
-    logger.info("backend: %s", describe_backend(chosen))
+    build = "its CPU build; " if chosen == "vllm" and vllm_engine.is_cpu_build() else ""
+    other = "" if chosen == "hf" else f" ({build}--backend hf evaluates with transformers)"
+    logger.info("backend: %s%s", describe_backend(chosen), other)
     return chosen
 
 

@@ -102,7 +102,8 @@ def differences_to_best(
     ``p_holm`` (corrected for all models of the grid on that task), ``is_open``: whether the data
     cannot tell it from the best, and ``is_best``: whether it has the best score, alone or with
     others; none is best where all score the same. Though the best is chosen by its score, the
-    truly best model is open in over 95 % of studies: of all comparisons with it each is corrected for the others.
+    truly best model is open in over 95 % of studies: of all comparisons with it each is corrected
+    for the others.
 
     Args:
         results: of a run.

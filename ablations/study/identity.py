@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib.metadata
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -198,11 +198,18 @@ def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
     Reads all of its files, unless their hashes are known.
     """
     document = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
-    contents = read_contents([expert], fingerprints)
+    return merge_key(read_written(document), [expert], fingerprints)
+
+
+def merge_key(written: WrittenRecipe, experts: Sequence[Expert], fingerprints: Fingerprints) -> str:
+    """Return the `weights_key` of a recipe's merge; `experts` are all that it names.
+
+    Reads all of their files, unless their hashes are known.
+    """
+    contents = read_contents(experts, fingerprints)
     versions = {"mergekit": importlib.metadata.version("mergekit")}
-    identity = _weights_identity(
-        read_written(document), {expert.reference: expert}, contents, versions
-    )
+    models = {expert.reference: expert for expert in experts}
+    identity = _weights_identity(written, models, contents, versions)
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 

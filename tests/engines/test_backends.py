@@ -69,6 +69,14 @@ def test_a_missing_vllm_is_said_with_the_ways_to_install_it(caplog):
     assert "vLLM is not installed" in caplog.text
 
 
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_vllm_is_not_taken_without_a_word(caplog):
+    with caplog.at_level("INFO"):
+        assert resolve_backend("auto") == "vllm"
+    build = "its CPU build; " if vllm_engine.is_cpu_build() else ""
+    assert f" ({build}--backend hf evaluates with transformers)" in caplog.text
+
+
 def test_more_gpus_than_there_are_is_an_error(monkeypatch):
     large = EngineOptions(tensor_parallel_size=64, pipeline_parallel_size=4)
     with pytest.raises(InputError, match="with --backend hf one GPU holds"):

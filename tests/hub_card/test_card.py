@@ -23,6 +23,8 @@ from tests.standins import merging
 from tests.standins.command import output_of, told
 from tests.standins.fine_tunes import edited
 from tests.standins.scripted import DATA
+from tests.standins.studies import study_document, write_yaml
+from tests.standins.tasks import write_rows, write_task
 from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # engines warn
@@ -163,7 +165,37 @@ def test_scores_are_found_by_the_weights_whatever_the_folder_is_called(model, sc
     changed["model.norm.weight"][0] += 1
     save_file(changed, model / "model.safetensors", {"format": "pt"})
     code, said = card(model, "--results", scored)
-    assert (code, f"no cell has the weights of {model}; evaluate it (" in said) == (2, True)
+    assert (code, f"no cell has the weights of {model}, and none merges" in said) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path):
+    """It was merged into a running engine, so it has no files that could be compared."""
+    tasks = tmp_path / "tasks"
+    write_task(tasks, "quiz", write_rows(tasks, [{"prompt": "w1", "answer": "w2"}]))
+    recipe = yaml.safe_load((model / "mergekit_config.yml").read_text())
+    models = {entry["parameters"]["role"]: entry["model"] for entry in recipe["models"]}
+    counts = [{"bottom_layers": n, "top_layers": 1 - n} for n in (0, 1)]
+    document = study_document(
+        recipe={**recipe, "models": [{"model": role} for role in models], "base_model": "base"},
+        baseline=["task_expert"],
+        vary=counts,
+        experts={role: [role] for role in models},
+        evaluate={"tasks": ["quiz"], "include_path": str(tasks)},
+    )
+    study = write_yaml(tmp_path / "study.yml", document)
+    experts = write_yaml(tmp_path / "experts.yml", {"experts": {**models, "base": models["task"]}})
+    out = tmp_path / "run"
+    output_of("run", study, "--experts", experts, "--backend", "hf", "--out", out)
+    code, said = card(model, "--results", out)
+    assert code == 0, said
+    assert "`quiz`" in (model / "README.md").read_text()
+    code, said = card(model, "--results", out, "--cell", "layer swap b=1")
+    assert (code, "did you mean 'layer swap b=" in said) == (2, True), said
+    recipe["parameters"]["bottom_layers"] = 2
+    write_yaml(model / "mergekit_config.yml", recipe)
+    code, said = card(model, "--results", out)
+    assert (code, "none merges the same tensors" in said) == (2, True), said
 
 
 @pytest.mark.slow

@@ -123,6 +123,6 @@ def test_items_are_told_as_they_are_answered(model, tasks, task, backend):
     options = OPTIONS.model_copy(update={"batch_size": 8})
     with listening(heard.append):
         _evaluate(model, tasks, (task,), backend, options)
-    steps = [step for step in heard if step.what == task]
+    steps = [step for step in heard if step.activity == task]
     assert (steps[0].done, steps[-1].done, steps[-1].total) == (0, 24, 24)
     assert len({step.done for step in steps}) >= 4  # three batches of eight at the least

@@ -319,7 +319,7 @@ def _from_file(path: Path) -> list[DataRow]:
                     )
                 rows.append({"question": question, "answer_number": answer.strip()})
             else:
-                row = json.loads(line)
+                row = json.loads(line.rstrip("\r\n"))
                 if not isinstance(row, dict):
                     raise InputError(
                         f"{path}, line {number}: not an object with the dataset's columns"

@@ -168,10 +168,20 @@ def verdict(tree, file, old, new, tests):
     path.write_text(whole, encoding="utf-8")
     if done.returncode == 0:
         return "MISSED"
-    if done.returncode > 2:  # pytest itself was asked wrongly, or found no test
-        return f"NOT TRIED: {done.stdout.splitlines()[-1]}"
+    if done.returncode > 1:  # a file cannot be imported, or pytest was asked wrongly
+        return f"NOT TRIED: {(done.stdout + done.stderr).splitlines()[-1]}"
     first = next(line for line in done.stdout.splitlines() if line.startswith(("FAILED", "ERROR")))
     return f"caught by {first.split()[1].partition('[')[0]}"
+
+
+def copy_tree(to):
+    """Copy the checkout, but for what is made in it; `runs` is that at the top only."""
+    made = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache")
+
+    def ignored(folder, names):
+        return made(folder, names) | ({"runs"} if Path(folder) == ROOT else set())
+
+    shutil.copytree(ROOT, to, ignore=ignored, symlinks=True)
 
 
 def main():
@@ -180,8 +190,7 @@ def main():
     verdicts = []
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
-        ignored = shutil.ignore_patterns(".git", ".venv", "runs", "__pycache__", ".*_cache")
-        shutil.copytree(ROOT, tree, ignore=ignored, symlinks=True)
+        copy_tree(tree)
         for row in rows():
             if wanted in " ".join(row):
                 verdicts.append(verdict(tree, *row))

@@ -25,6 +25,7 @@ def fresh():
     return lm_eval_index()
 
 
+@pytest.mark.slow
 def test_the_index_is_that_of_lm_eval():
     folder, index = lm_eval_folder(), lm_eval_index()
     entries = TaskManager().task_index

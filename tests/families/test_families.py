@@ -53,6 +53,7 @@ def test_mergekits_executor_gives_the_same(family, experts, tmp_path):
     assert total[0] == pytest.approx(total[1], rel=1e-9)
 
 
+@pytest.mark.slow
 def test_layers_that_mergekits_executor_loses_are_noticed(experts, tmp_path):
     """mergekit 0.1.5 does not find Video-LLaVA's text layers, and says nothing."""
     document = recipe(roles(experts("video_llava")), SWAP.parameters())

@@ -91,6 +91,7 @@ def test_a_dict_and_its_file_are_merged_alike(trio, tmp_path):
     assert layerswap.check(document, offline=True) == layerswap.check(file, offline=True)
 
 
+@pytest.mark.slow
 def test_a_recipe_for_mergekit_is_merged_by_it(trio, tmp_path, monkeypatch):
     document = recipe(roles(trio), SWAP, trio.base) | {"tokenizer": {"source": "base"}}
     monkeypatch.chdir(tmp_path)

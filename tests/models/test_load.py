@@ -121,6 +121,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_models_own_code_never_runs_whatever_is_answered(name, hostile, whole, words, tmp_path):
     models, mark = hostile

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ablations.tasks.answer_filters import answer_filter
+from ablations.tasks.answer_filters import LAST_NUMBER, answer_filter, mgsm_filters
 from ablations.tasks.catalog import FunctionName
-from ablations.tasks.mgsm import LAST_NUMBER, mgsm_filters
 from tools.task_languages import Language, MbppProblems
 
 VERSION = 1.0

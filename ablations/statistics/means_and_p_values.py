@@ -1,8 +1,8 @@
 """Means over items, experts and seeds, and differences of two, with their variance and p value.
 
 A score is a mean over items, and over the task experts, language experts and seeds that a model was
-made with. All of them are samples: another would have given another score. The p value of two single
-models on the same items, each right or wrong, is in `mcnemar`; `report.comparisons` chooses.
+made with. All of them are samples: another would have given another score. The p value of two
+single models on the same items, each right or wrong, is in `mcnemar`; `report.comparisons` chooses.
 """
 
 from __future__ import annotations

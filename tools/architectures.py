@@ -19,9 +19,8 @@ from typing import Any
 
 import click
 
-from ablations.machine.whole_files import write_text
 from layerswap_method.checkpoint.config import read_config
-from layerswap_method.errors import LayerSwapError
+from tools.write_or_check import write_or_check
 
 TABLE = Path(__file__).parents[1] / "tests" / "checkpoint" / "architectures.json"
 
@@ -145,10 +144,7 @@ def main(check: bool) -> None:
     """Write the stacks of layers of transformers' text models."""
     lines = [f"{json.dumps(name)}: {json.dumps(row)}" for name, row in rows()]
     text = "{\n" + ",\n".join(lines) + "\n}\n"
-    if not check:
-        write_text(TABLE, text)
-    elif TABLE.read_text(encoding="utf-8") != text:
-        raise LayerSwapError(f"{TABLE} differs; run python -m tools.architectures")
+    write_or_check(TABLE, text, "architectures", check=check)
 
 
 if __name__ == "__main__":

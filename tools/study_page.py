@@ -12,11 +12,10 @@ from typing import Any
 
 import click
 
-from ablations.machine.whole_files import write_text
 from ablations.study.files import STUDIES, ExpertsFile
 from ablations.study.schema import Study
 from layerswap_method.command_line import shown_errors
-from layerswap_method.errors import LayerSwapError
+from tools.write_or_check import write_or_check
 
 PAGE = STUDIES / "README.md"
 _HEAD = """# Keys of a study
@@ -102,11 +101,7 @@ def _plural(text: str) -> str:
 @shown_errors()
 def main(check: bool) -> None:
     """Write the page on study files."""
-    text = page()
-    if not check:
-        write_text(PAGE, text)
-    elif not PAGE.is_file() or PAGE.read_text(encoding="utf-8") != text:
-        raise LayerSwapError(f"{PAGE}: differs from the schema: run python -m tools.study_page")
+    write_or_check(PAGE, page(), "study_page", check=check)
     click.echo(f"{PAGE}: as the schema")
 
 

@@ -15,11 +15,10 @@ from pathlib import Path
 import click
 
 from ablations.engines.task_index import lm_eval_index
-from ablations.machine.whole_files import write_text
 from ablations.tasks.names import read_language_names
 from ablations.tasks.suites import PLACEHOLDER, SUITES_FILE, Suite
 from layerswap_method.command_line import shown_errors
-from layerswap_method.errors import LayerSwapError
+from tools.write_or_check import write_or_check
 
 PAGE = Path(__file__).parents[1] / "docs/evaluate.md"
 _BEGIN, _END = "<!-- Written by python -m tools.task_suites. -->", "<!-- End of the table. -->"
@@ -137,10 +136,7 @@ def main(check: bool) -> None:
     tasks = sorted(lm_eval_index())
     suites = {name: Suite(title, codes_of(name, tasks)) for name, title in SUITES.items()}
     for path, text in ((SUITES_FILE, suites_text(suites)), (PAGE, page_text(suites))):
-        if not check:
-            write_text(path, text)
-        elif not path.is_file() or path.read_text(encoding="utf-8") != text:
-            raise LayerSwapError(f"{path}: differs: run python -m tools.task_suites")
+        write_or_check(path, text, "task_suites", check=check)
         click.echo(f"{path}: as lm-eval's tasks")
 
 

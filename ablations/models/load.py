@@ -119,8 +119,9 @@ def without_code_of_tokenizers() -> Iterator[None]:
     method = AutoTokenizer.from_pretrained
 
     def read(model: str | Path, *arguments: Any, **options: Any) -> Any:
+        options["trust_remote_code"] = False
         with refuse_code(model):
-            return method(model, *arguments, **{**options, "trust_remote_code": False})
+            return method(model, *arguments, **options)
 
     AutoTokenizer.from_pretrained = read
     try:

@@ -1,6 +1,9 @@
-"""A made-up run that several files look at; see `runs`."""
+"""A made-up run that several files look at (see `runs`), and the browser that shows pages."""
+
+import shutil
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 from tests.report.runs import BASELINES, level, study_of, write_run
 
@@ -28,3 +31,13 @@ def nine_pairs(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("nine_pairs")
     return write_run(folder, study, level, items=80, failed={"soup math_1+swh_2": REASON})
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # As root, which CI is, its own sandbox does not start.
+        yield playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

@@ -6,7 +6,6 @@ import re
 import shutil
 
 import pytest
-from playwright.sync_api import sync_playwright
 from rich.console import Console
 
 from ablations.engines.hf_model import HfModel
@@ -109,15 +108,6 @@ def folder(tmp_path_factory):
 def own(folder, tmp_path):
     """Return a copy of it that may be changed."""
     return shutil.copytree(folder, tmp_path / "own")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        yield playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
 
 
 def printed(answers, *, width=100, is_terminal=True):

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 from ablations.report.write import make_report, write_report
 from tests.report.runs import level, study_of, write_run
@@ -15,16 +14,6 @@ EXPLORATORY = "#comparisons details:last-of-type"
 SCORE = 3  # column of the cells
 DESK, PHONE = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 UNFOLD = "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        pytest.skip("chromium is not installed (Debian: apt-get install chromium)")
-    with sync_playwright() as playwright:
-        # As root, which CI is, its own sandbox does not start.
-        yield playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.task_loading import check_tasks, generates, load_tasks, task_manager
+from ablations.engines.task_choice import check_tasks, task_manager
+from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest

@@ -25,7 +25,7 @@ from ablations.engines.backends import (
 )
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_loading import check_tasks
+from ablations.engines.task_choice import check_tasks
 from ablations.machine.fingerprint import FileHashes, checkpoint_files, claimed_sha256
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model

@@ -12,7 +12,7 @@ from typing import Any
 from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_loading import check_tasks
+from ablations.engines.task_choice import check_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest

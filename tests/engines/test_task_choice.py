@@ -1,19 +1,14 @@
-"""Which tasks a request means, on lm-eval's index of real task files, and how large they are."""
-
-import importlib.util
-import os
-import subprocess
-import sys
+"""Which tasks a request means, on lm-eval's index of real task files."""
 
 import pytest
 import yaml
 
-from ablations.engines import task_loading
-from ablations.engines.task_loading import check_tasks, load_tasks
-from ablations.engines.work_size import TaskSize, measure_tasks
+from ablations.engines import task_choice
+from ablations.engines.task_choice import check_tasks
+from ablations.engines.task_loading import load_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
-from tests.standins.tasks import write_drawing_task, write_rows, write_task, write_tasks
+from tests.standins.tasks import write_rows, write_task, write_tasks
 
 REASON = "needs --allow-code-execution"
 
@@ -59,80 +54,12 @@ def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder, names, as
     assert (set(every), none) == ({*asked, *skipped}, {})
 
 
-@pytest.mark.parametrize("place", ["data.jsonl", "{folder}/data.jsonl", "{folder}/*.jsonl"])
-def test_items_are_those_of_the_file_also_where_its_time_of_writing_stayed(tmp_path, place):
-    """As archives, images and rsync -t leave it; the cache of datasets goes by that time."""
-    folder = tmp_path / "tasks"
-    data = write_rows(folder, [{"prompt": "w1", "answer": "w1"}])
-    write_task(folder, "own", place.format(folder=folder))
-    request = EvaluationRequest(tasks=("own",), include_path=folder)
-    times = data.stat()
-    for answer in ("w1", "w2", "w1"):
-        data.write_text(data.read_text().replace('"answer": "w1"', f'"answer": "{answer}"'))
-        os.utime(data, ns=(times.st_atime_ns, times.st_mtime_ns))
-        assert data.stat().st_mtime_ns == times.st_mtime_ns
-        ((task,), _) = load_tasks(request)
-        assert [doc["answer"] for doc in task.test_docs()] == [answer]
-        data.write_text(data.read_text().replace("w2", "w1"))
-
-
-_LOADED = """
-import sys
-from ablations.engines.task_loading import load_tasks
-from ablations.scoring.evaluation import EvaluationRequest
-((task,), _) = load_tasks(EvaluationRequest(tasks=("own",), include_path=sys.argv[1]))
-print(task.doc_to_target(next(iter(task.test_docs()))))
-"""
-
-
-def test_functions_are_those_of_the_file_also_where_its_time_of_writing_stayed(tmp_path):
-    """Python's cache of compiled files goes by time and size."""
-    folder = tmp_path / "tasks"
-    write_task(folder, "own", write_rows(folder, [{"prompt": "w1"}]))
-    text = (folder / "own.yaml").read_text().replace("'{{answer}}'", "!function u.target")
-    (folder / "own.yaml").write_text(text)
-    for answer in ("w1", "w2"):
-        (folder / "u.py").write_text(f"def target(doc):\n    return {answer!r}\n")
-        os.utime(folder / "u.py", (1e9, 1e9))
-        command = [sys.executable, "-c", _LOADED, str(folder)]
-        environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-        assert done.stdout.split()[-1] == answer
-
-
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):
     request = EvaluationRequest(tasks=("words_odd", "words_said"), include_path=folder)
     with pytest.raises(InputError, match=r"group 'words_odd' .* in their own files \(words_choose"):
         check_tasks(request)
     plain = EvaluationRequest(tasks=("words_said",), include_path=folder)
     assert check_tasks(plain).chosen == ("words_generate", "words_translate")
-
-
-def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
-    tasks = write_tasks(tmp_path / "tasks", items=4)
-    data = tasks / "data.jsonl"
-    rolling = {"output_type": "loglikelihood_rolling", "doc_to_target": "{{prompt}}"}
-    metrics = [{"metric": "word_perplexity"}]
-    write_task(tasks, "roll", data, **rolling, generation_kwargs=None, metric_list=metrics)
-    with pytest.raises(InputError, match="task roll: it scores the likelihood of whole texts"):
-        load_tasks(EvaluationRequest(tasks=("roll",), include_path=tasks))
-
-
-def test_a_task_of_images_is_refused_before_a_model_is_loaded(tmp_path):
-    tasks = write_tasks(tmp_path / "tasks", items=4)
-    write_task(tasks, "seen", tasks / "data.jsonl", doc_to_image="prompt")
-    with pytest.raises(InputError, match="task seen: it shows images or sounds"):
-        load_tasks(EvaluationRequest(tasks=("seen",), include_path=tasks))
-
-
-def test_a_task_that_ends_python_does_not(tmp_path):
-    tasks = write_tasks(tmp_path / "tasks", items=4)
-    write_task(tasks, "ends", tasks / "data.jsonl", dataset_path="", dataset_kwargs=None)
-    with (tasks / "ends.yaml").open("a") as file:
-        file.write("custom_dataset: !function ends.load\n")
-    (tasks / "ends.py").write_text("raise SystemExit('Prolog is not installed')")
-    with pytest.raises(InputError, match=r"task ends: .*Prolog is not installed"):
-        load_tasks(EvaluationRequest(tasks=("ends",), include_path=tasks))
 
 
 def test_what_is_missing_is_named(folder, tmp_path):
@@ -179,39 +106,12 @@ def test_without_a_folder_a_wrong_name_reminds_of_include_path():
     assert "a folder that --include-path names" in message
 
 
-def test_arguments_reach_a_task_that_asks_for_them(model, tmp_path):
-    request = EvaluationRequest(tasks=("drawn",), include_path=write_drawing_task(tmp_path))
-    with pytest.raises(
-        InputError, match=r"drawn: it asks for .*--metadata NAME=VALUE, such as tok"
-    ):
-        load_tasks(request)
-    request = request.model_copy(update={"metadata": {"tokenizer": str(model), "count": 3}})
-    first, again = (list(load_tasks(request)[0][0].test_docs()) for _ in "12")
-    assert len(first) == 3
-    assert first == again  # what is drawn is drawn with the seed of the request
-    ((other,), _) = load_tasks(request.model_copy(update={"seed": 1}))
-    assert list(other.test_docs()) != first
-
-
-@pytest.mark.parametrize("name", ["trust_remote_code", "data_dir"])
-def test_some_arguments_are_refused_by_name(name):
-    with pytest.raises(ValueError, match=f"{name} is not passed to tasks"):
-        EvaluationRequest(tasks=("gsm8k",), metadata={name: True})
-
-
-def test_a_task_that_needs_a_package_says_so():
-    if importlib.util.find_spec("wonderwords"):
-        pytest.skip("it is installed")
-    with pytest.raises(InputError, match=r"ruler_cwe: it needs a package .*wonderwords"):
-        load_tasks(EvaluationRequest(tasks=("ruler_cwe",)))
-
-
 def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(folder, tmp_path, monkeypatch):
     tasks = write_tasks(tmp_path / "tasks", items=4)
-    monkeypatch.setattr(task_loading, "lm_eval_index", lambda: pytest.fail("the index was read"))
+    monkeypatch.setattr(task_choice, "lm_eval_index", lambda: pytest.fail("the index was read"))
     request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
-    manager = task_loading.task_manager(request)
-    assert task_loading.task_manager(request) is manager
+    manager = task_choice.task_manager(request)
+    assert task_choice.task_manager(request) is manager
     write_task(tasks, "more", tasks / "data.jsonl", doc_to_text="{{prompt}}")
     assert check_tasks(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
 
@@ -232,41 +132,6 @@ def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):
         assert text in caught.value.message
 
 
-ITEMS = 24
-
-
-def test_the_size_of_a_task_is_that_of_what_is_asked_and_how(model, tasks):
-    def measured(task, limit=None, **protocol):
-        request = EvaluationRequest(tasks=(task,), include_path=tasks, limit=limit, **protocol)
-        found = measure_tasks([request], model, 128)[task]
-        assert isinstance(found, TaskSize), found
-        return found
-
-    plain, five = measured("words_generate"), measured("words_generate", limit=5)
-    assert (plain.items, five.items) == (ITEMS, 5)
-    assert plain.prompt_tokens > five.prompt_tokens > 5
-    assert plain.answer_tokens // ITEMS == five.answer_tokens // 5 > 0
-    choose = measured("words_choose")
-    assert (choose.items, choose.answer_tokens) == (ITEMS, 0)
-    short = measured("words_generate", gen_kwargs={"max_gen_toks": 3})
-    assert short.answer_tokens == 3 * ITEMS < plain.answer_tokens
-    sampled = {"gen_kwargs": {"temperature": 1.0, "max_gen_toks": 3}, "repeats": 4}
-    drawn = measured("words_generate", **sampled)
-    assert (drawn.items, drawn.answer_tokens) == (4 * ITEMS, 4 * short.answer_tokens)
-    assert drawn.prompt_tokens == pytest.approx(4 * short.prompt_tokens, abs=4)
-    # What is scored without being generated is asked once.
-    assert measured("words_choose", **sampled) == choose
-    # More than half of the context, where the longest prompt leaves it.
-    whole = measured("words_generate", gen_kwargs={"max_gen_toks": 1000})
-    assert whole.answer_tokens // ITEMS > 64
-
-
-def test_what_is_not_here_is_said(model, tasks, tmp_path):
-    request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
-    (found,) = measure_tasks([request], tmp_path, None).values()
-    assert "no tokenizer on this machine" in str(found)
-
-
 def test_a_name_near_one_of_the_folder_is_answered_without_the_index_of_lm_eval(
     tmp_path, monkeypatch
 ):
@@ -281,7 +146,7 @@ def test_a_name_near_one_of_the_folder_is_answered_without_the_index_of_lm_eval(
     def read_index():
         pytest.fail("lm-eval's index was read")
 
-    monkeypatch.setattr(task_loading, "lm_eval_index", read_index)
+    monkeypatch.setattr(task_choice, "lm_eval_index", read_index)
     for names in (("soma_it",), ("somma_itt", "gsm8k", "somma_it")):
         request = EvaluationRequest(tasks=names, include_path=folder)
         with pytest.raises(InputError, match=f"'{names[0]}'; did you mean 'somma_it'") as caught:

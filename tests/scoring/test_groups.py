@@ -5,7 +5,8 @@ import yaml
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from ablations.engines.task_loading import check_tasks, load_tasks
+from ablations.engines.task_choice import check_tasks
+from ablations.engines.task_loading import load_tasks
 from ablations.engines.work_size import measure_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.task_fingerprint import TaskContents

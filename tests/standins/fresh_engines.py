@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_loading import check_tasks
+from ablations.engines.task_choice import check_tasks
 
 
 def evaluate_cold(model, request, backend="hf", options=None):

@@ -22,7 +22,8 @@ from ablations.machine.whole_files import (
 )
 from ablations.report.comparisons import comparisons
 from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
-from ablations.report.figures import Figure, figures
+from ablations.report.figure_layout import Figure
+from ablations.report.figures import figures
 from ablations.report.grids import differences_to_best, find_grid
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.pages import page_environment

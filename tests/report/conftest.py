@@ -1,4 +1,4 @@
-"""A made-up run that several files look at (see `runs`), and the browser that shows pages."""
+"""Made-up runs that several files look at (see `runs`), and the browser that shows pages."""
 
 import shutil
 
@@ -31,6 +31,18 @@ def nine_pairs(tmp_path_factory):
     )
     folder = tmp_path_factory.mktemp("nine_pairs")
     return write_run(folder, study, level, items=80, failed={"soup math_1+swh_2": REASON})
+
+
+@pytest.fixture(scope="session")
+def nine_settings(tmp_path_factory):
+    """Nine settings: b=2 is best, b=1 as good as one can see, b=0 worse; in English all alike."""
+    study = study_of(vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}, baseline=["soup"])
+    gain = {0: -1.2, 1: 0.95, 2: 1.0}
+
+    def ability(cell, task):
+        return 0.0 if task.endswith("en") else gain.get(cell.values.get("bottom_layers"), -2.0)
+
+    return write_run(tmp_path_factory.mktemp("nine_settings"), study, ability, items=250)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from scipy.stats import binomtest, norm
 from ablations.report.comparisons import ALPHA
 from ablations.report.grids import find_grid
 from ablations.report.tables import MARKS
-from ablations.report.write import answer_text, make_report, render_latex, render_markdown
+from ablations.report.write import answer_text, make_report
 from ablations.statistics.holm import holm
 from tests.report.runs import level, study_of, write_run
 
@@ -80,20 +80,8 @@ def test_settings_with_the_same_weights_are_at_every_place_of_theirs(tmp_path):
     assert len(grid.places) == 4
 
 
-@pytest.fixture(scope="module")
-def nine(tmp_path_factory):
-    """Nine settings: b=2 is best, b=1 as good as one can see, b=0 worse; in English all alike."""
-    study = study_of(vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}, baseline=["soup"])
-    gain = {0: -1.2, 1: 0.95, 2: 1.0}
-
-    def ability(cell, task):
-        return 0.0 if task.endswith("en") else gain.get(cell.values.get("bottom_layers"), -2.0)
-
-    return write_run(tmp_path_factory.mktemp("nine"), study, ability, items=250)
-
-
-def test_what_cannot_be_told_from_the_best_is_said_by_mcnemar_and_holm(nine):
-    report = make_report(nine, draw=False)
+def test_what_cannot_be_told_from_the_best_is_said_by_mcnemar_and_holm(nine_settings):
+    report = make_report(nine_settings, draw=False)
     (frame,) = (each for each in report.tables if each.attrs["key"] == "to-best")
     shown = frame.set_index("model")
     data = report.observations[report.observations["kind"] == "recipe"]
@@ -120,8 +108,8 @@ def test_what_cannot_be_told_from_the_best_is_said_by_mcnemar_and_holm(nine):
     assert {*english} <= {"?", "t"}
 
 
-def test_the_answer_names_the_best_and_how_many_may_be(nine):
-    text = " ".join(answer_text(make_report(nine, draw=False)).split())
+def test_the_answer_names_the_best_and_how_many_may_be(nine_settings):
+    text = " ".join(answer_text(make_report(nine_settings, draw=False)).split())
     assert "On math, Swahili, layer swap b=" in text
     assert "5 of the other 8 settings cannot be told from it." in text
 
@@ -152,50 +140,6 @@ def test_settings_that_tie_are_all_marked_and_none_where_all_tie(vary, star, tmp
     assert "score the same (0.0)." in figure.alt
     assert "★" not in figure.caption + figure.images["svg"].decode()
     assert "the best score" not in figure.caption
-
-
-def test_lower_is_better_where_it_is(nine, tmp_path):
-    """Perplexity has no values of items: a map without marks, the lowest the darkest."""
-    study = nine.study.model_copy(
-        update={"evaluate": nine.study.evaluate.model_copy(update={"tasks": ("perplexity_sw",)})}
-    )
-    report = make_report(write_run(tmp_path, study, level, items=5))
-    assert [figure.key for figure in report.figures] == ["map"]
-    assert "Star" not in report.figures[0].caption
-    assert "to-best" not in [table.attrs["key"] for table in report.tables]
-
-
-def test_figures_of_grids_stand_in_every_format(nine):
-    report = make_report(nine)
-    (figure,) = (each for each in report.figures if each.key == "map")
-    assert figure.title == "Score by bottom layers (b) and top layers (u)"
-    assert "corrected by Holm's method over all models" in figure.caption
-    assert "5 of the other 8 settings cannot be told" in figure.alt
-    assert "](figures/map.svg)" in render_markdown(report)
-    text = rf"\includegraphics[width={min(1, figure.share):.3f}\linewidth]{{figures/map.pdf}}"
-    assert text in render_latex(report)
-
-
-def test_a_third_parameter_has_a_map_for_each_value(tmp_path):
-    vary = {
-        "bottom_layers": [0, 1, 2],
-        "layer_norms": ["block", "average"],
-        "top_layers": [0, 1, 2],
-    }
-    report = make_report(write_run(tmp_path, study_of(vary=vary), level, items=20))
-    maps = [figure.title for figure in report.figures if figure.key.startswith("map")]
-    title = "Score by bottom layers (b) and top layers (u); layer norms: "
-    assert maps == [title + "block", title + "average"]
-
-
-def test_one_number_that_varies_has_a_curve(tmp_path):
-    study = study_of(vary={"bottom_layers": [0, 1, 2, 3]}, baseline=["base", "soup"])
-    report = make_report(write_run(tmp_path, study, level, items=40))
-    (curve,) = (figure for figure in report.figures if figure.key == "curve")
-    svg = curve.images["svg"].decode()
-    assert [n for n in range(5) if f"<!-- {n} -->" in svg][:4] == [0, 1, 2, 3]
-    for text in ("bottom layers (b)", "base", "soup", "math, Swahili, exact match"):
-        assert f"<!-- {text} -->" in svg
 
 
 @pytest.mark.parametrize("equal", [3, 9])

@@ -20,8 +20,8 @@ from scipy.stats import t
 from ablations.cli import main
 from ablations.cli.options import pop_settings
 from ablations.models.find import Expert
+from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
-from ablations.report.tables import score_frame
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
 from ablations.study.cells import expand

@@ -19,8 +19,8 @@ import click
 from ablations.drawing.canvas import drawing, images_of, new_canvas
 from ablations.drawing.colors import COLORS, ZERO_COLOR
 from ablations.machine.whole_files import write_bytes
+from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
-from ablations.report.tables import score_frame
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
 from layerswap_method.command_line import shown_errors

@@ -11,12 +11,12 @@ import pandas as pd
 
 from ablations.report.comparisons import NO_RESULT, comparisons
 from ablations.report.contrasts import Contrast
+from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     UNCORRECTED,
     comparisons_table,
     frame_text,
-    score_frame,
     scores_table,
 )
 from ablations.runs.evaluation_problems import evaluation_problems

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
-from ablations.report.tables import score_frame
 from ablations.report.write import (
     FORMATS,
     Report,

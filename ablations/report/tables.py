@@ -13,23 +13,12 @@ import pandas as pd
 
 from ablations.drawing.text_table import text_table
 from ablations.paper.published import published_tables
-from ablations.report.comparisons import (
-    BETTER,
-    SAME,
-    UNCLEAR,
-    WORSE,
-    estimate_of,
-    pairs_above,
-    rows_of,
-)
+from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.contrasts import EXPERT_KINDS
-from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.observations import SCORE
-from ablations.runs.results import Results
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.statistics.intervals import score_interval
 from ablations.study.schema import Study
 from ablations.tasks.names import language_name, task_language, task_name
 
@@ -69,66 +58,6 @@ def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
     heads = [textwrap.fill(str(name), 24) for name in frame.columns]
     notes = [textwrap.fill(note, _WIDTH) for note in frame.attrs["notes"]]
     return "\n\n".join([text_table(heads, rows, labels=labels, width=_WIDTH), *notes])
-
-
-def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
-    """Return a row for every model, task and language: its mean score and the range over cells.
-
-    Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
-    ``low``, ``high`` (of the interval over experts, seeds and items; of a single cell the record's
-    own, as everywhere), ``min`` and ``max`` over cells, ``cells``, ``planned`` (cells),
-    ``trainings`` (most experts of a role), ``is_share``, ``is_primary``, ``floor``,
-    ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
-    (pairs better than both of their own experts; empty for what has none).
-    """
-    study, models, _, scores = results
-    rows = []
-    language_tasks = [(code, task) for code in shown.languages for task in shown.by_language[code]]
-    for code, task in language_tasks:
-        if task not in shown.matrices:
-            continue
-        score, matrix = shown.scores.loc[task], shown.matrices[task]
-        for model in models:
-            planned = scores[(scores["model"] == model.label) & (scores["task"] == task)]
-            if code:
-                planned = planned[planned["language"].isin((code, ""))]
-            if planned.empty:
-                continue
-            done = planned[
-                (planned["metric"] == score["metric"]) & (planned["filter"] == score["filter"])
-            ]
-            row = {
-                "model": model.label,
-                "kind": model.kind,
-                "language": code,
-                **score,
-                "planned": planned["cell"].nunique(),
-                "cells": done["cell"].nunique(),
-                "min": done["value"].min(),
-                "max": done["value"].max(),
-                "trainings": planned[[*EXPERT_KINDS]].nunique().max(),
-                "value": done["value"].mean(),
-                "is_primary": task in shown.primary[code],
-            }
-            cells = rows_of(matrix, [model.label], code)
-            estimate = estimate_of(cells)
-            is_whole = {*done["weights"]} <= {*cells.index.get_level_values("weights")}
-            if estimate is not None and is_whole:  # never of some cells only
-                row["value"] = estimate.mean
-                row["low"], row["high"] = score_interval(estimate, study.evaluate.level)
-            if len(cells) == 1 and is_whole:  # a score of one record, which has its interval
-                row["low"], row["high"] = done.iloc[0]["low"], done.iloc[0]["high"]
-            if model.kind == "recipe":
-                higher = bool(score["higher_is_better"])
-                row |= pairs_above(matrix, model, models, code, higher=higher) or {}
-            rows.append(row)
-    numbers = ("value", "low", "high", "min", "max", "floor", "pairs", "above")
-    frame = pd.DataFrame(rows)
-    columns = list(dict.fromkeys([*frame.columns, *numbers]))
-    frame = frame.reindex(columns=columns).astype(dict.fromkeys(numbers, "float64"))
-    sign = 2 * frame["higher_is_better"].astype(float) - 1
-    frame["is_below"] = sign * (frame["value"] - frame["floor"]) < 0
-    return frame.sort_values("is_primary", ascending=False, kind="stable", ignore_index=True)
 
 
 def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

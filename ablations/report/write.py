@@ -25,6 +25,7 @@ from ablations.report.examples import TaskExamples, examples_by_task, examples_m
 from ablations.report.figure_layout import Figure
 from ablations.report.figures import figures
 from ablations.report.grids import differences_to_best, find_grid
+from ablations.report.model_scores import score_frame
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.pages import page_environment
 from ablations.report.sentences import has_answers_table, sentences
@@ -37,7 +38,6 @@ from ablations.report.tables import (
     frame_text,
     layout_tables,
     pairs_table,
-    score_frame,
     scores_table,
 )
 from ablations.runs.examples import read_examples

@@ -3,9 +3,10 @@
 import pandas as pd
 import pytest
 
+from ablations.report.model_scores import score_frame
 from ablations.report.sentences import sentences
 from ablations.report.shown_tasks import shown_tasks
-from ablations.report.tables import score_frame, scores_table
+from ablations.report.tables import scores_table
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
 from ablations.tasks.catalog import Floor, floor_of

@@ -6,8 +6,12 @@ from ablations.cli import main
 
 
 def layerswap(*words):
-    """Return what click's runner gives of a command; a traceback fails the test."""
-    return CliRunner().invoke(main, [*map(str, words)], catch_exceptions=False)
+    """Return what click's runner gives of a command; a traceback fails the test.
+
+    Progress is off: on a machine that is held up it would write lines among the command's own.
+    """
+    runner = CliRunner(env={"TQDM_DISABLE": "1"})
+    return runner.invoke(main, [*map(str, words)], catch_exceptions=False)
 
 
 def told(*words):

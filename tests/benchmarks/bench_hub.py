@@ -1,14 +1,23 @@
 """What a merge of models of the hub downloads: byte ranges, the files that are read, whole models.
 
-    python tests/benchmarks/bench_hub.py [--width 2] [--work DIR] [--json FILE]
+    python tests/benchmarks/bench_hub.py [--width 2] [--ways ranges] [--no-count] [--json FILE]
 
 A stand-in of the hub on this machine serves models of the shapes of Llama-3.1-8B, whose weights are
 holes, under the ids that the shipped recipes name. Bytes are counted at full width, by planning
 alone. Times are measured at 1/WIDTH of the width, where every matrix has 1/WIDTH**2 of its values:
 the files of each way go over the wire to a fresh cache, and the merge is written. "hf download"
-downloads the three models before the merge, as one did by hand. Needs 5 / WIDTH**2 times the 16 GB
-of a model. The wire is this machine's memory, so times are those of the processor; they say nothing
-of the real hub, where a whole file comes by Xet and a range by HTTP.
+downloads the three models before the merge, as one did by hand. The wire is this machine's memory,
+so times are those of the processor and the disk; they say nothing of the real hub, where a whole
+file comes by Xet and a range by HTTP.
+
+Every way has a cache of its own, which is removed before the next one, so that the peak of the disk
+is that of one way: 48.2 GB / WIDTH**2 for "hf download". It would be 64.2, but the base, which
+comes first, gives the merge nothing: after its download its weights, zeros behind a header, become
+holes of the same content. A user would keep them. The served files are holes all along.
+
+FILE keeps the figures of ways and counts that a run leaves out, if they were measured at its WIDTH.
+Ctrl-C, SIGTERM and errors remove all that was written; after SIGKILL a folder bench_hub-* is left
+in DIR, by default the system's temporary folder.
 """
 
 import hashlib
@@ -16,6 +25,7 @@ import json
 import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -31,6 +41,9 @@ RECIPES = ("swahili", "swahili_transition", "minimum_swap")
 ROOT = Path(__file__).parents[2]
 VOCABULARY, HIDDEN, INNER, HEADS, LAYERS = 128_256, 4096, 14_336, 32, 32
 SHARD_BYTES = 5_000_000_000
+
+PEAKS = {"ranges": 2.2, "whole": 2.7, "hf download": 3.01}
+"""Way -> the peak of its disk in models of 16 GB: what it downloads, and the merge."""
 
 PLAN = """
 import json, sys
@@ -144,75 +157,157 @@ def count_bytes(scratch, recipe, dtype):
 
 
 def timed(machine, *words, **variables):
-    """Run a program; return its wall time and the peak of its resident set."""
+    """Run a program; return its wall time, the peak of its resident set, and the disk after it."""
+    load = os.getloadavg()[0]
     started = time.monotonic()
     process = machine.start(*words, **variables)
-    output = process.stdout.read()
-    _, status, usage = os.wait4(process.pid, 0)
-    assert status == 0, output
-    return {"wall_s": time.monotonic() - started, "peak_bytes": usage.ru_maxrss * 1024}
+    try:
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+    except BaseException:  # an interrupt: whatever writes must have ended before it is removed
+        process.kill()
+        process.wait()
+        raise
+    wall_s = time.monotonic() - started
+    if status != 0:
+        raise click.ClickException(f"{' '.join(map(str, words))}: {output}")
+    print(f"  {words[0]} {words[-1]}: {wall_s:.1f} s, load before it {load:.1f}", flush=True)
+    return {
+        "wall_s": wall_s,
+        "peak_bytes": usage.ru_maxrss * 1024,
+        "disk_bytes": allocated(machine.home),
+        "load_before": load,
+    }
 
 
-def measure(scratch, recipe, width):
-    """Return the times of the ways, and what went over the wire."""
-    figures = {}
-    names = read_recipe(read_recipe_file(recipe).document).references
+def allocated(folder):
+    """Return the bytes that the files of a folder take on the disk."""
+    files = (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
+    return sum(file.stat().st_blocks * 512 for file in files)
+
+
+def make_holes(machine, name):
+    """Make the weights of a model in the hub's cache holes, whose content stays."""
+    for link in machine.cache.glob(f"models--{name.replace('/', '--')}/snapshots/*/*.safetensors"):
+        with link.open("r+b") as opened:
+            size = opened.seek(0, os.SEEK_END)
+            opened.seek(0)
+            opened.truncate(8 + int.from_bytes(opened.read(8), "little"))
+            opened.truncate(size)
+
+
+def model_bytes(width):
+    """Return the size of a model in bfloat16."""
+    return sum(2 * math.prod(shape) for _, shape in shapes(width))
+
+
+def check_disk(folder, width, ways):
+    """Check that a disk has room for the largest of the ways."""
+    way = max(ways, key=PEAKS.__getitem__)
+    needed, free = PEAKS[way] * model_bytes(width), shutil.disk_usage(folder).free
+    if needed > free:
+        raise click.ClickException(
+            f"{folder}: {way!r} at width {width} needs {needed / 1e9:.3g} GB and the disk has "
+            f"{free / 1e9:.3g} GB free, so {(needed - free) / 1e9:.2g} GB are missing; make room, "
+            "or take another --work, a larger --width or fewer --ways"
+        )
+
+
+def measure(scratch, recipe, width, ways):
+    """Yield each way with its times and what went over the wire."""
+    document = read_recipe_file(recipe).document
+    base, names = document["base_model"], read_recipe(document).references
     write_models(scratch / "repositories", recipe, width, "BF16")
     with running(scratch / "repositories") as hub:
-        for way in ("ranges", "whole", "hf download"):
+        for way in ways:
+            os.sync()  # no write of the way before it takes time of this one
             machine = Machine(scratch / "machine", hub)
             hub.forget()
             steps = {}
             if way == "hf download":
-                for name in names:
+                for name in sorted(names, key=lambda name: name != base):
                     steps[f"download {name}"] = timed(machine, "hf", "download", name)
+                    if name == base:
+                        make_holes(machine, name)
             how = {} if way == "hf download" else {"LAYERSWAP_DOWNLOAD": way}
             steps["merge"] = timed(machine, "layerswap", "merge", recipe, "out", **how)
-            figures[way] = {
+            figures = {
                 "wall_s": sum(step["wall_s"] for step in steps.values()),
                 "merge_peak_bytes": steps["merge"]["peak_bytes"],
                 "wire_bytes": hub.sent,
                 "requests": len(hub.requests),
+                "disk_bytes": max(step["disk_bytes"] for step in steps.values()),
                 "steps": steps,
                 "load": os.getloadavg()[0],
             }
-            print(way, figures[way]["wall_s"], hub.sent, flush=True)
+            print(
+                f"{way}: {figures['wall_s']:.1f} s, {hub.sent / 1e9:.2f} GB over the wire, "
+                f"{figures['disk_bytes'] / 1e9:.2f} GB of disk, load after it "
+                f"{figures['load']:.1f}",
+                flush=True,
+            )
+            yield way, figures
             shutil.rmtree(machine.home)
+        served = allocated(scratch / "repositories")
+    assert served < 1e8, f"the served models are no holes: {served} bytes"
     shutil.rmtree(scratch)
-    return figures
+
+
+def end(*_):
+    """End as an interrupt does, which removes what was written."""
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 @click.command()
-@click.option("--width", default=2, show_default=True, help="Times are measured at 1 / this width.")
+@click.option(
+    "--width", default=2, show_default=True, help="Times are measured at 1 / this width; 0: none."
+)
+@click.option("--ways", multiple=True, type=click.Choice(list(PEAKS)), help="Default: all.")
+@click.option("--count/--no-count", default=True, help="Whether bytes are counted at full width.")
 @click.option("--work", type=click.Path(path_type=Path), help="Where the models and merges are.")
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the figures.")
-def main(width, work, json_file):
+def main(width, ways, count, work, json_file):
     """Measure and print the tables."""
-    with tempfile.TemporaryDirectory(dir=work) as folder:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, end)
+    ways = [way for way in PEAKS if not ways or way in ways] if width else []
+    figures = {"bytes": {}, "width": width, "cores": os.cpu_count(), "times": {}}
+    if json_file is not None and json_file.is_file():
+        earlier = json.loads(json_file.read_text("utf-8"))
+        figures["bytes"] = earlier["bytes"]
+        if (earlier["width"], earlier["cores"]) == (width, os.cpu_count()):
+            figures["times"] = earlier["times"]
+
+    def write():
+        if json_file is not None:
+            json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+    if ways:
+        check_disk(work or Path(tempfile.gettempdir()), width, ways)
+    with tempfile.TemporaryDirectory(dir=work, prefix="bench_hub-") as folder:
         scratch = Path(folder) / "bench"
-        counted = {
-            f"{name}, language expert in {dtype}": count_bytes(
-                scratch, ROOT / "recipes" / f"{name}.yml", dtype
-            )
-            for name in RECIPES
-            for dtype in ("BF16", "F32")
-        }
-        print(
-            "| recipe | ranges GB | files that are read GB | whole models GB |\n|---|---|---|---|"
-        )
-        for name, one in counted.items():
-            keys = ("ranges_bytes", "files_read_bytes", "whole_models_bytes")
-            print(f"| {name} | {' | '.join(f'{one[key] / 1e9:.2f}' for key in keys)} |", flush=True)
-        times = measure(scratch, ROOT / "recipes" / "swahili.yml", width) if width else {}
+        if count:
+            figures["bytes"] = {
+                f"{name}, language expert in {dtype}": count_bytes(
+                    scratch, ROOT / "recipes" / f"{name}.yml", dtype
+                )
+                for name in RECIPES
+                for dtype in ("BF16", "F32")
+            }
+        write()
+        for way, times in measure(scratch, ROOT / "recipes" / "swahili.yml", width, ways):
+            figures["times"][way] = times
+            write()
+    print("| recipe | ranges GB | files that are read GB | whole models GB |\n|---|---|---|---|")
+    for name, one in figures["bytes"].items():
+        keys = ("ranges_bytes", "files_read_bytes", "whole_models_bytes")
+        print(f"| {name} | {' | '.join(f'{one[key] / 1e9:.2f}' for key in keys)} |")
     print("| way | wall s | wire GB | requests | peak MiB of the merge |\n|---|---|---|---|---|")
-    for way, one in times.items():
+    for way, one in figures["times"].items():
         print(
             f"| {way} | {one['wall_s']:.1f} | {one['wire_bytes'] / 1e9:.2f} | {one['requests']} "
             f"| {one['merge_peak_bytes'] / 2**20:.0f} |"
         )
-    figures = {"bytes": counted, "width": width, "cores": os.cpu_count(), "times": times}
-    if json_file is not None:
-        json_file.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -63,12 +63,13 @@ class WriteOptions:
 
 def hub_models(
     recipe: Recipe, download: str | None = None, cache_dir: str | None = None
-) -> HubModels | None:
-    """Return what fetches of the models of a recipe what it reads; None where that is all.
+) -> HubModels:
+    """Return what fetches of the models of a recipe what it reads.
 
     `download` is a `hub.models.Download`, None the one of the environment.
     """
-    return None if recipe.needs_deltas else HubModels(download_choice(download), cache_dir)
+    why_whole = "the recipe measures all weights" if recipe.needs_deltas else None
+    return HubModels(download_choice(download), cache_dir, why_whole=why_whole)
 
 
 def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:

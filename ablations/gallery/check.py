@@ -273,8 +273,11 @@ def _download_findings(
     models = {name: model.files for name, model in facts.items() if model.files is not None}
     if any(reference not in models for reference in recipe.references):
         return
-    if recipe.needs_deltas or recipe.why_mergekit() is not None:
+    reason = "the recipe measures all weights" if recipe.needs_deltas else recipe.why_mergekit()
+    if reason is not None:
         needs = [*source.needs({}, [model.folder for model in models.values()])]
+        if needs:
+            yield Finding("note", f"the models are downloaded whole: {reason}")
         size = 0
     else:
         merge = source.retried(lambda: merge_models(recipe, models))
@@ -294,45 +297,23 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
     Raises:
         InputError: for a local checkpoint that cannot be read.
     """
+    model, _, adapter = reference.partition("+")
     try:
         files = find_model(reference, download=False)
     except InputError as error:
-        model, _, adapter = reference.partition("+")
         placeholders = [part for part in (model, adapter) if is_placeholder(part)]
         placeholder = Finding("note", f"{', '.join(placeholders)}: {PLACEHOLDER}; {_UNCHECKED}")
         if model in placeholders:
             return ModelFacts(finding=placeholder)
         if not any(_is_on_hub(part) for part in (model, adapter)):
             return ModelFacts(finding=Finding("error", error.message))
-        why = "is not on this machine"
-        refused: Finding | None = None
-        if hub and _is_on_hub(model):
-            if source is not None and model == reference and _hub_answers():
-                try:
-                    files = find_model(reference, hub=source)
-                except LayerSwapError as error:
-                    refused = (
-                        Finding("error", error.message)
-                        if is_refusal(error)
-                        else Finding("note", f"{error.message}; {_UNCHECKED}")
-                    )
-                else:
-                    checkpoint = read_checkpoint(reference, files.folder)
-                    return ModelFacts(checkpoint.num_layers, checkpoint, files)
-            if (folder := _config_from_hub(model)) is not None:
-                depth = read_config(reference, folder).num_hidden_layers
-                return ModelFacts(depth, finding=placeholder if placeholders else None)
-            if refused is not None:
-                return ModelFacts(finding=refused)
-            why += ", and the hub gave no config"
-        if placeholders:
-            return ModelFacts(finding=placeholder)
-        return ModelFacts(finding=Finding("note", f"{reference}: {why}; {_UNCHECKED}"))
+        facts = _look_up_on_hub(reference, hub=hub, source=source)
+        return facts._replace(finding=placeholder) if placeholders else facts
     weights = ("*.safetensors", "*.bin", "*.pt*")
     if not any(next(files.folder.glob(pattern), None) for pattern in weights):
+        if _is_on_hub(model):
+            return _look_up_on_hub(reference, files.folder, hub=hub, source=source)
         depth = read_config(reference, files.folder).num_hidden_layers
-        if _is_on_hub(reference.partition("+")[0]):
-            return ModelFacts(depth)
         missing = Finding("error", f"{reference}: has no weights; download or copy them there")
         return ModelFacts(depth, finding=missing)
     checkpoint = read_checkpoint(reference, files.folder)
@@ -344,6 +325,31 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
             read_changes(files.adapter, checkpoint)  # raises for one that does not fit
     finding = Finding("warning", other) if other else None
     return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
+
+
+def _look_up_on_hub(
+    reference: str, cached: Path | None = None, *, hub: bool, source: HubModels | None
+) -> ModelFacts:
+    """Return the facts of a model whose weights are not here; its config may be `cached`."""
+    model = reference.partition("+")[0]
+    why = "its weights are not on this machine" if cached is not None else "is not on this machine"
+    finding = Finding("note", f"{reference}: {why}; {_UNCHECKED}")
+    if hub and _is_on_hub(model):
+        if source is not None and model == reference and _hub_answers():
+            try:
+                files = find_model(reference, hub=source)
+            except LayerSwapError as error:
+                finding = (
+                    Finding("error", error.message)
+                    if is_refusal(error)
+                    else Finding("note", f"{error.message}; {_UNCHECKED}")
+                )
+            else:
+                checkpoint = read_checkpoint(reference, files.folder)
+                return ModelFacts(checkpoint.num_layers, checkpoint, files)
+        cached = cached or _config_from_hub(model)
+    depth = None if cached is None else read_config(reference, cached).num_hidden_layers
+    return ModelFacts(depth, finding=finding)
 
 
 def _is_on_hub(path: str) -> bool:

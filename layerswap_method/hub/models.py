@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -23,7 +24,7 @@ from layerswap_method.file_names import WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
-from layerswap_method.hub.refusals import describe_refusal
+from layerswap_method.hub.refusals import describe_no_place, describe_refusal
 from layerswap_method.hub.transfer import (
     GAP,
     NoRanges,
@@ -147,12 +148,15 @@ class HubModels:
         cache_dir: str | None = None,
         *,
         headers_only: bool = False,
+        why_whole: str | None = None,
     ):
         """Ask nothing yet. `cache_dir` is the hub's cache, None the one of the environment.
 
-        With `headers_only`, no model is downloaded whole where there is no other way.
+        With `headers_only`, no model is downloaded whole where there is no other way. `why_whole`
+        is the reason, as a clause, to download every model whole.
         """
         self.download = download
+        self._why_whole = why_whole
         self._headers_only = headers_only
         self._has_ranges = True
         self._cache_dir = cache_dir
@@ -193,7 +197,8 @@ class HubModels:
             partial |= in_part
             whole |= in_whole
         try:
-            fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
+            with _place():
+                fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
         except NoRanges as error:
             LOG.warning("%s; the files that are read are downloaded whole", error.message)
             whole |= partial
@@ -276,8 +281,10 @@ class HubModels:
         )
         if is_whole(hub):
             return hub
+        if self._why_whole is not None:
+            LOG.warning("%s is downloaded whole: %s", repository, self._why_whole)
         try:
-            if self._has_ranges:
+            if self._has_ranges and self._why_whole is None:
                 return self._open_partial(repository, hub)
         except NoRanges as error:
             if self._headers_only:
@@ -288,7 +295,9 @@ class HubModels:
             if self._headers_only or error.errno not in _NO_PLACE:
                 raise
             LOG.warning(
-                "%s: %s: %s is downloaded whole", error.filename, error.strerror, repository
+                "%s; %s is downloaded whole, not only what is read of it",
+                describe_no_place(error),
+                repository,
             )
         return Path(
             snapshot_download(
@@ -345,8 +354,18 @@ class HubModels:
             raise LayerSwapError(
                 f"{snapshot.repository}: its weights were not downloaded: {refusal}"
             ) from error
-        for file in files:
-            _link(snapshot.folder / file.name, folder / file.name)
+        with _place():
+            for file in files:
+                _link(snapshot.folder / file.name, folder / file.name)
+
+
+@contextmanager
+def _place() -> Iterator[None]:
+    """Raise `LayerSwapError` where our folder, of which something was read, cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise LayerSwapError(describe_no_place(error)) from error
 
 
 def _weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from layerswap_method.errors import first_line, nearest
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
 
 def describe_refusal(repository: str, revision: str | None, error: Exception) -> str:
     """Return why a model of the hub cannot be had, from what huggingface_hub raised."""
@@ -44,11 +46,24 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
             f"the hub cannot be reached ({first_line(cause)}); check the network, or copy a cache "
             "that has it and set HF_HUB_OFFLINE=1"
         )
-    if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
-        return "there is no room for it; make room, or set HF_HUB_CACHE to a folder elsewhere"
+    if isinstance(cause, OSError) and cause.errno in _NO_ROOM:
+        return describe_no_place(cause)
     if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:
-        return f"{cause.filename} cannot be written ({cause.strerror}); set HF_HUB_CACHE"
+        return (
+            f"{describe_no_place(cause)}, or HF_HUB_OFFLINE=1 where an earlier download is enough"
+        )
     return f"the hub says: {first_line(error)}"
+
+
+def describe_no_place(error: OSError) -> str:
+    """Return why a file of a cache cannot be written."""
+    if error.errno in _NO_ROOM:
+        return "there is no room for it; make room, or set HF_HUB_CACHE to a folder elsewhere"
+    file = error.filename2 or error.filename  # of a link and of a new name: the second
+    return (
+        f"{file} cannot be written ({error.strerror}); set HF_HUB_CACHE to a folder inside one "
+        "that you may write"
+    )
 
 
 def is_refusal(error: Exception) -> bool:

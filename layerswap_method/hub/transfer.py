@@ -72,13 +72,15 @@ def fetch_ranges(
     """Fetch ranges of partial files that are not there yet; return the bytes that were fetched.
 
     `files` says where each partial file comes from. Another process that fetches ranges of the same
-    file is waited for, and what it fetched is there then. Raises `NoRanges`, and `LayerSwapError`
-    for what fails.
+    file is waited for, and what it fetched is there then. A file that lacks nothing is not touched,
+    so that one in a cache that may only be read will do. Raises `NoRanges`, `OSError` for a file
+    that cannot be made, and `LayerSwapError` for what else fails.
     """
     with ExitStack() as stack:
         for blob in sorted(ranges):  # in one order, so that no two processes wait for each other
-            create(blob, files[blob].size)
-            stack.enter_context(_locked(blob, files[blob]))
+            if not blob.is_file() or lacking(ranges[blob], ranges_there(blob)):
+                create(blob, files[blob].size)
+                stack.enter_context(_locked(blob, files[blob]))
         pieces = [
             (blob, piece)
             for blob, spans in ranges.items()

@@ -108,6 +108,8 @@ class Machine:
 
     def __init__(self, home, hub):
         self.home, self.hub = home, hub
+        self.prefix = []
+        """Words that every command begins with."""
         self.cache = home / "hf" / "hub"
         self.own_cache = home / "hf" / "hub-layerswap"
         home.mkdir(parents=True, exist_ok=True)
@@ -125,7 +127,7 @@ class Machine:
             **variables,
         }
         how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        command = [str(Path(sys.executable).parent / program), *map(str, words)]
+        command = [*self.prefix, str(Path(sys.executable).parent / program), *map(str, words)]
         return subprocess.Popen(command, cwd=self.home, env=environment, **how)
 
     def run(self, program, *words, **variables):

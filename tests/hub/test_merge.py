@@ -151,3 +151,42 @@ def test_what_is_all_read_is_downloaded_whole_by_the_library(machine, repositori
     whole = {file.name for file in weights(repositories, TASK)}
     assert {file.name for file in cached} == whole - {"model-00001-of-00004.safetensors"}
     assert not [*machine.cache.glob("models--acme--language/snapshots/*/*.safetensors")]
+
+
+def test_a_recipe_that_needs_whole_models_says_so(machine):
+    recipe = machine.recipe(**SETTINGS["magnitude"])
+    code, output = machine.run("layerswap", "check", recipe)
+    assert code == 0
+    assert "the models are downloaded whole: the recipe measures all weights" in output
+    assert f"{BASE}@{commit_of(BASE)}: 0.0219 of 0.0219 GB of its weights" in output
+    code, output = machine.run("layerswap", "merge", recipe, "out")
+    assert code == 0
+    for name in (BASE, TASK, LANGUAGE):
+        assert f"{name} is downloaded whole: the recipe measures all weights" in output
+    code, output = machine.run("layerswap", "merge", recipe, "again")
+    assert code == 0
+    assert "downloaded whole" not in output
+
+
+def test_a_merge_goes_through_a_proxy(machine, expected):
+    proxy = {"HF_ENDPOINT": "http://hub.invalid", "HTTP_PROXY": machine.hub.endpoint}
+    out = machine.merge(machine.recipe(), "out", NO_PROXY="127.0.0.1", **proxy)
+    assert content(out) == expected("swap")
+
+
+def test_check_looks_at_a_model_whose_config_alone_is_cached(machine):
+    code = "import sys; from huggingface_hub import hf_hub_download as get\n"
+    code += "for name in sys.argv[1:]: get(name, 'config.json')"
+    assert machine.run("python", "-c", code, BASE, TASK, LANGUAGE)[0] == 0
+    code, output = machine.run("layerswap", "check", machine.recipe(), HF_HUB_OFFLINE="1")
+    assert output.count("its weights are not on this machine; its layers and shapes were not") == 3
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings, 3 models not checked"
+    code, output = machine.run("layerswap", "check", machine.recipe())
+    assert output.count(" GB of its weights will be downloaded") == 3
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
+
+
+def test_check_counts_models_whose_adapters_it_did_not_see(machine):
+    code, output = machine.run("layerswap", "check", machine.recipe(**SETTINGS["adapters"]))
+    assert code == 0
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings, 2 models not checked"

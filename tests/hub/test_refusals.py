@@ -3,6 +3,7 @@
 import pytest
 
 from tests.hub.conftest import BASE, LANGUAGE, TASK, content
+from tests.read_only import with_room
 
 pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
 
@@ -50,6 +51,21 @@ def test_access_that_ends_before_the_ranges_is_one_sentence(machine):
     assert not (machine.home / "out").exists()
 
 
+@pytest.mark.parametrize("download", ["ranges", "whole"])
+def test_no_room_is_one_sentence(download, machine):
+    machine.cache.mkdir(parents=True)
+    machine.prefix = with_room(machine.cache.parent, 14_000_000)
+    code, output = machine.run(
+        "layerswap", "merge", machine.recipe(), "out", "--download", download
+    )
+    assert code == 1, output
+    (error,) = (line for line in output.splitlines() if not line.startswith("downloading "))
+    assert error.startswith(f"Error: {machine.cache.parent}/")
+    assert ": the download needs 0.0" in error
+    assert "make room (layerswap cache), or set HF_HUB_CACHE to a folder on another disk" in error
+    assert not (machine.home / "out").exists()
+
+
 def test_without_a_network_what_was_fetched_is_enough_for_the_same_merge(machine):
     out = machine.merge(machine.recipe(), "out")
     again = machine.merge(machine.recipe(), "again", HF_HUB_OFFLINE="1")
@@ -68,6 +84,13 @@ def test_a_server_without_ranges_gives_whole_models(machine, expected):
     assert output.count("the server gives no byte ranges that can be checked (HTTP 200") == 1
     assert content(machine.home / "out") == expected("swap")
     assert len([*machine.cache.glob("models--acme--base/snapshots/*/*.safetensors")]) == 4
+
+
+def test_check_counts_the_models_that_a_server_without_ranges_shows_it_nothing_of(machine):
+    machine.hub.without_ranges = True
+    code, output = machine.run("layerswap", "check", machine.recipe())
+    assert code == 0
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings, 3 models not checked"
 
 
 def test_ranges_that_end_after_the_headers_are_whole_files(machine, expected):

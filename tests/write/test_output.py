@@ -14,6 +14,7 @@ import pytest
 from layerswap_method import output
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
+from tests.read_only import without_root
 from tests.standins.experts import content, left_in
 
 OLD = {
@@ -217,15 +218,6 @@ def test_a_kill_at_a_rename_loses_nothing_and_the_next_run_ends_it(tmp_path):
         assert texts(out) == NEW | STAYS, step
         assert left_in(out) == left_in(out.parent) == []
     assert killed >= 2
-
-
-def without_root():
-    """Return what a command begins with so that permissions hold for it, or skip the test."""
-    if os.geteuid() != 0:
-        return []
-    if shutil.which("setpriv") is None:
-        pytest.skip("permissions do not hold for root, and setpriv is not here to change that")
-    return ["setpriv", "--bounding-set=-all", "--inh-caps=-all"]
 
 
 @pytest.mark.parametrize("locked", ["out", "parent"])

@@ -15,12 +15,13 @@ from ablations.drawing.text_table import text_table
 from ablations.paper.published import published_tables
 from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.contrasts import EXPERT_KINDS
+from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.observations import SCORE
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import Study
-from ablations.tasks.names import language_name, task_language, task_name
+from ablations.tasks.names import language_name, task_name
 
 MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
 """Verdict -> its sign in small tables."""
@@ -205,15 +206,21 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     return table(pd.DataFrame(rows), "cells", "Cells", note)
 
 
-def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+def layout_tables(
+    frame: pd.DataFrame, keys: Sequence[str], shown: ShownTasks
+) -> Iterator[pd.DataFrame]:
     """Yield layouts of the paper by their names, each with the published numbers after it.
 
     Args:
         frame: from `score_frame`.
         keys: ``pairs``, ``overview``, ``benchmarks`` or ``souping``.
+        shown: the tasks of `frame`.
     """
     for key in keys:
-        yield (_ends_table if key in _ENDS else _models_table)(frame, key)
+        if key in _ENDS:
+            yield _ends_table(frame, key, shown)
+        else:
+            yield _models_table(frame, key)
         document = published_tables()
         paper = document["tables"][key]
         columns = [paper["source"], *paper["columns"]]
@@ -294,7 +301,7 @@ def _counts_text(row: Any) -> str:
     return f"{row['items']:,.0f} items, {row['cells']:.0f} cells"
 
 
-def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+def _ends_table(frame: pd.DataFrame, key: str, shown: ShownTasks) -> pd.DataFrame:
     """Return the layout of Table 1 (``pairs``) or 2 (``overview``): ends over pairs × models."""
     models = list(dict.fromkeys(frame["model"]))
     number, ends = _ENDS[key]
@@ -302,7 +309,7 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     for (task, code), part in frame.groupby(["task", "language"], sort=False):
         head = column_name({**part.iloc[0], "language": code}, frame)
         by_model = part.set_index("model")
-        is_english = task_language(str(task)) == "en"
+        is_english = shown.task_languages[str(task)] == "en"
         for name, column in ends.items():
             if not is_english or name == "avg":
                 values = by_model[column].reindex(models)

@@ -38,6 +38,9 @@ _ENDS = {
 UNCORRECTED = "interval (not corrected)"
 """Column with the intervals of differences, each of its own level, where p is corrected, too."""
 
+_TIED, _ALIKE = "best, tied", "same"
+"""Stand for the best score that several models of a grid have, and that all of them have."""
+
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 
 
@@ -168,10 +171,15 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         scores: from `score_frame`.
         level: of the intervals, in (0, 1).
     """
+    tied = best.groupby(["task", "language"])["is_best"].transform("sum")
     texts = []
-    for row in best.to_dict("records"):
-        text = "best" if row["model"] == row["best"] else GAP
-        if not pd.isna(row["p_holm"]):
+    for row in best.assign(tied=tied).to_dict("records"):
+        text = GAP
+        if not row["tied"]:
+            text = _ALIKE
+        elif row["is_best"]:
+            text = "best" if row["tied"] == 1 else _TIED
+        elif not pd.isna(row["p_holm"]):
             mark = MARKS[UNCLEAR] if row["is_open"] else MARKS[WORSE]
             text = f"{points(row['difference'])} {interval_text(row)}".rstrip() + f" {mark}"
         texts.append((row["model"], task_text(row, scores), text))
@@ -183,6 +191,10 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         f"corrected. {MARKS[WORSE]}: worse, p below 0.05 by Holm's method over the models of the "
         f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is the highest of "
         "several and likely too high.",
+        f"{_TIED}: several have the best score; intervals are to the first of them."
+        if (tied > 1).any()
+        else "",
+        f"{_ALIKE}: all models have the same score." if (tied == 0).any() else "",
     )
 
 

@@ -410,9 +410,9 @@ def _find_experts(
         try:
             # Paths and hub ids have a slash (./math, org/math) and need no experts file.
             if name not in places and "/" not in name:
+                guess = nearest(name, places) or f"; it names {', '.join(sorted(places))}"
                 raise InputError(
-                    f"no expert {name!r} in the experts file{nearest(name, places)}; it names "
-                    f"{', '.join(sorted(places))}"
+                    f"no expert {name!r} in the experts file{guess}"
                     if places
                     else f"the study does not say where {name} is: add --experts FILE, or write a "
                     "folder (./math), a hub id or base+adapter for each expert"

@@ -84,9 +84,6 @@ class SuiteResult:
     run: Run
     """Content of the folder `out` for this call's tasks."""
 
-    languages: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Task of the user's -> code of its language, where its metadata name one."""
-
     @cached_property
     def evaluations(self) -> dict[str, Evaluation]:
         """Task name -> its evaluation, without samples."""
@@ -118,7 +115,7 @@ class SuiteResult:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
         parts = [self.model] if is_folder(self.model) else self.model.split("+")
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations, self.languages)
+        table = render_table5(name, self.tasks, self.evaluations, self.run.head.task_languages)
         notes = "\n".join(
             textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
             for note in (_units(self.run), *self.notes)
@@ -182,7 +179,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     # The folder has the tasks of earlier calls, too.
     records = tuple(record for record in cell.tasks if record.task in result.tasks)
     run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": records}),)})
-    return SuiteResult(model, tasks, out, run, languages_of(block.include_path))
+    return SuiteResult(model, tasks, out, run)
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], tuple[str, ...]]:
@@ -270,7 +267,11 @@ def render_table5(
 
 
 def _language(name: str, languages: Mapping[str, str]) -> str:
-    """Return the language of a task that is not of the suite, by its metadata or lm-eval's name."""
+    """Return the language of a task that is not of the suite, by its metadata or lm-eval's name.
+
+    A code in another name may be a word, such as the ``my`` of ``my_task``, and no target language
+    says otherwise here.
+    """
     of_suite = suite_task(name)
     code = languages.get(name, "" if of_suite is None else of_suite.language)
     return language_name(code)

@@ -218,7 +218,11 @@ class _Display:
         # rich's type is int, and it counts with what it is given.
         completed: int = step.done  # type: ignore[assignment]
         return self.progress.add_task(
-            _title(step), total=step.total or None, completed=completed, unit=step.unit
+            _title(step),
+            total=step.total or None,
+            completed=completed,
+            unit=step.unit,
+            is_whole=step.is_whole,
         )
 
     def _update(self, row: TaskID, step: Step, done: float) -> None:
@@ -265,6 +269,8 @@ def _row_text(task: Task) -> str:
     """Return a row in words: ``training math 23/375 steps, 2.1 steps/s, 0:02:47 left``."""
     unit, speed, left_s = task.fields["unit"], task.speed, task.time_remaining
     parts = [f"{task.description} {_amount(task.completed, task.total, unit)}".strip()]
+    if task.fields["is_whole"] and task.total == 1:
+        return parts[0]  # its only unit has a row, and would have another rate and time left
     if speed and task.total:
         parts.append(_rate(speed, task.total, unit))
     if left_s:

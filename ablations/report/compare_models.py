@@ -30,6 +30,9 @@ from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock, Study
 from layerswap_method.errors import InputError, nearest
 
+_IN_LANGUAGE = "_right_language"
+"""Ends the name of a task whose shown metric is that of its answers' language."""
+
 
 @dataclass(frozen=True)
 class ModelComparison:
@@ -105,7 +108,7 @@ def compare_models(
     study = runs[0].study
     for frame in (data, scores):
         is_language = frame["metric"] == LANGUAGE_FIDELITY
-        frame.loc[is_language, "task"] += "_right_language"
+        frame.loc[is_language, "task"] += _IN_LANGUAGE
         frame["language"] = ""
     scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
     primary = PrimaryBlock(tasks=tuple(dict.fromkeys(scores["task"])))
@@ -115,7 +118,9 @@ def compare_models(
         Contrast(first, second, (first,), (second,), "compare")
         for first, second in itertools.combinations(names, 2)
     ]
-    results = Results(study, tuple(models), data, scores)
+    languages = {t: code for run in runs for t, code in run.head.task_languages.items()}
+    languages |= {f"{task}{_IN_LANGUAGE}": code for task, code in languages.items()}
+    results = Results(study, tuple(models), data, scores, languages)
     shown = shown_tasks(results)
     frame = comparisons(results, shown, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):

@@ -75,7 +75,7 @@ def comparisons(
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.
     """
-    study, models, _, scores = results
+    study, models, scores = results.study, results.models, results.scores
     evaluated = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
     if study.report.metric is not None and (scores["state"] == "done").all():

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from ablations.runs.models import StudyModel
 from ablations.study.schema import BaselineKind, Rival, Study
 from ablations.study.wording import describe_setting, setting_key
-from ablations.tasks.names import task_language
 
 EXPERT_KINDS: tuple[BaselineKind, ...] = ("task_expert", "language_expert")
 """Baselines that ``better_expert`` stands for."""
@@ -50,23 +49,33 @@ def rivals(study: Study) -> tuple[Rival, ...]:
     return tuple(kinds) or study.baseline
 
 
-def primary_tasks(study: Study, tasks: Sequence[str], code: str) -> list[str]:
-    """Return the primary ones among the tasks of a language: those named, or its own first."""
+def primary_tasks(
+    study: Study, tasks: Sequence[str], code: str, languages: Mapping[str, str]
+) -> list[str]:
+    """Return the primary ones among the tasks of a language: those named, or its own first.
+
+    `languages` has the codes of the tasks' own languages.
+    """
     if study.report.primary.tasks:
         return [task for task in tasks if task in study.report.primary.tasks]
     listed = study.evaluate.languages.get(code, ())
     preferred = (
         [task for task in tasks if task in listed],
-        [task for task in tasks if code and task_language(task) == code],
-        [task for task in tasks if task_language(task) != "en"],
+        [task for task in tasks if code and languages[task] == code],
+        [task for task in tasks if languages[task] != "en"],
         tasks,
     )
     return next((list(choice[:1]) for choice in preferred if choice), [])
 
 
-def ordered_tasks(tasks: Sequence[str], primary: Sequence[str]) -> list[str]:
-    """Return the tasks of a language as reports show them: `primary` ones first, English last."""
-    return sorted(tasks, key=lambda task: (task not in primary, task_language(task) == "en"))
+def ordered_tasks(
+    tasks: Sequence[str], primary: Sequence[str], languages: Mapping[str, str]
+) -> list[str]:
+    """Return the tasks of a language as reports show them: `primary` ones first, English last.
+
+    `languages` has the codes of the tasks' own languages.
+    """
+    return sorted(tasks, key=lambda task: (task not in primary, languages[task] == "en"))
 
 
 def _primary_contrasts(study: Study, models: Sequence[StudyModel]) -> Iterator[Contrast]:

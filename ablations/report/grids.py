@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from ablations.report.comparisons import ALPHA, compare_sides, rows_of
@@ -101,9 +102,9 @@ def differences_to_best(
     ``difference`` (model minus best, on the scale of the score), ``low``, ``high``, ``p``,
     ``p_holm`` (corrected for all models of the grid on that task), ``is_open``: whether the data
     cannot tell it from the best, and ``is_best``: whether it has the best score, alone or with
-    others; none is best where all score the same. Though the best is chosen by its score, the
-    truly best model is open in over 95 % of studies: of all comparisons with it each is corrected
-    for the others.
+    others; none is best where all of several score the same. Though the best is chosen by its
+    score, the truly best model is open in over 95 % of studies: of all comparisons with it each is
+    corrected for the others.
 
     Args:
         results: of a run.
@@ -118,8 +119,10 @@ def differences_to_best(
     for (task, language), panel in part.groupby(["task", "language"], sort=False):
         sign = 1 if panel["higher_is_better"].iloc[0] else -1
         best = panel.loc[(sign * panel["value"]).idxmax()]
-        tied = {*panel[panel["value"] == best["value"]]["model"]}
-        best_models = tied if len(tied) < len(panel) else set()
+        # Of equal scores, means over other cells may differ in the last digit.
+        is_tied = np.isclose(panel["value"], best["value"], rtol=1e-9, atol=0)
+        tied = {*panel[is_tied]["model"]}
+        best_models = tied if len(tied) < len(panel) or len(panel) == 1 else set()
         matrix = shown.matrices[str(task)]
         level, margin = study.evaluate.level, study.report.margin / 100
         panel_rows: list[dict[str, Any]] = []

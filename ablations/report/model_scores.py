@@ -21,7 +21,7 @@ def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
     ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
-    study, models, _, scores = results
+    study, models, scores = results.study, results.models, results.scores
     rows = []
     language_tasks = [(code, task) for code in shown.languages for task in shown.by_language[code]]
     for code, task in language_tasks:

@@ -14,6 +14,7 @@ from ablations.report.contrasts import ordered_tasks, primary_tasks
 from ablations.runs.observations import CELL, SCORE
 from ablations.runs.results import Results
 from ablations.runs.score_table import shown_scores
+from ablations.tasks.names import task_language
 
 
 class ShownTasks(NamedTuple):
@@ -34,24 +35,29 @@ class ShownTasks(NamedTuple):
     primary: Mapping[str, Sequence[str]]
     """Language -> the primary ones among its tasks."""
 
+    task_languages: Mapping[str, str]
+    """Task -> code of its own language; see `task_language`."""
+
 
 def shown_tasks(results: Results) -> ShownTasks:
     """Return the tasks of results as a report shows them."""
     study, scores = results.study, results.scores
     shown = shown_scores(scores, study.report.metric)
     languages = [code for code in dict.fromkeys(scores["language"]) if code] or [""]
+    of_tasks = {task: task_language(task, results.task_languages) for task in {*scores["task"]}}
     by_language, primary = {}, {}
     for code in dict.fromkeys((*languages, "")):
         rows = scores[scores["language"] == code] if code else scores
         tasks = list(dict.fromkeys(rows["task"]))
-        primary[code] = primary_tasks(study, tasks, code)
-        by_language[code] = ordered_tasks(tasks, primary[code])
+        primary[code] = primary_tasks(study, tasks, code, of_tasks)
+        by_language[code] = ordered_tasks(tasks, primary[code], of_tasks)
     return ShownTasks(
         scores=shown,
         matrices={task: matrix_of(results.observations, shown.loc[task]) for task in shown.index},
         languages=languages,
         by_language=by_language,
         primary=primary,
+        task_languages=of_tasks,
     )
 
 

@@ -15,12 +15,13 @@ from ablations.drawing.text_table import text_table
 from ablations.paper.published import published_tables
 from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.contrasts import EXPERT_KINDS
+from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.observations import SCORE
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import Study
-from ablations.tasks.names import language_name, task_language, task_name
+from ablations.tasks.names import language_name, task_name
 
 MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
 """Verdict -> its sign in small tables."""
@@ -36,6 +37,9 @@ _ENDS = {
 """Layout -> number of the paper's table, and its rows: name -> column of the scores."""
 UNCORRECTED = "interval (not corrected)"
 """Column with the intervals of differences, each of its own level, where p is corrected, too."""
+
+_TIED, _ALIKE = "best, tied", "same"
+"""Stand for the best score that several models of a grid have, and that all of them have."""
 
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 
@@ -167,10 +171,15 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         scores: from `score_frame`.
         level: of the intervals, in (0, 1).
     """
+    tied = best.groupby(["task", "language"])["is_best"].transform("sum")
     texts = []
-    for row in best.to_dict("records"):
-        text = "best" if row["model"] == row["best"] else GAP
-        if not pd.isna(row["p_holm"]):
+    for row in best.assign(tied=tied).to_dict("records"):
+        text = GAP
+        if not row["tied"]:
+            text = _ALIKE
+        elif row["is_best"]:
+            text = "best" if row["tied"] == 1 else _TIED
+        elif not pd.isna(row["p_holm"]):
             mark = MARKS[UNCLEAR] if row["is_open"] else MARKS[WORSE]
             text = f"{points(row['difference'])} {interval_text(row)}".rstrip() + f" {mark}"
         texts.append((row["model"], task_text(row, scores), text))
@@ -182,6 +191,10 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         f"corrected. {MARKS[WORSE]}: worse, p below 0.05 by Holm's method over the models of the "
         f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is the highest of "
         "several and likely too high.",
+        f"{_TIED}: several have the best score; intervals are to the first of them."
+        if (tied > 1).any()
+        else "",
+        f"{_ALIKE}: all models have the same score." if (tied == 0).any() else "",
     )
 
 
@@ -205,15 +218,21 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     return table(pd.DataFrame(rows), "cells", "Cells", note)
 
 
-def layout_tables(frame: pd.DataFrame, keys: Sequence[str]) -> Iterator[pd.DataFrame]:
+def layout_tables(
+    frame: pd.DataFrame, keys: Sequence[str], shown: ShownTasks
+) -> Iterator[pd.DataFrame]:
     """Yield layouts of the paper by their names, each with the published numbers after it.
 
     Args:
         frame: from `score_frame`.
         keys: ``pairs``, ``overview``, ``benchmarks`` or ``souping``.
+        shown: the tasks of `frame`.
     """
     for key in keys:
-        yield (_ends_table if key in _ENDS else _models_table)(frame, key)
+        if key in _ENDS:
+            yield _ends_table(frame, key, shown)
+        else:
+            yield _models_table(frame, key)
         document = published_tables()
         paper = document["tables"][key]
         columns = [paper["source"], *paper["columns"]]
@@ -294,7 +313,7 @@ def _counts_text(row: Any) -> str:
     return f"{row['items']:,.0f} items, {row['cells']:.0f} cells"
 
 
-def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
+def _ends_table(frame: pd.DataFrame, key: str, shown: ShownTasks) -> pd.DataFrame:
     """Return the layout of Table 1 (``pairs``) or 2 (``overview``): ends over pairs × models."""
     models = list(dict.fromkeys(frame["model"]))
     number, ends = _ENDS[key]
@@ -302,7 +321,7 @@ def _ends_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
     for (task, code), part in frame.groupby(["task", "language"], sort=False):
         head = column_name({**part.iloc[0], "language": code}, frame)
         by_model = part.set_index("model")
-        is_english = task_language(str(task)) == "en"
+        is_english = shown.task_languages[str(task)] == "en"
         for name, column in ends.items():
             if not is_english or name == "avg":
                 values = by_model[column].reindex(models)

@@ -99,7 +99,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
         scores_table(means, study),
         None if best is None or best["p_holm"].isna().all() else best_table(best, means, level),
         pairs_table(means),
-        *layout_tables(means, study.report.tables),
+        *layout_tables(means, study.report.tables, shown),
         comparisons_table(frame, level) if len(frame) else None,
         cells_table(scores),
     ]

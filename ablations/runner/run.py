@@ -321,9 +321,10 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
     With `add`, models keep the tasks that were evaluated under the same protocol before.
     """
     earlier = records.read_run_file(out)
-    before: dict[str, dict[str, str]] = {}
+    before, languages = dict[str, dict[str, str]](), dict[str, str]()
     if add and earlier is not None and earlier.protocol == plan.protocol:
         before = {cell.weights_key: cell.records for cell in earlier.cells}
+        languages = earlier.task_languages
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
     head = records.RunFile.of_cells(
@@ -344,6 +345,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         notes=plan.notes,
         created=now() if earlier is None else earlier.created,
         versions=dict(plan.versions),
+        task_languages={**languages, **plan.task_languages},
     )
     if earlier != head:
         try:

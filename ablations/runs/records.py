@@ -185,6 +185,9 @@ class RunFile(Frozen):
     names: dict[str, str]
     """Label of a cell -> its name in a report; see `name_cells`."""
 
+    task_languages: dict[str, str] = Field(default_factory=dict)
+    """Task -> code of its language, where its metadata state one; empty in runs from before it."""
+
     @classmethod
     def of_cells(
         cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **fields: Any

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import pandas as pd
@@ -30,10 +31,19 @@ class Results(NamedTuple):
     scores: pd.DataFrame
     """Every score of every cell; see `table_of_scores`."""
 
+    task_languages: Mapping[str, str]
+    """Task -> code of its language, where its metadata state one."""
+
 
 def read_results(run: Run) -> Results:
     """Return the results of a run. Raises as `read_observations`."""
-    return Results(run.study, run.models, read_observations(run), table_of_scores(run))
+    return Results(
+        run.study,
+        run.models,
+        read_observations(run),
+        table_of_scores(run),
+        run.head.task_languages,
+    )
 
 
 def write_results(run: Run) -> None:

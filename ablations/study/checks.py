@@ -12,6 +12,7 @@ from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
 from ablations.tasks.catalog import choose, list_tasks
 from ablations.tasks.suites import PLACEHOLDER, in_languages
+from ablations.train.folder import MEASURED
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
@@ -136,11 +137,15 @@ def _fact_problems(study: Study) -> Iterator[str]:
         names = [name for pools in every for name in pools.names(holder.removeprefix(EXPERTS))]
         stated = {name: facts.get(name, {}) for name in names}
         if lacking := [name for name in stated if key not in stated[name]]:
-            hint = nearest(key, {fact for name in stated for fact in stated[name]})
-            yield (
-                f"report.facts: {fact}: {', '.join(lacking)} without it{hint}. Write it in the "
-                f"experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
-            )
+            valid = {fact for name in stated for fact in stated[name]}
+            hint = "." if key in valid else nearest(key, valid) or "."
+            advice = f"Write it in the experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
+            if key in MEASURED:
+                advice = (
+                    "It is in the folder of an expert that layerswap train has finished; of others "
+                    "layerswap divergence EXPERT... --base BASE writes an experts file with it"
+                )
+            yield f"report.facts: {fact}: {', '.join(lacking)} without it{hint} {advice}"
 
 
 def _varied(study: Study) -> list[str]:

@@ -161,13 +161,21 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     )[:_KEY_LENGTH]
 
 
+class IdentifiedCells(NamedTuple):
+    """The cells of a study with their keys, and what was read of their tasks for these."""
+
+    cells: tuple[Cell, ...]
+    task_languages: dict[str, str]
+    """Task -> code of its language, where its metadata state one."""
+
+
 def identified(
     cells: Iterable[Cell],
     experts: Iterable[Expert],
     contents: Contents,
     protocol: str,
     versions: Mapping[str, str],
-) -> list[Cell]:
+) -> IdentifiedCells:
     """Return the cells, whose requests are of single tasks, with their keys.
 
     `experts` are all that their recipes name, `protocol` is the `protocol_key` of all requests,
@@ -175,7 +183,7 @@ def identified(
     """
     models = {expert.reference: expert for expert in experts}
     read_tasks = dict[tuple[Path, ...], TaskContents]()
-    identified = []
+    identified, languages = list[Cell](), dict[str, str]()
     for cell in cells:
         assert cell.request is not None
         folders = cell.request.folders
@@ -189,7 +197,10 @@ def identified(
             for task in cell.request.tasks
         }
         identified.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
-    return identified
+        for task in cell.request.tasks:
+            if (language := tasks.language(task)) is not None:
+                languages[task] = language
+    return IdentifiedCells(tuple(identified), languages)
 
 
 def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:

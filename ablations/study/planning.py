@@ -70,6 +70,9 @@ class StudyPlan:
     cells: tuple[Cell, ...]
     """Cells with their keys, in the order of the tables."""
 
+    task_languages: Mapping[str, str]
+    """Task -> code of its language, where its metadata state one."""
+
     experts: Mapping[str, Expert]
     """Experts by name, the base first."""
 
@@ -174,11 +177,12 @@ def plan_study(
     )
     mergekit = {"mergekit": importlib.metadata.version("mergekit")}
     versions = {**mergekit, **backend_versions(checked.backend)}
-    cells = identified(cells, checked.experts.values(), contents, protocol, versions)
+    done = identified(cells, checked.experts.values(), contents, protocol, versions)
     shape = _shape(checkpoints, checked.base)
     return StudyPlan(
         study=study,
-        cells=tuple(cells),
+        cells=done.cells,
+        task_languages=done.task_languages,
         experts=checked.experts,
         num_layers=shape.num_layers,
         num_weights=shape.num_weights,
@@ -186,7 +190,7 @@ def plan_study(
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol,
         states=fingerprints.states(),
-        notes=tuple(filter(None, _notes(study, checked, cells, shape.num_layers))),
+        notes=tuple(filter(None, _notes(study, checked, done.cells, shape.num_layers))),
         needs=needs,
     )
 
@@ -406,9 +410,9 @@ def _find_experts(
         try:
             # Paths and hub ids have a slash (./math, org/math) and need no experts file.
             if name not in places and "/" not in name:
+                guess = nearest(name, places) or f"; it names {', '.join(sorted(places))}"
                 raise InputError(
-                    f"no expert {name!r} in the experts file{nearest(name, places)}; it names "
-                    f"{', '.join(sorted(places))}"
+                    f"no expert {name!r} in the experts file{guess}"
                     if places
                     else f"the study does not say where {name} is: add --experts FILE, or write a "
                     "folder (./math), a hub id or base+adapter for each expert"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, TITLES, read_languages
@@ -75,12 +76,20 @@ def _is_language(words: list[str], place: int) -> bool:
     return words[place] != "to" and bool(rest) and {*rest} <= read_language_names().keys()
 
 
-def task_language(task: str) -> str:
-    """Return the code of a task's language; empty where its name has none.
+def task_language(task: str, stated: Mapping[str, str]) -> str:
+    """Return the code of a task's language; empty where neither metadata nor its name has one.
 
-    It is that of lm-eval's suite, or the last two-letter part of the name.
+    The name has that of lm-eval's suite, or its last part that is a code: of two letters where it
+    has none that is known.
+
+    Args:
+        task: lm-eval's name of the task.
+        stated: task -> code of its language, as its metadata say; see `RunFile.task_languages`.
     """
+    if task in stated:
+        return stated[task]
     if (of_suite := suite_task(task)) is not None:
         return of_suite.language
-    codes = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    return codes[-1] if codes else ""
+    parts = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
+    codes = [part for part in parts if part in read_language_names()]
+    return next(reversed(codes or parts), "")

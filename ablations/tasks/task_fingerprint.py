@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
+from ablations.tasks.catalog import language_of_metadata
 from ablations.tasks.task_yaml import (
     LOCAL_DATA,
     TaskFile,
@@ -90,14 +91,13 @@ class TaskContents:
         Raises `InputError` for a task file with an alias, or data of too many files.
         """
         if name not in self._hashes:
-            if name not in self._files_by_task:
-                self._files_by_task[name] = read_task_file(self._elsewhere(name) or Path())
-            files, content, aliases = self._files_by_task[name]
+            files, content, aliases = self._file(name)
             if aliases:
                 raise InputError(
                     f"{aliases[0]}: has an alias (*name), which is not read here but after <<:; "
                     "write the value out"
                 )
+            members = [self.fingerprint(task) for task in self._members(content)]
             modules = set(re.findall(r"!function (\w+)", str(content))) - _PACKAGES
             home = files[0].parent
             code: dict[Path, set[Path]] = {}
@@ -112,16 +112,22 @@ class TaskContents:
                     fingerprint_files(folder, paths) for folder, paths in code.items()
                 ],
                 **({"metadata": self._metadata} if self._metadata else {}),
-                **({"tasks": self._members(content["task"])} if "group" in content else {}),
+                **({"tasks": members} if "group" in content else {}),
             )
         return self._hashes[name]
 
-    def _members(self, names: Sequence[str]) -> list[str]:
-        """Return the hashes of the tasks of a group, whose file names tags, too."""
+    def _file(self, name: str) -> TaskFile:
+        """Return the file of a task or a group; an empty one where there is none."""
+        if name not in self._files_by_task:
+            self._files_by_task[name] = read_task_file(self._elsewhere(name) or Path())
+        return self._files_by_task[name]
+
+    def _members(self, content: Mapping[str, Any]) -> list[str]:
+        """Return the tasks of a group, whose file names tags, too; none of a task."""
         tasks: list[str] = []
-        for name in names:
+        for name in content["task"] if "group" in content else ():
             tasks += sorted(self._tags.get(name, ())) or sorted(self._tagged(name)) or [name]
-        return [self.fingerprint(task) for task in tasks]
+        return tasks
 
     def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
         """Return the files in `folder` that functions of a task's `modules` may read."""
@@ -134,10 +140,19 @@ class TaskContents:
             file for file in files if file.suffix != ".yaml" or file.resolve() not in self._paths
         }
 
+    def language(self, name: str) -> str | None:
+        """Return the code of the language that a task's metadata state; None where they do not.
+
+        That of a group that states none is the one that all of its tasks have.
+        """
+        content = self._file(name).content
+        language = language_of_metadata(content.get("metadata"))
+        languages = {self.language(task) for task in self._members(content)}
+        return languages.pop() if language is None and len(languages) == 1 else language
+
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read."""
-        self.fingerprint(name)
-        return bool(self._files_by_task[name].content)
+        return bool(self._file(name).content)
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""

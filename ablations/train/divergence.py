@@ -22,7 +22,7 @@ from ablations.machine.progress import Step, show_step, track
 from ablations.machine.whole_files import check_results, list_results, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.models.tokens import prompt_tokens
-from ablations.train.folder import read_training_record
+from ablations.train.folder import MEASURED, read_training_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.rows import read_texts
 from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
@@ -59,7 +59,7 @@ class Divergence(Frozen):
 
     def facts(self) -> dict[str, float]:
         """Return the numbers that there are: a study can plot scores over them."""
-        facts = {"relative_norm": self.relative_norm, "drift": self.drift}
+        facts = {name: getattr(self, name) for name in MEASURED}
         return {name: value for name, value in facts.items() if value is not None}
 
     def describe(self) -> str:

@@ -17,6 +17,9 @@ from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, first_line
 
 RECORD = "training.json"
+MEASURED = ("relative_norm", "drift")
+"""Numbers of an expert that are measured when it is finished, and by `layerswap divergence`."""
+
 CHECKPOINTS = "checkpoints"
 SCHEMA_VERSION = 1
 

@@ -130,6 +130,16 @@ def test_a_task_counts_in_the_time_left_of_the_run_while_it_goes_on(lines):
     )
 
 
+def test_of_a_single_task_there_is_one_time_left(lines):
+    """Its items and the share of it that is done would give two, by two rates."""
+    with status_line():
+        show_step(whole(0, 1, activity="task 1 of 1"))
+        items = (Step("words", done, 10, is_unit_of_whole=True) for done in range(10))
+        show_slowly(*items, pause_s=0.1)
+    pattern = r"task 1 of 1: 0/1 tasks; words \d/10 items, \S+ items/(s|min), 0:00:0\d left"
+    assert re.fullmatch(pattern, lines()[-1])
+
+
 def test_what_an_earlier_call_finished_took_no_time(lines):
     with status_line():
         show_slowly(*map(whole, (2, 2, 2, 3)), pause_s=0.3)

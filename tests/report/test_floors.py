@@ -79,7 +79,7 @@ def test_a_score_below_is_marked_and_said_first():
         ]
     )
     scores = _scores(base=0.2, soup=0.3, ties=0.9)
-    results = Results(study, models, data, scores)
+    results = Results(study, models, data, scores, {})
     frame = score_frame(results, shown_tasks(results))
     assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]

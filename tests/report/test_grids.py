@@ -124,22 +124,52 @@ def test_settings_that_tie_are_all_marked_and_none_where_all_tie(vary, star, tmp
         study = study_of(vary=vary, evaluate=tasks, baseline=["base"])
         report = make_report(write_run(tmp_path / folder, study, ability, items=30))
         figure = next(each for each in report.figures if each.key in ("map", "curve"))
-        return " ".join(answer_text(report).split()), figure
+        (table,) = (each for each in report.tables if each.attrs["key"] == "to-best")
+        return " ".join(answer_text(report).split()), figure, table
 
     def of_two(cell, task):
         return 50.0 if cell.values.get("bottom_layers") in (1, 2) else -50.0
 
-    text, figure = report_of("two", of_two)
+    text, figure, table = report_of("two", of_two)
     count = 4 if star else 2
     assert f"{count} settings score best (100.0). All of the other" in text
     if star:
         assert figure.images["svg"].decode().count(f"<!-- {star} -->") == count
     assert "the best score" in figure.caption
-    text, figure = report_of("all", lambda *_: -50.0)
+    shown = table.set_index("model").iloc[:, 0]
+    assert {*shown[shown.index.str.contains("b=[12]")]} == {"best, tied"}
+    assert {*shown[shown.index.str.contains("b=0")].str[-1]} == {"▼"}
+    assert table.attrs["notes"][1:] == (
+        "best, tied: several have the best score; intervals are to the first of them.",
+    )
+    text, figure, table = report_of("all", lambda *_: -50.0)
+    assert {*table.iloc[:, 1]} == {"same"}
+    assert table.attrs["notes"][1:] == ("same: all models have the same score.",)
     assert f"all {6 if star else 3} settings score the same (0.0)." in text
     assert "score the same (0.0)." in figure.alt
     assert "★" not in figure.caption + figure.images["svg"].decode()
     assert "the best score" not in figure.caption
+
+
+def test_equal_scores_tie_though_their_means_differ_in_the_last_digit(tmp_path):
+    """The mean of six pairs of experts, of which any three have all 7 items right, is about 0.5."""
+    right = {0: (0, 1, 2), 1: (0, 1, 5), 2: ()}
+    pairs = [f"math_{number}" for number in range(6)]
+    study = study_of(
+        vary={"bottom_layers": [*right], "top_layers": [0, 1]},
+        experts={"task": pairs, "language": ["swahili"]},
+        evaluate={"tasks": ["pocket_math_sw"]},
+        baseline=["base"],
+    )
+
+    def ability(cell, task):
+        pair = cell.experts.get("task", pairs[0])
+        return 50.0 if pairs.index(pair) in right[cell.values.get("bottom_layers", 2)] else -50.0
+
+    report = make_report(write_run(tmp_path, study, ability, items=7), draw=False)
+    (table,) = (each for each in report.tables if each.attrs["key"] == "to-best")
+    shown = table.set_index("model").iloc[:, 0]
+    assert {*shown[shown.index.str.contains("b=[01]")]} == {"best, tied"}
 
 
 @pytest.mark.parametrize("equal", [3, 9])

@@ -22,6 +22,7 @@ from ablations.report.comparisons import (
     WORSE,
 )
 from ablations.report.sentences import answer, sentences
+from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import GAP, layout_tables, verdict_text
 from ablations.report.write import (
     FORMATS,
@@ -244,7 +245,8 @@ def test_the_mean_over_tasks_needs_every_task_of_every_language():
     same = {"model": "soup", "metric": "acc", "is_share": True, "value": 0.5, "max": 0.5}
     for rows, notes in ((4, 2), (1, 1)):
         frame = pd.DataFrame(places).assign(planned=1, **same)[:rows]
-        shown, _ = layout_tables(frame, ["pairs"])
+        tasks = ShownTasks(frame, {}, (), {}, {}, {task: task[-2:] for task in frame["task"]})
+        shown, _ = layout_tables(frame, ["pairs"], tasks)
         assert (shown.attrs["title"], len(shown.attrs["notes"])) == ("Layout of Table 1", notes)
         assert (shown["soup"].iloc[-1] == GAP) == (rows == 4)
 

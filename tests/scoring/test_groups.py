@@ -1,5 +1,7 @@
 """Groups that lm-eval scores as one are one task: one record, one row, lm-eval's own number."""
 
+import shutil
+
 import pytest
 import yaml
 from lm_eval import simple_evaluate
@@ -85,6 +87,23 @@ def test_the_key_of_a_group_is_that_of_its_members(folder, tmp_path):
     assert key() != before
     file.write_text(text)
     assert key() == before
+
+
+def test_the_language_of_a_group_is_that_of_its_members(folder, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "tasks")
+
+    def languages(*codes):
+        for task, code in zip(("words_choose", "few"), codes, strict=True):
+            file = folder / f"{task}.yaml"
+            content = yaml.safe_load(file.read_text())
+            content["metadata"] = {"version": 1.0, "language": code}
+            file.write_text(yaml.safe_dump(content))
+        contents = TaskContents([folder])
+        return [contents.language(task) for task in ("one", "above", "few", "words_generate")]
+
+    assert languages("it", "it") == ["it", "it", "it", None]
+    assert languages("it", False) == [None, None, "no", None]
+    assert languages(None, None) == [None] * 4
 
 
 @pytest.mark.slow

@@ -147,8 +147,9 @@ def test_facts_of_the_experts_file_are_in_the_study(plan, measured):
 @pytest.mark.parametrize(
     ("fact", "message"),
     [
-        ("experts.task.divergenc", "math, math_2 without it; did you mean 'divergence'?"),
-        ("experts.task.divergence", "divergence: math_2 without it"),
+        ("experts.task.divergenc", "math, math_2 without it; did you mean 'divergence'? Write it"),
+        ("experts.task.divergence", "divergence: math_2 without it. Write it in the experts file"),
+        ("experts.task.drift", "math, math_2 without it. It is in the folder of an expert that"),
         ("divergence", "write experts.ROLE.FACT of a role that varies; vary names experts.task"),
     ],
 )

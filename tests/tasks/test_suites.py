@@ -86,10 +86,12 @@ def test_a_language_that_a_suite_lacks_is_named_with_those_that_it_has():
         ("what_am_my_words", "what am my words", "my"),
         ("layerswap_polymath_top_it", "PolyMath-top, Italian", "it"),
         ("translate_sw_to_en", "translate, Swahili, to en", "en"),
+        ("sw_qa", "sw qa", "sw"),
     ],
 )
 def test_a_task_is_named_in_words(task, name, language):
-    assert (task_name(task), task_language(task)) == (name, language)
+    assert (task_name(task), task_language(task, {})) == (name, language)
+    assert task_language(task, {task: "te"}) == "te"  # its metadata win
 
 
 def test_the_two_tables_of_languages_agree():

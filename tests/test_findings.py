@@ -120,12 +120,12 @@ NUMBERS = {
         "swap minus language expert": swap_minus("real_model", "language expert"),
         "swap minus soup": swap_minus("real_model", "soup"),
     },
-    "And in French?": lambda: {
+    "Does it do so in French, too?": lambda: {
         "swap minus math expert": swap_minus("real_model_french", "task expert", FRENCH),
         "swap minus language expert": swap_minus("real_model_french", "language expert", FRENCH),
         "swap minus soup": swap_minus("real_model_french", "soup", FRENCH),
     },
-    "And other merges, or one training on the data of both experts?": lambda: {
+    "Does it beat other merges, and one model trained on the data of both experts?": lambda: {
         "swap minus weighted soup": swap_minus("real_model", "weighted soup"),
         "swap minus TIES": swap_minus("real_model", "TIES"),
         "swap minus sum of both changes": task_arithmetic("1.0"),
@@ -151,7 +151,7 @@ NUMBERS = {
             USUAL, "real_model_other_language:layer swap"
         ),
     },
-    "And with verbs that the language expert never saw?": lambda: {
+    "Does it help with verbs that the language expert never saw?": lambda: {
         "swap minus math expert": swap_minus("real_model_translation", "task expert", NEW_VERBS),
         "swap minus soup": swap_minus("real_model_translation", "soup", NEW_VERBS),
     },
@@ -173,7 +173,7 @@ NUMBERS = {
         "swap minus math expert": over_bases("task_expert"),
         "swap minus soup": over_bases("soup"),
     },
-    "And on the pocket, against other merges and joint training?": lambda: {
+    "Does a pocket swap beat other merges and joint training?": lambda: {
         "swap minus soup": comparison("table_2", MATH, "soup .*", SWAP),
         "swap minus TIES": comparison("table_2", MATH, "TIES .*", SWAP),
         "joint training minus swap": comparison("table_2", MATH, SWAP, "layer swap task=joint.*"),
@@ -208,7 +208,7 @@ NUMBERS = {
             "expert_divergence", MATH, "task expert .*", FAR
         ),
     },
-    "And if they hardly moved?": lambda: {
+    "Does it work if its experts hardly moved?": lambda: {
         "learning rate × 0.1: swap minus math expert": swap_minus(
             "real_model_lr_tenth", "task expert"
         ),
@@ -216,7 +216,7 @@ NUMBERS = {
             "expert_divergence", MATH, "task expert .*", NEAR
         ),
     },
-    "And swaps of LoRA experts?": lambda: {
+    "Does a swap of LoRA experts work?": lambda: {
         "LoRA swap minus math expert": swap_minus("real_model_lora", "task expert"),
         "LoRA swap minus language expert": swap_minus("real_model_lora", "language expert"),
         "LoRA swap minus soup": swap_minus("real_model_lora", "soup"),
@@ -225,7 +225,7 @@ NUMBERS = {
             "peft", MATH, SWAP, "layer swap task=math_lora.*"
         ),
     },
-    "And prefixes, or AdapterFusion?": lambda: {
+    "Do prefixes, or AdapterFusion, do as well?": lambda: {
         "score of math prefixes, English": score("real_model_prefix", PREFIX, ENGLISH),
         "score of math prefixes, Spanish": score("real_model_prefix", PREFIX, SPANISH),
         "LoRA swap minus AdapterFusion, Spanish": compared(
@@ -359,7 +359,7 @@ NUMBERS = {
             "placement", "outer b=1 u=1", "middle b=1 u=1", MATH
         ),
     },
-    "And if the language expert was trained in the swapped layers alone?": lambda: {
+    "Does it gain more with a language expert trained in the swapped layers alone?": lambda: {
         "swap minus swap of usual experts": compared("real_model_outer:layer swap", USUAL),
         "swap minus math expert": swap_minus("real_model_outer", "task expert"),
         "swap minus soup": swap_minus("real_model_outer", "soup"),

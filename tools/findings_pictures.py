@@ -171,7 +171,7 @@ DRAWN: dict[str, Callable[[], bytes]] = {
     "real_model.png": lambda: _comparisons(
         {
             _SPANISH: "Does a swap beat both experts and their average, in Spanish?",
-            "SmolLM2-135M, math in French": "And in French?",
+            "SmolLM2-135M, math in French": "Does it do so in French, too?",
         }
     ),
     "language_expert.png": lambda: _comparisons(

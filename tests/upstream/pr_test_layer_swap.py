@@ -65,20 +65,30 @@ def test_layers_come_from_their_source(experts, parameters, layers):
         assert torch.equal(tensor, given[source][name]), name
 
 
-def test_without_transitions_it_is_passthrough_slices_and_averaged_embeddings(experts):
+@pytest.mark.parametrize(
+    ("parameters", "layers"),
+    [
+        (
+            {"bottom_layers": 2, "top_layers": 1},
+            [(["language"], (0, 2)), (["task"], (2, 5)), (["language"], (5, 6))],
+        ),
+        (
+            {**ONE_EACH, "bottom_transition": 1},
+            [(["language"], (0, 1)), (BOTH, (1, 2)), (["task"], (2, 5)), (["language"], (5, 6))],
+        ),
+    ],
+    ids=["whole layers", "with an averaged layer"],
+)
+def test_it_equals_slices_of_linear(experts, parameters, layers):
     """A stock recipe: `linear` of one model is `passthrough`."""
+    # The empty slices give the embeddings, and the final norm and the head.
+    spans = [(BOTH, (0, 0)), *layers, (BOTH, (LAYERS, LAYERS))]
     slices = [
         {"sources": [{"model": experts[r], "layer_range": span} for r in roles]}
-        for roles, span in (
-            (BOTH, (0, 0)),  # gives the embeddings
-            (("language",), (0, 2)),
-            (("task",), (2, 5)),
-            (("language",), (5, 6)),
-            (BOTH, (6, 6)),  # gives the final norm and the head
-        )
+        for roles, span in spans
     ]
     stock = merged(merge_method="linear", slices=slices, parameters={"weight": 1.0})
-    ours = swapped(experts, bottom_layers=2, top_layers=1)
+    ours = swapped(experts, **parameters)
     assert ours.keys() == stock.keys()
     for name, tensor in ours.items():
         assert torch.equal(tensor, stock[name]), name

@@ -117,7 +117,7 @@ def merge_file(
     )
 
 
-def plan_merge(
+def prepare_merge(
     recipe: Recipe,
     models: Mapping[str, Model],
     hub: HubModels | None = None,
@@ -125,7 +125,7 @@ def plan_merge(
 ) -> Merge:
     """Return the merge of a recipe when every byte that it reads is on this machine.
 
-    `hub` fetches what is missing of partial models, also what is read to plan the merge (whether a
+    `hub` fetches what is missing of partial models, also what is read to know the merge (whether a
     tied output embedding is the input embedding).
     """
     if hub is None:
@@ -156,7 +156,7 @@ def write_merge(
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
     check_device(options.device)
-    merge = plan_merge(recipe, models, hub, bar)
+    merge = prepare_merge(recipe, models, hub, bar)
     for warning in merge.warnings:
         LOG.warning("%s", warning)
     needs_code = needs_remote_code(merge.donor)

@@ -238,7 +238,7 @@ def merge(
             download=download,
         )
     try:
-        with watched("planning the merge"):
+        with watched("preparing the merge"):
             show_step(Step(""))  # huggingface_hub and mergekit show their own bars
             for line in lines:
                 print_line(line)

@@ -35,8 +35,9 @@ def find_recipe(name: str) -> Path:
         InputError: when it is in none of them, or is the path of a file that does not exist.
     """
     if name.startswith((".", "/", "~")):
-        here = f"the current directory is {Path.cwd()}"
-        raise InputError(f"{name}: no such file{nearest_file(name)} ({here})")
+        raise InputError(
+            f"{name}: no such file{nearest_file(name)} (the current directory is {Path.cwd()})"
+        )
     name, shipped = name.removeprefix("recipes/"), _shipped()
     for file in (name, f"{name}.yml"):
         if file in shipped:

@@ -162,7 +162,9 @@ def write_merge(
     needs_code = needs_remote_code(merge.donor)
     list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises before a write
     revisions = commits(models)
-    lines = [*merge.lines, *(() if hub is None else hub.checked_lines(merge.ranges))]
+    lines = [*merge.lines]
+    if hub is not None:
+        lines += hub.checked_lines(merge.ranges)
     record = with_commits(merge.record, revisions)
     text = pinned_text(text, revisions) if revisions else text
     yield from lines

@@ -101,7 +101,7 @@ def _code(written: str, name: str) -> Iterator[str]:
     if not end or (code := words.get(language)) is None:
         return
     script = end.title()
-    if script in (table[code]["script"], *(["Hang"] if code == "ko" else [])):
+    if script == table[code]["script"] or (script, code) == ("Hang", "ko"):
         yield code
     elif script in {entry["script"] for entry in table.values()}:
         yield f"{code}_{script}"

@@ -105,13 +105,11 @@ class Cell(Frozen):
 
     def facts(self) -> dict[str, str]:
         """Return the cell's properties for ``--only``, as text."""
-        return {
-            **{name: _text(value) for name, value in self.values.items()},
-            **self.experts,
-            **({} if self.language is None else {"language_code": self.language}),
-            "kind": self.kind,
-            "label": self.label,
-        }
+        facts = {name: _text(value) for name, value in self.values.items()}
+        facts |= self.experts
+        if self.language is not None:
+            facts["language_code"] = self.language
+        return {**facts, "kind": self.kind, "label": self.label}
 
 
 class _Point(NamedTuple):

@@ -153,12 +153,14 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     their keys.
     """
     overrides = request.overrides()
-    return fingerprint_of(
-        request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
-        backend=backend,
-        options=options.of_backend(backend).identity(),
-        **({"protocol": overrides} if overrides else {}),
-    )[:_KEY_LENGTH]
+    parts: dict[str, Any] = {
+        "request": request.model_dump(mode="json", include={"limit", "seed", "level"}),
+        "backend": backend,
+        "options": options.of_backend(backend).identity(),
+    }
+    if overrides:
+        parts["protocol"] = overrides
+    return fingerprint_of(**parts)[:_KEY_LENGTH]
 
 
 def identified(

@@ -69,11 +69,11 @@ def test_imports_run_down_only(package):
     up = []
     for name in MODULES[package]:
         for other in IMPORTS[name]:
-            (own, *mine), (whose, *theirs) = name.split("."), other.split(".")
-            if own != whose:
-                runs_up = packages.index(whose) < packages.index(own)
+            (top, *rooms), (other_top, *other_rooms) = name.split("."), other.split(".")
+            if top != other_top:
+                runs_up = packages.index(other_top) < packages.index(top)
             else:  # every module stands in a folder that has a floor
-                runs_up = mine and theirs and floor[theirs[0]] < floor[mine[0]]
+                runs_up = rooms and other_rooms and floor[other_rooms[0]] < floor[rooms[0]]
             up += [f"{name} -> {other}"] if runs_up else []
     assert up == []
 
@@ -83,8 +83,8 @@ def test_no_import_leads_back(depth):
     assert len(IMPORTS) > 100
     leans = {}
     for name, others in IMPORTS.items():
-        mine, *theirs = (".".join(each.split(".")[:depth]) for each in (name, *others))
-        leans.setdefault(mine, set()).update({*theirs} - {mine})
+        room, *imported = (".".join(each.split(".")[:depth]) for each in (name, *others))
+        leans.setdefault(room, set()).update({*imported} - {room})
     try:
         TopologicalSorter(leans).prepare()
     except CycleError as error:

@@ -343,8 +343,8 @@ def folder_differences(one: Path, other: Path) -> list[str]:
         readers["tokenizer"] = _tokenizer
     differing = []
     for name, read in readers.items():
-        ours, theirs = read(one), read(other)
-        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        first, second = read(one), read(other)
+        keys = sorted(key for key in {*first, *second} if first.get(key) != second.get(key))
         if keys:
             differing.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
     return differing

@@ -36,13 +36,13 @@ class Field(NamedTuple):
     """One field that configs of different families state under different names.
 
     Of its `keys` in ``config.json`` the first one that is stated counts, and where none is, the
-    `default` of the classes in `DECODERS`. `how` is what the remedy does.
+    `default` of the classes in `DECODERS`. `effect` is what the remedy does.
     """
 
     label: str
     keys: tuple[str, ...]
     remedy: Remedy = "impossible"
-    how: str = NOTHING
+    effect: str = NOTHING
     default: Any = None
 
 

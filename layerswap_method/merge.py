@@ -168,7 +168,7 @@ def write_merge(
     record = with_commits(merge.record, revisions)
     text = pinned_text(text, revisions) if revisions else text
     yield from lines
-    # Names the temporary folder: the same merge to the same place goes through the same one.
+    # The key names the temporary folder: the same merge to the same place goes through one.
     mixes = MIXES.dump_json(dict(merge.tensors)).decode()
     content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
     key = hashlib.sha256(content.encode()).hexdigest()[:16]

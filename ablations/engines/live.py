@@ -320,7 +320,7 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
     scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
-    # What is left of the task before would cut the thinking out of this answer.
+    # A mark that the task before has set would cut the thinking out of this answer.
     think_end, lm.think_end_token = lm.think_end_token, None
     try:
         ((log_likelihood, _),) = lm.loglikelihood([scored])

@@ -195,7 +195,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
         log_scores = score_trackers(options.report_to, file.study.name, out)
     plan = _plan(file, options, out)
-    # So what is missing of the data is said before anything runs.
+    # Missing data is reported before anything runs.
     check_data(plan.missing(options.only, _finished(plan, out)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)

@@ -67,7 +67,7 @@ class StudyEngine:
         """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
         self._ask: _Ask
         self._weights: Mapping[str, Any]
-        """How the weights of that model came into the engine, as provenance."""
+        """The way of that model's weights into the engine, as provenance."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}

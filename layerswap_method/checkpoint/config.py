@@ -93,7 +93,7 @@ alike, tensor for tensor; Qwen2's have biases on q, k and v, Qwen3's norms of ea
 
 
 class ModelConfig(Frozen):
-    """What a ``config.json`` says, under the names of transformers.
+    """The content of a ``config.json``, under the names of transformers.
 
     `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
     has no name), `dtype` torch's. `further_layers` are the multi-token-prediction layers, stored

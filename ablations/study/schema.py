@@ -151,7 +151,7 @@ class PrimaryBlock(Described):
     minus the second. The report's answer begins with them. With them `against` has no default."""
 
     @property
-    def is_planned(self) -> bool:
+    def is_stated(self) -> bool:
         """Whether the study file names the comparisons: else they are those by default."""
         return bool(self.against or self.contrasts or self.parameters)
 

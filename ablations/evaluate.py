@@ -106,12 +106,12 @@ class SuiteResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the scores may want to know."""
+        """Notes that a reader of the scores may want."""
         return tuple(_notes(self.run, self.tasks))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before the scores."""
+        """Warnings that a reader must know before the scores."""
         return tuple(evaluation_problems(self.run))
 
     def report(self) -> str:

@@ -101,7 +101,7 @@ class RunTables:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before the scores."""
+        """Warnings that a reader must know before the scores."""
         return tuple(self._report.problems)
 
     def report(

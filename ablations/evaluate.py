@@ -103,12 +103,12 @@ class SuiteResult:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the scores may want to know."""
+        """Notes that a reader of the scores may want."""
         return tuple(_notes(self.run, self.tasks))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before the scores."""
+        """Warnings that a reader must know before the scores."""
         return tuple(evaluation_problems(self.run))
 
     def report(self) -> str:
@@ -192,26 +192,26 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...]
     templates = [name for name in block.tasks if PLACEHOLDER in name]
     if templates and not languages:
         raise InputError(f"{templates[0]}: name its languages, such as --languages sw,te")
-    named, own = in_languages(block.tasks, languages), languages_of(block.include_path)
+    named, language_by_task = in_languages(block.tasks, languages), languages_of(block.include_path)
     names = {*named}
     if block.benchmarks or not block.tasks or (languages and not templates):
-        if block.benchmarks and not block.tasks:
-            own = {}
-        elif block.tasks:
-            own = {name: code for name, code in own.items() if name in names}
+        # Tasks of the user's folders that the languages choose among, with their languages.
+        choosable = {} if block.benchmarks else language_by_task
+        if block.tasks:
+            choosable = {name: code for name, code in language_by_task.items() if name in names}
         candidates = (
             task
             for task in list_tasks()
             if (languages or task.language in PAPER_LANGUAGES)
             and (block.benchmarks or task.benchmark in PAPER_BENCHMARKS)
         )
-        chosen = choose(candidates, languages, block.benchmarks, others=own.values())
+        chosen = choose(candidates, languages, block.benchmarks, others=choosable.values())
         names |= {task.name for task in chosen}
-        names |= {name for name, code in own.items() if code in languages}
+        names |= {name for name, code in choosable.items() if code in languages}
         is_of_folder = block.include_path and not block.benchmarks and not block.tasks
-        if is_of_folder and languages and not {*own.values()} & {*languages}:
+        if is_of_folder and languages and not {*choosable.values()} & {*languages}:
             folders = ", ".join(map(str, block.include_path))
-            languages_there = ", ".join(sorted({*own.values()}))
+            languages_there = ", ".join(sorted({*choosable.values()}))
             raise InputError(
                 f"no task in {folders} has language {' or '.join(languages)}; its tasks have "
                 f"{languages_there or 'none: name it in a task file (metadata: language)'}. "

@@ -92,8 +92,11 @@ def run_program(
         parent_end.sendall(token)
         code = f"import json, os, resource, sys\n{inspect.getsource(_run_inside)}\n_run_inside()"
         python = [os.path.realpath(sys.executable), "-I", "-S", "-u", "-c", code]
+        command = [*python, str(child_end.fileno())]
+        if held:
+            command = [*_bwrap(rules.fileno(), user), *command]
         program = subprocess.Popen(
-            [*(_bwrap(rules.fileno(), user) if held else ()), *python, str(child_end.fileno())],
+            command,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,

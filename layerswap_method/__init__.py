@@ -21,6 +21,7 @@ def register() -> None:
     if autoload.failure is not None:
         from layerswap_method.errors import LayerSwapError
 
-        why = f"{type(autoload.failure).__name__}: {autoload.failure}"
-        text = f"layer_swap could not be registered with mergekit: {why}"
-        raise LayerSwapError(text) from autoload.failure
+        raise LayerSwapError(
+            "layer_swap could not be registered with mergekit: "
+            f"{type(autoload.failure).__name__}: {autoload.failure}"
+        ) from autoload.failure

@@ -41,7 +41,7 @@ class LayerSwapFinder:
         is_program = name == _PROGRAM and Path(sys.argv[0]).stem == "mergekit-yaml"
         if (name not in _CALLBACKS and not is_program) or self not in sys.meta_path:
             return None
-        # Only those behind this one: two such hooks that ask each other would never end.
+        # Finders before this one are not asked: two such hooks that ask each other would never end.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None

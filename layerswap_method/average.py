@@ -71,7 +71,7 @@ def weighted_inputs(
             raise ValueError(f"the weights of the {role} experts sum to {sum(weights):g}")
         total = math.fsum(weights)
         for i, entry in members.items():
-            # In this order nothing leaves the range of floats, and the weight of one model is 1.
+            # Nothing leaves the range of floats in this order, and the weight of one model is 1.
             shares[i] = side * (entry.weight / total) * entry.scale
     chosen = {i: share for i, share in shares.items() if share}
     return WeightedInputs(tuple(chosen), tuple(chosen.values()))
@@ -107,6 +107,6 @@ def weighted_average(
     for tensor, weight in others:
         wide = tensor.to(compute)
         total.add_(wide if weight == 1 else wide * weight)
-    # By a tensor: for a plain number a GPU multiplies by the inverse, which rounds twice.
+    # The divisor is a tensor: a GPU multiplies by the inverse of a plain number, rounding twice.
     total.div_(total.new_tensor(math.fsum(coefficients)))
     return total.to(result)

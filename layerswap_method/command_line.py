@@ -21,7 +21,7 @@ class ShownError(LayerSwapError, click.ClickException):  # type: ignore[misc]
 
 
 class ShownInputError(InputError, ShownError):  # type: ignore[misc]
-    """What the user wrote is wrong, as click shows it."""
+    """A mistake in what the user wrote, as click shows it."""
 
     exit_code = 2
 

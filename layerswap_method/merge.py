@@ -118,7 +118,7 @@ def merge_file(
     )
 
 
-def plan_merge(
+def prepare_merge(
     recipe: Recipe,
     models: Mapping[str, Model],
     hub: HubModels | None = None,
@@ -126,7 +126,7 @@ def plan_merge(
 ) -> Merge:
     """Return the merge of a recipe when every byte that it reads is on this machine.
 
-    `hub` fetches what is missing of partial models, also what is read to plan the merge (whether a
+    `hub` fetches what is missing of partial models, also what is read to know the merge (whether a
     tied output embedding is the input embedding).
     """
     if hub is None:
@@ -157,17 +157,19 @@ def write_merge(
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
     check_device(options.device)
-    merge = plan_merge(recipe, models, hub, bar)
+    merge = prepare_merge(recipe, models, hub, bar)
     for warning in merge.warnings:
         LOG.warning("%s", warning)
     needs_code = needs_remote_code(merge.donor)
     list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises before a write
     revisions = commits(models)
-    lines = [*merge.lines, *(() if hub is None else hub.checked_lines(merge.ranges))]
+    lines = [*merge.lines]
+    if hub is not None:
+        lines += hub.checked_lines(merge.ranges)
     record = with_commits(merge.record, revisions)
     text = pinned_text(text, revisions) if revisions else text
     yield from lines
-    # Names the temporary folder: the same merge to the same place goes through the same one.
+    # The key names the temporary folder: the same merge to the same place goes through one.
     mixes = MIXES.dump_json(dict(merge.tensors)).decode()
     content = f"{out}\0{options.shard_bytes}\0{options.device}\0{mixes}"
     key = hashlib.sha256(content.encode()).hexdigest()[:16]

@@ -184,7 +184,7 @@ class MixReader:
                 if position:
                     total.add_(wide)
             divisor = math.fsum(term.coefficient for term in mix.terms)
-            # By a tensor on the device: by a plain number a GPU multiplies with the inverse.
+            # The divisor is a tensor: a GPU multiplies by the inverse of a plain number.
             result.copy_(total.div_(total.new_full((), divisor)))
         if mix.factor != 1:
             result.mul_(mix.factor)

@@ -252,7 +252,7 @@ def _restore(replaced: Path, out: Path, listing: str) -> None:
         replaced.replace(out)
         return
     written = _written(replaced, listing) - _staying(replaced, out, listing)
-    settings = (*_SETTINGS, *(_TOKENS if _has_tokens(out) else ()))
+    settings = _SETTINGS + _TOKENS if _has_tokens(out) else _SETTINGS
     _put_back(replaced, out, written, settings)
 
 

@@ -19,7 +19,7 @@ class Difference:
     """A tensor that differs; `layer` is None outside the layers.
 
     `largest` is the largest absolute difference, NaN where a value is NaN on one side only.
-    `relative` is ``||ours - theirs|| / ||theirs||`` (Frobenius), infinite where theirs is 0.
+    `relative` is ``||first - second|| / ||second||`` (Frobenius), infinite where the second is 0.
     """
 
     name: str
@@ -32,24 +32,24 @@ class Difference:
 class Comparison:
     """The common tensors of two checkpoints, and their differences; as text, what differs where.
 
-    `ours` and `theirs` are the names of the checkpoints. `tensors` is the number of those that both
-    have in one shape; `shapes` and `dtypes` have the names of those that differ in them. Of
+    `first` and `second` are the names of the checkpoints. `tensors` is the number of those that
+    both have in one shape; `shapes` and `dtypes` have the names of those that differ in them. Of
     different dtypes, values are compared and not bytes.
     """
 
-    ours: str
-    theirs: str
+    first: str
+    second: str
     tensors: int
     differences: tuple[Difference, ...]
-    ours_only: tuple[str, ...]
-    theirs_only: tuple[str, ...]
+    first_only: tuple[str, ...]
+    second_only: tuple[str, ...]
     shapes: tuple[str, ...]
     dtypes: tuple[str, ...]
 
     @property
     def is_equal(self) -> bool:
         """Whether the checkpoints are one model, stored in the same dtypes."""
-        names = self.ours_only + self.theirs_only + self.shapes + self.dtypes
+        names = self.first_only + self.second_only + self.shapes + self.dtypes
         return not self.differences and not names
 
     def __repr__(self) -> str:
@@ -60,33 +60,40 @@ class Comparison:
 
 
 def compare(
-    ours: Checkpoint, theirs: Checkpoint, advance: Callable[[int], object] = lambda count: None
+    first: Checkpoint, second: Checkpoint, advance: Callable[[int], object] = lambda count: None
 ) -> Comparison:
-    """Compare every tensor of two checkpoints; differences are measured against `theirs`.
+    """Compare every tensor of two checkpoints; differences are measured against `second`.
 
     A tied output embedding may be stored on one side only: then it is the input embedding. Buffers
-    that are not weights are left out. `advance` is called with the bytes of `ours` that are done.
+    that are not weights are left out. `advance` is called with the bytes of `first` that are done.
     """
-    first, second = _weights(ours), _weights(theirs)
-    for model, weights, others in ((ours, first, second), (theirs, second, first)):
+    first_weights, second_weights = _weights(first), _weights(second)
+    for model, weights, others in (
+        (first, first_weights, second_weights),
+        (second, second_weights, first_weights),
+    ):
         if model.config.tie_word_embeddings and model.embedding is not None:
             heads = [name for name in others if is_head(name) and name not in weights]
             weights |= dict.fromkeys(heads, model.tensors[model.embedding])
-    common = sorted(first.keys() & second.keys())
-    comparable = [name for name in common if first[name].shape == second[name].shape]
+    common = sorted(first_weights.keys() & second_weights.keys())
+    comparable = [
+        name for name in common if first_weights[name].shape == second_weights[name].shape
+    ]
     differences: list[Difference] = []
     for name in comparable:
-        differences += _differences(name, first[name], second[name], ours.decoder)
-        advance(first[name].nbytes)
+        differences += _differences(name, first_weights[name], second_weights[name], first.decoder)
+        advance(first_weights[name].nbytes)
     return Comparison(
-        ours=ours.name,
-        theirs=theirs.name,
+        first=first.name,
+        second=second.name,
         tensors=len(comparable),
         differences=tuple(differences),
-        ours_only=tuple(sorted(first.keys() - second.keys())),
-        theirs_only=tuple(sorted(second.keys() - first.keys())),
-        shapes=tuple(name for name in common if first[name].shape != second[name].shape),
-        dtypes=tuple(name for name in comparable if first[name].dtype != second[name].dtype),
+        first_only=tuple(sorted(first_weights.keys() - second_weights.keys())),
+        second_only=tuple(sorted(second_weights.keys() - first_weights.keys())),
+        shapes=tuple(
+            name for name in common if first_weights[name].shape != second_weights[name].shape
+        ),
+        dtypes=tuple(n for n in comparable if first_weights[n].dtype != second_weights[n].dtype),
     )
 
 
@@ -97,14 +104,14 @@ def weight_bytes(checkpoint: Checkpoint) -> int:
 
 def _lines(comparison: Comparison) -> Iterator[str]:
     """Yield what differs between two checkpoints, in lines of text."""
-    ours, theirs = comparison.ours, comparison.theirs
+    first, second = comparison.first, comparison.second
     if comparison.is_equal:
-        yield f"equal: all {comparison.tensors} tensors of {ours} and {theirs}, bit for bit"
+        yield f"equal: all {comparison.tensors} tensors of {first} and {second}, bit for bit"
         return
-    yield f"{ours} and {theirs} are not equal"
+    yield f"{first} and {second} are not equal"
     for title, names in (
-        (f"only in {ours}", comparison.ours_only),
-        (f"only in {theirs}", comparison.theirs_only),
+        (f"only in {first}", comparison.first_only),
+        (f"only in {second}", comparison.second_only),
         ("other shapes", comparison.shapes),
         ("other dtypes (compared by value)", comparison.dtypes),
     ):
@@ -137,23 +144,23 @@ def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
 
 
 def _differences(
-    name: str, ours: StoredTensor, theirs: StoredTensor, decoder: Decoder
+    name: str, first: StoredTensor, second: StoredTensor, decoder: Decoder
 ) -> Iterator[Difference]:
     """Yield how two tensors of one shape differ; nothing where they are equal."""
     differs, largest, squares, norm = False, 0.0, 0.0, 0.0
-    for rows in row_blocks(ours.shape):
-        first, second = (read_rows(tensor, rows).view(-1) for tensor in (ours, theirs))
-        values = second.double()
-        norm += float(values.square().sum())
-        if first.dtype == second.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
-            width = first.element_size()
-            bits = (tensor.view(torch.uint8).view(-1, width) for tensor in (first, second))
+    for rows in row_blocks(first.shape):
+        values, others = (read_rows(tensor, rows).view(-1) for tensor in (first, second))
+        wide = others.double()
+        norm += float(wide.square().sum())
+        if values.dtype == others.dtype:  # bit for bit: -0 is not 0, and a NaN is itself
+            width = values.element_size()
+            bits = (tensor.view(torch.uint8).view(-1, width) for tensor in (values, others))
             unequal = torch.ne(*bits).any(1)
         else:
-            unequal = first.double() != values
+            unequal = values.double() != wide
         if bool(unequal.any()):
             differs = True
-            distances = (first.double() - values)[unequal].abs()
+            distances = (values.double() - wide)[unequal].abs()
             largest = float(torch.maximum(distances.max(), torch.tensor(largest).double()))
             squares += float(distances.square().sum())
     if differs:

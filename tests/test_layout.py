@@ -69,11 +69,11 @@ def test_imports_run_down_only(package):
     up = []
     for name in MODULES[package]:
         for other in IMPORTS[name]:
-            (own, *mine), (whose, *theirs) = name.split("."), other.split(".")
-            if own != whose:
-                runs_up = packages.index(whose) < packages.index(own)
+            (top, *rooms), (other_top, *other_rooms) = name.split("."), other.split(".")
+            if top != other_top:
+                runs_up = packages.index(other_top) < packages.index(top)
             else:  # every module stands in a folder that has a floor
-                runs_up = mine and theirs and floor[theirs[0]] < floor[mine[0]]
+                runs_up = rooms and other_rooms and floor[other_rooms[0]] < floor[rooms[0]]
             up += [f"{name} -> {other}"] if runs_up else []
     assert up == []
 
@@ -83,8 +83,8 @@ def test_no_import_leads_back(depth):
     assert len(IMPORTS) > 100
     leans = {}
     for name, others in IMPORTS.items():
-        mine, *theirs = (".".join(each.split(".")[:depth]) for each in (name, *others))
-        leans.setdefault(mine, set()).update({*theirs} - {mine})
+        room, *imported = (".".join(each.split(".")[:depth]) for each in (name, *others))
+        leans.setdefault(room, set()).update({*imported} - {room})
     try:
         TopologicalSorter(leans).prepare()
     except CycleError as error:
@@ -122,6 +122,23 @@ def test_one_name_is_one_thing():
                 places[definition].append(name)
     assert len(places) > 500
     assert {each: where for each, where in places.items() if len(where) > 1} == {}
+
+
+def _identifiers(path):
+    """Yield the names that the code of a file gives and reads, attributes and arguments too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for field in ("id", "arg", "attr", "name"):
+            if isinstance(identifier := getattr(node, field, None), str):
+                yield identifier
+
+
+def test_a_plan_is_of_layers_or_of_a_study():
+    """Cells, tensors, files and comparisons that are called planned are given their own names."""
+    identifiers = {(name, word) for name, path in EVERY.items() for word in _identifiers(path)}
+    assert len(identifiers) > 5000
+    assert [place for place in identifiers if "planned" in place[1].lower()] == []
+    plans = {word for _, word in identifiers if re.fullmatch(r"[A-Z]\w*Plan", word)}
+    assert plans == {"LayerPlan", "RecipePlan", "StudyPlan"}
 
 
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")

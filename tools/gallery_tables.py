@@ -66,9 +66,11 @@ def page_text(readme: Path) -> str:
 
 
 def _row(name: str, text: str) -> str:
-    """Return a row; `what` without the layers, which are in the settings."""
-    what = re.split(r"[:,] (?:middle )?layers \d|; ", read_recipe_header(text).get("What", ""))[0]
-    cells = (f"[{Path(name).stem}]({name})", what.rstrip("."), settings(parse_yaml(text, name)))
+    """Return a row; its summary is without the layers, which are in the settings."""
+    summary = re.split(r"[:,] (?:middle )?layers \d|; ", read_recipe_header(text).get("What", ""))[
+        0
+    ]
+    cells = (f"[{Path(name).stem}]({name})", summary.rstrip("."), settings(parse_yaml(text, name)))
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 

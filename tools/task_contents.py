@@ -17,7 +17,7 @@ VERSION = 1.0
 """Version of the protocol: raised with every change that can change a score."""
 
 MGSM_VERSION = 1.1
-"""That of MGSM and MGSM-Rev2; 1.1: in a chat, exemplars are asked as items are."""
+"""The version of MGSM and MGSM-Rev2; 1.1: in a chat, exemplars are asked as items are."""
 
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""

@@ -33,7 +33,7 @@ class MgsmWords(Frozen):
 
     @property
     def delimiter(self) -> str:
-        """What is between `answer` and a solution: a full-width colon brings its own space."""
+        """The text between `answer` and a solution: a full-width colon brings its own space."""
         return "" if self.answer.endswith("：") else " "
 
     @property

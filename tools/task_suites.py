@@ -82,7 +82,7 @@ def codes_of(name: str, tasks: list[str]) -> dict[str, str]:
     )
     matches = [match[1] for task in tasks if (match := pattern.fullmatch(task))]
     pairs = sorted((code, written) for written in matches for code in _code(written, name))
-    # Of several countries' texts in one language, none is the language's.
+    # None of several countries' texts in one language is the language's.
     codes = [code for code, _ in pairs]
     return {code: written for code, written in pairs if codes.count(code) == 1}
 
@@ -101,7 +101,7 @@ def _code(written: str, name: str) -> Iterator[str]:
     if not end or (code := words.get(language)) is None:
         return
     script = end.title()
-    if script in (table[code]["script"], *(["Hang"] if code == "ko" else [])):
+    if script == table[code]["script"] or (script, code) == ("Hang", "ko"):
         yield code
     elif script in {entry["script"] for entry in table.values()}:
         yield f"{code}_{script}"

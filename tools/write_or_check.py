@@ -1,4 +1,4 @@
-"""What the tools share that write a file of this repository, or see that it is as they would."""
+"""A file of this repository written by a tool, or checked to be as the tool would write it."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ _SIGNAL = "layerswap.signal"
 """Key in click's context of a command: the signal that ended it, Ctrl-C or SIGTERM."""
 
 _SHOW_CURSOR = b"\x1b[?25h"
-"""What a terminal needs where bars were drawn that nobody takes down."""
+"""The sign that a terminal needs where bars were drawn that nobody takes down."""
 
 _AS_JSON = "layerswap.as_json"
 """Key in click's context: whether errors are printed as JSON."""

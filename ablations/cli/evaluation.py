@@ -25,7 +25,6 @@ from ablations.cli.options import (
     pop_settings,
     settings_option,
 )
-from ablations.machine.progress import Step, show_step
 
 
 @click.command()
@@ -171,9 +170,9 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
         result = runner.run_study(study, run_options)
     print_line(result.report())
     with watched("computing the answer"):
-        from ablations.report.write import answer_text, make_report
+        from ablations.report.run_tables import answer_of_run
 
-        answer = answer_text(make_report(result.run, draw=False)) if result.run.cells else ""
+        answer = answer_of_run(result.run)
     if answer:
         print_line(f"\n{answer}")
     if result.summary.failed:
@@ -193,22 +192,11 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     folder stay.
     """
     with watched("loading the libraries"):
-        from ablations.report.write import answer_text, make_report, report_folder, write_report
+        from ablations.report.run_tables import report_run
         from ablations.runner.changed_tasks import changed_tasks
-        from ablations.runs.records import as_input_errors, load_run
 
-        with as_input_errors():
-            show_step(Step("reading the records"))
-            content = load_run(run)
-            folder = report_folder(run, out)
-            show_step(Step("computing tables, tests and figures"))
-            warnings = changed_tasks(content)
-            result = make_report(content, draw=format != ("csv",), warnings=warnings)
-        files = write_report(result, format, folder)
-    for path in files:
-        if path.parent == folder:
-            click.echo(path)
-    print_line(f"\n{answer_text(result)}")
+        result = report_run(run, format, out, warnings_of=changed_tasks)
+    print_line(str(result))
 
 
 @click.command()

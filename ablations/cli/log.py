@@ -31,7 +31,7 @@ _DEBUG = {
     "LMEVAL_LOG_LEVEL": "DEBUG",
     "VLLM_LOGGING_LEVEL": "DEBUG",
 }
-"""What libraries with loggers of their own read at their import."""
+"""Variables that libraries with loggers of their own read at their import."""
 
 _HTTP = ("httpcore", "httpcore2", "httpx", "httpx2", "urllib3")
 """Loggers that write whole addresses and headers, in which a hub's signature may be."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import sys
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from ablations.cli.options import (
     shard_size_option,
 )
 from ablations.machine.progress import Step, byte_progress, show_step
-from layerswap_method.errors import InputError
+from ablations.study.start_files import COMMANDS_OF_KINDS, write_start_file
 
 
 @click.group(short_help="List or copy the shipped recipes.")
@@ -36,11 +35,11 @@ def list_(language: str | None, as_json: bool) -> None:
     """List every recipe with languages, base and settings."""
     from ablations.gallery.find import describe_recipes, list_recipes
 
-    found = list_recipes(language)
+    listed = list_recipes(language)
     if as_json:
-        print_json(recipes=found)
+        print_json(recipes=listed)
     else:
-        click.echo(describe_recipes(found))
+        click.echo(describe_recipes(listed))
 
 
 @recipes.command()
@@ -64,11 +63,11 @@ def studies_list(as_json: bool) -> None:
     """List every study with its question and the experts file that it runs on."""
     from ablations.study.shipped import describe_studies, list_studies
 
-    found = list_studies()
+    listed = list_studies()
     if as_json:
-        print_json(studies=found)
+        print_json(studies=listed)
     else:
-        click.echo(describe_studies(found))
+        click.echo(describe_studies(listed))
 
 
 @studies.command("copy")
@@ -108,19 +107,14 @@ def check(
     the headers of its weights are fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
-        from ablations.gallery.check import as_text, check_recipe, count_levels, recipes_of
+        from ablations.gallery.check import check_recipes
 
-        findings = {
-            path: check_recipe(path, hub=not offline, gallery=gallery)
-            for path in recipes_of(recipes)
-        }
-    levels = count_levels(findings)
+        result = check_recipes(recipes, hub=not offline, gallery=gallery)
     if as_json:
-        listed = [{"recipe": path, "findings": found} for path, found in findings.items()]
-        print_json(recipes=listed, errors=levels["error"], warnings=levels["warning"])
+        print_json(recipes=result.recipes, errors=result.errors, warnings=result.warnings)
     else:
-        print_line(as_text(findings))
-    sys.exit(2 if levels["error"] or (strict and levels["warning"]) else 0)
+        print_line(str(result))
+    sys.exit(2 if result.errors or (strict and result.warnings) else 0)
 
 
 @click.command(short_help="Draw which expert supplies each layer of a recipe.")
@@ -147,19 +141,8 @@ def plan(recipe: str, layers: int | None, as_json: bool) -> None:
         print_line(str(recipe_plan))
 
 
-STARTS = Path(__file__).parents[1] / "study" / "starts"
-
-_NEXT = {
-    "study": "layerswap run {} --dry-run",
-    "recipe": "mergekit-yaml {} ./merged",
-    "experts": "layerswap run layer_count --experts {} --dry-run",
-    "train": "layerswap train {} --out runs/experts/mine",
-}
-"""Kind of file -> the command that uses it."""
-
-
 @click.command()
-@click.argument("kind", type=click.Choice(list(_NEXT)))
+@click.argument("kind", type=click.Choice(list(COMMANDS_OF_KINDS)))
 @click.argument("file", required=False, type=FILE)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def init(kind: str, file: Path | None, force: bool) -> None:
@@ -169,20 +152,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
     recipe.yml, experts.yml or train.yml unless you name another. It works as it is on the models of
     layerswap pocket build; its comments say what to change for your own.
     """
-    from ablations.machine.whole_files import check_place, write_errors, write_text
-
-    path = file or Path(f"{kind}.yml")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder; name a file in it, such as {path / kind}.yml")
-    check_place(path)
-    if path.exists() and not force:
-        raise InputError(f"{path}: exists; add --force to replace it, or give another name")
-    text = (STARTS / f"{kind}.yml").read_text(encoding="utf-8")
-    with write_errors(path):
-        write_text(path, text.replace(f"{kind}.yml", path.name))
-    click.echo(
-        f"{path} is written. Edit it, then run: {_NEXT[kind].format(shlex.quote(str(path)))}"
-    )
+    click.echo(write_start_file(kind, file, force=force))
 
 
 @click.command()
@@ -238,7 +208,7 @@ def merge(
             download=download,
         )
     try:
-        with watched("planning the merge"):
+        with watched("preparing the merge"):
             show_step(Step(""))  # huggingface_hub and mergekit show their own bars
             for line in lines:
                 print_line(line)

@@ -43,7 +43,7 @@ def text_table(
 
     blocks: list[list[int]] = []
     for column in range(labels, len(head)):
-        joined = [*(blocks[-1] if blocks else range(labels)), column]
+        joined = [*blocks[-1], column] if blocks else [*range(labels), column]
         if blocks and width is not None and max(map(len, lines(joined))) > width:
             joined = [*range(labels), column]
             blocks.append(joined)

@@ -90,7 +90,7 @@ class AnswerFile:
         """
         self.path = path
         self._engine = engine
-        self._known: dict[str, Answer] = {}
+        self._answers: dict[str, Answer] = {}
         self._new = set[str]()
         self._lock: Claim | None = None
         self._file: int | None = None
@@ -108,7 +108,7 @@ class AnswerFile:
             self._give_up(error)
         try:
             if self.path.is_file():
-                self._known |= {key: answer for key, answer, _ in self._read()}
+                self._answers |= {key: answer for key, answer, _ in self._read()}
         except OSError as error:
             self._give_up(error)
         return self
@@ -134,7 +134,7 @@ class AnswerFile:
 
     def take(self, key: str) -> Answer | None:
         """Return the answer to a question, None where there is none."""
-        return self._known.get(key)
+        return self._answers.get(key)
 
     def count(self, key: str) -> None:
         """Count an answer that was taken, if an earlier run stored it."""
@@ -142,10 +142,10 @@ class AnswerFile:
 
     def keep(self, key: str, answer: Answer) -> None:
         """Append an answer, unless it is there; one that had other room is replaced."""
-        known, is_cut = self._known.get(key), answer.outcome.is_truncated
-        if known and dataclasses.replace(known.outcome, is_truncated=is_cut) == answer.outcome:
+        earlier, is_cut = self._answers.get(key), answer.outcome.is_truncated
+        if earlier and dataclasses.replace(earlier.outcome, is_truncated=is_cut) == answer.outcome:
             return
-        self._known[key] = answer
+        self._answers[key] = answer
         self._new.add(key)
         if self._lock is None:
             return

@@ -126,9 +126,9 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             self._generate_batch(prompts, options, batched)
 
     def _generate_batch(
-        self, prompts: Sequence[str], given: dict[str, Any], questions: Sequence[Question]
+        self, prompts: Sequence[str], gen_kwargs: dict[str, Any], questions: Sequence[Question]
     ) -> None:
-        options: dict[str, Any] = normalize_gen_kwargs(given, self.max_gen_toks)
+        options: dict[str, Any] = normalize_gen_kwargs(gen_kwargs, self.max_gen_toks)
         if options.get("do_sample"):
             options.setdefault("top_k", 0)  # transformers' own default is 50
         end = self._text([self.eot_token_id])
@@ -176,7 +176,8 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
     def _without_end(self, tokens: Sequence[int]) -> Sequence[int]:
         """Return the tokens before the first that ends an answer, by model or tokenizer."""
         stated = self.model.generation_config.eos_token_id
-        final = {self.eot_token_id, *(stated if isinstance(stated, (list, tuple)) else [stated])}
+        ends_of_model = stated if isinstance(stated, (list, tuple)) else [stated]
+        final = {self.eot_token_id, *ends_of_model}
         ends = (place for place, token in enumerate(tokens) if token in final)
         return tokens[: next(ends, len(tokens))]
 

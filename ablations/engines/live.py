@@ -320,7 +320,7 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
     scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
-    # What is left of the task before would cut the thinking out of this answer.
+    # A mark that the task before has set would cut the thinking out of this answer.
     think_end, lm.think_end_token = lm.think_end_token, None
     try:
         ((log_likelihood, _),) = lm.loglikelihood([scored])
@@ -343,8 +343,8 @@ def folder_differences(one: Path, other: Path) -> list[str]:
         readers["tokenizer"] = _tokenizer
     differing = []
     for name, read in readers.items():
-        ours, theirs = read(one), read(other)
-        keys = sorted(key for key in {*ours, *theirs} if ours.get(key) != theirs.get(key))
+        first, second = read(one), read(other)
+        keys = sorted(key for key in {*first, *second} if first.get(key) != second.get(key))
         if keys:
             differing.append(f"{name} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})")
     return differing

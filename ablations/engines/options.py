@@ -12,7 +12,7 @@ MEMORY_OPTIONS = ("kv_cache_gib", "gpu_memory_utilization")
 """Fields of `EngineOptions` that say how much memory an engine may use; they change no score."""
 
 BackendChoice = Literal["auto", "hf", "vllm"]
-"""What a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
+"""The engines that a user may ask for; ``auto`` is vLLM when it is installed, else HF."""
 
 
 _UNREAD_BY: dict[str, tuple[str, ...]] = {
@@ -23,7 +23,7 @@ _UNREAD_BY: dict[str, tuple[str, ...]] = {
 
 
 class EngineOptions(Described):
-    """How a model is run. Nothing here should change a score beyond rounding, but it may."""
+    """The options of an engine. None should change a score beyond rounding, but it may."""
 
     batch_size: int = Field(default=64, ge=1)
     """transformers: sequences in one forward pass. vLLM has `max_num_seqs` in its place."""

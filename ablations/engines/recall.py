@@ -58,7 +58,7 @@ class _StoredModel(Answering, LM):  # type: ignore[misc]
         options = question.request.args[1]
         if isinstance(options, str) or not self.keeps_task_limit:
             return True
-        # Else its room depends on the other prompts.
+        # The room of a longer answer depends on the other prompts.
         return task_limit(options, 0) <= was.context_tokens // 2
 
     def _send_nothing(self, questions: Sequence[Question]) -> None:

@@ -100,12 +100,13 @@ def task_manager(request: EvaluationRequest) -> Any:
     manager, names = _manager(request.folders, json.dumps(metadata, sort_keys=True), states)
     for folder in request.task_folders:
         if not names[folder]:
-            nothing = f"{folder}: has no lm-eval task file (*.yaml)"
-            raise InputError("; ".join([nothing, *_unreadable(folder)]))
-    own = sorted({*chain(*names.values())})
-    if any(task not in own for task in request.tasks):
-        _check_names(request, own)
-        # What the folders have goes before what lm-eval has under the same name.
+            raise InputError(
+                "; ".join([f"{folder}: has no lm-eval task file (*.yaml)", *_unreadable(folder)])
+            )
+    names_of_folders = sorted({*chain(*names.values())})
+    if any(task not in names_of_folders for task in request.tasks):
+        _check_names(request, names_of_folders)
+        # Tasks of the folders go before those that lm-eval has under the same names.
         manager.task_index.update({**_lm_eval_entries(), **manager.task_index})
     return manager
 
@@ -184,14 +185,14 @@ def _content(entry: Any) -> dict[str, Any]:
     return entry.cfg or {}
 
 
-def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
+def _check_names(request: EvaluationRequest, names_of_folders: Sequence[str]) -> None:
     """Raise for names that neither the folders nor lm-eval have.
 
     Where each of them is near one of the folders', lm-eval's index is not needed for the hints: to
     read it takes minutes on a busy machine.
     """
-    names = [name for name in request.tasks if name not in own]
-    hints = {name: nearest(name, own) for name in names}
+    names = [name for name in request.tasks if name not in names_of_folders]
+    hints = {name: nearest(name, names_of_folders) for name in names}
     problems = list[str]()
     if any(hints.values()):
         mentioned = names_in_files(names)
@@ -209,9 +210,9 @@ def _check_names(request: EvaluationRequest, own: Sequence[str]) -> None:
     if not problems:
         return
     if request.include_path:
-        listed = list(own[:_LISTED])
-        if len(own) > _LISTED:
-            listed.append(f"{len(own) - _LISTED} more")
+        listed = list(names_of_folders[:_LISTED])
+        if len(names_of_folders) > _LISTED:
+            listed.append(f"{len(names_of_folders) - _LISTED} more")
         listed.append("and lm-eval's own tasks (lm-eval ls tasks)")
         where = ", ".join(map(str, request.include_path))
     else:

@@ -47,7 +47,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     """
     choice, manager = check_tasks(request), task_manager(request)
     if choice.runs_code:
-        # Where there is none, that is said before the model has answered for an hour.
+        # A machine that can hold none is reported before the model has answered for an hour.
         find_isolation(request.isolation)
     tasks: list[Any] = []
     members = ((choice.groups[n].members if n in choice.groups else (n,)) for n in choice.chosen)

@@ -81,7 +81,7 @@ def prepare_vllm(options: EngineOptions) -> None:
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(options.kv_cache_gib))
     try:
         if not is_cpu_build() and _supports_batch_invariance():
-            # Else two equal models need not answer alike.
+            # Two equal models need not answer alike without it.
             os.environ.setdefault("VLLM_BATCH_INVARIANT", "1")
         import vllm  # noqa: F401
     except ImportError as error:

@@ -101,7 +101,7 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
             options, until, limit = self.modify_gen_kwargs(question.options, eos=end)
             if question.draw is not None:
                 options["seed"] = int.from_bytes(sha256(question.draw.encode()).digest()[:4])
-            # What stops an answer may stand in the thinking as well: it is cut afterwards.
+            # A stop string may stand in the thinking as well: the answer is cut afterwards.
             stop = [end] if self.think_end_token else until
             prompts.append(maybe_truncate(tokens, limit, self.max_length, verbose=False)[0])
             parameters.append(SamplingParams(max_tokens=limit, stop=stop, **options))

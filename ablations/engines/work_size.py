@@ -63,8 +63,8 @@ def measure_tasks(
             tokenizer = read_tokenizer(model)
             context = max_model_len or context_of(str(model))
         except (OSError, ValueError) as error:
-            why = f"no tokenizer on this machine ({first_line(error)})"
-            return {request.tasks[0]: why for request in requests}
+            reason = f"no tokenizer on this machine ({first_line(error)})"
+            return {request.tasks[0]: reason for request in requests}
         for request in requests:
             show_step(Step(f"counting the tokens of {request.tasks[0]}"))
             try:
@@ -98,17 +98,17 @@ def _size_of_task(
         task.set_fewshot_seed(seed=request.seed)
         task.build_all_requests(limit=min(items, _COUNTED))
     counted = len({request.doc_id for request in task.instances})
-    given = request.gen_kwargs
+    sampling = request.gen_kwargs
     lengths, limits = [], []
     for prompt, second in (request.args for request in task.instances):
         is_generated = not isinstance(second, str)
         with quietly():  # too long a prompt is cut, and transformers would warn of errors
             tokens = prompt_tokens(tokenizer, prompt if is_generated else f"{prompt}{second}")
         lengths.append(len(tokens))
-        limits.append(task_limit({**second, **given.as_lm_eval()}) if is_generated else 0)
+        limits.append(task_limit({**second, **sampling.as_lm_eval()}) if is_generated else 0)
     if context is not None:
         # A limit that the user gives may take what the longest prompt leaves of the context.
-        longest = None if given.max_gen_toks is None else max(lengths)
+        longest = None if sampling.max_gen_toks is None else max(lengths)
         limits = [limit and within(limit, context, longest) for limit in limits]
         pairs = zip(lengths, limits, strict=True)
         lengths = [min(length, context - limit) for length, limit in pairs]

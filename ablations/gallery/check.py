@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -87,7 +87,71 @@ class ModelFacts(NamedTuple):
     adapter: Path | None = None
 
 
-def recipes_of(names: Sequence[str]) -> list[Path]:
+class CheckedRecipe(NamedTuple):
+    """A recipe and the findings on it."""
+
+    recipe: Path
+    findings: Sequence[Finding]
+    """Errors first."""
+
+
+@dataclass(frozen=True)
+class CheckedRecipes:
+    """Recipes and the findings on them; as text one line per finding, and how many there are."""
+
+    recipes: tuple[CheckedRecipe, ...]
+
+    @property
+    def errors(self) -> int:
+        """Number of errors."""
+        return self._count("error")
+
+    @property
+    def warnings(self) -> int:
+        """Number of warnings."""
+        return self._count("warning")
+
+    def _count(self, level: Level) -> int:
+        return sum(f.level == level for _, findings in self.recipes for f in findings)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}"
+            for path, findings in self.recipes
+            for f in findings
+        ]
+        counts = {"recipe": len(self.recipes), "error": self.errors, "warning": self.warnings}
+        recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+        unchecked = {
+            f.message for _, findings in self.recipes for f in findings if _UNCHECKED in f.message
+        }
+        if unchecked:
+            others.append(f"{len(unchecked)} model{'' if len(unchecked) == 1 else 's'} not checked")
+        return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
+
+
+def check_recipes(
+    names: Sequence[str], *, hub: bool = True, gallery: bool = False
+) -> CheckedRecipes:
+    """Return the recipes that are named, each with its findings; see `check_recipe`.
+
+    Args:
+        names: files, folders of recipes, or shipped recipes by name.
+        hub: whether configs and headers are fetched from the hub.
+        gallery: whether the recipes must have the header of one that ships.
+
+    Raises:
+        InputError: for a name of no recipe.
+    """
+    return CheckedRecipes(
+        tuple(
+            CheckedRecipe(path, check_recipe(path, hub=hub, gallery=gallery))
+            for path in _recipes_of(names)
+        )
+    )
+
+
+def _recipes_of(names: Sequence[str]) -> list[Path]:
     """Return the recipes that are named: files, all of a folder, or shipped ones by name."""
     recipes: list[Path] = []
     for path in map(Path, names):
@@ -119,26 +183,6 @@ def check_recipe(
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
-
-
-def count_levels(findings: Mapping[Path, Sequence[Finding]]) -> Counter[Level]:
-    """Return how many findings of each level there are."""
-    return Counter(finding.level for listed in findings.values() for finding in listed)
-
-
-def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
-    """Return one line per finding of each recipe, their number, and that of unchecked models."""
-    lines, levels = list[str](), count_levels(findings)
-    for path, listed in findings.items():
-        lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
-    counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
-    recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
-    unchecked = {
-        f.message for listed in findings.values() for f in listed if _UNCHECKED in f.message
-    }
-    if unchecked:
-        others.append(f"{len(unchecked)} model{'' if len(unchecked) == 1 else 's'} not checked")
-    return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 
 def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Iterator[Finding]:

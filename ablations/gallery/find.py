@@ -35,8 +35,9 @@ def find_recipe(name: str) -> Path:
         InputError: when it is in none of them, or is the path of a file that does not exist.
     """
     if name.startswith((".", "/", "~")):
-        here = f"the current directory is {Path.cwd()}"
-        raise InputError(f"{name}: no such file{nearest_file(name)} ({here})")
+        raise InputError(
+            f"{name}: no such file{nearest_file(name)} (the current directory is {Path.cwd()})"
+        )
     name, shipped = name.removeprefix("recipes/"), _shipped()
     for file in (name, f"{name}.yml"):
         if file in shipped:
@@ -191,14 +192,14 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
     Raises:
         InputError: for a language that no recipe has.
     """
-    recipes, known = list[ShippedRecipe](), set[str]()
+    recipes, all_codes = list[ShippedRecipe](), set[str]()
     for name, path in _shipped().items():
         try:
             _, text, document = read_recipe_file(path)
         except InputError:  # files of training, and other files of the user
             continue
         codes = languages(read_recipe_header(text))
-        known.update(codes)
+        all_codes.update(codes)
         if language is None or language in codes:
             recipes.append(
                 ShippedRecipe(
@@ -211,8 +212,9 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
                 )
             )
     if not recipes:
-        listed = ", ".join(sorted(known))
-        raise InputError(f"no recipe for {language!r}; there are recipes for {listed}")
+        raise InputError(
+            f"no recipe for {language!r}; there are recipes for {', '.join(sorted(all_codes))}"
+        )
     return recipes
 
 
@@ -227,11 +229,11 @@ def describe_recipes(recipes: Sequence[ShippedRecipe]) -> str:
 
 def settings(document: Mapping[str, Any]) -> str:
     """Return what a recipe sets, in a few words: `b=5 u=2`, or other parameters by name."""
-    method, given = str(document["merge_method"]), document.get("parameters") or {}
+    method, parameters = str(document["merge_method"]), document.get("parameters") or {}
     counts = " ".join(
-        f"{short}={given[name]}" for name, short in LETTERS.items() if given.get(name)
+        f"{short}={parameters[name]}" for name, short in LETTERS.items() if parameters.get(name)
     )
-    others = [f"{name}: {value}" for name, value in given.items() if name not in LETTERS]
+    others = [f"{name}: {value}" for name, value in parameters.items() if name not in LETTERS]
     parts = [f"`{method}`" if method != "layer_swap" else "", counts, *others]
     return ", ".join(filter(None, parts))
 

@@ -1,4 +1,4 @@
-"""What the gallery asks of a recipe's header, so that `check --gallery` says it before a test."""
+"""The header that the gallery asks of a recipe: `check --gallery` says it before a test."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class MergekitFailed(LayerSwapError):
 
 @dataclass(frozen=True)
 class Merged:
-    """What `merge` or `swap-adapters` has written; as a path it is the folder."""
+    """The result of `merge` or `swap-adapters`; as a path it is the folder."""
 
     folder: Path
     """The new model, or the new adapter."""

@@ -48,7 +48,7 @@ class RecipePlan:
     """Model, as the recipe names it -> its role: ``task``, ``language`` or ``base``."""
 
     adapter: Mapping[str, Any] | None
-    """Of a folder of `swap-adapters`: what kind of adapter it holds, and what was cut of it."""
+    """The kind of adapter that a folder of `swap-adapters` holds, and what was cut of it."""
 
     lines: tuple[str, ...]
 

@@ -46,7 +46,7 @@ def take_descendants_along() -> None:
         return
     _wards.add(os.getpid())
     read_end, write_end = os.pipe()
-    # Not a Popen, which warns of a child that it leaves running: this one ends after its parent.
+    # A Popen would warn of a child that it leaves running: this one ends after its parent.
     os.posix_spawn(
         sys.executable,
         [sys.executable, "-I", "-S", "-c", _WARDEN, str(os.getpid())],

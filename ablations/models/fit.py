@@ -54,7 +54,7 @@ def unfit_vocabularies(
         if recipe.aligns_tokens:
             continue
         givers, swap = set(recipe.references), recipe.typed
-        # Where changes are measured, all models must have equal rows.
+        # All models must have equal rows where changes are measured.
         if isinstance(swap, LayerSwapRecipe) and not swap.needs_deltas:
             givers = {str(model) for model in swap.embedding_givers}
         giver_checkpoints = [
@@ -94,7 +94,7 @@ def context_of(model: str) -> int | None:
         positions = getattr(config, "n_positions", None)
     rotary: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     blocks = [value for value in (rotary, *rotary.values()) if isinstance(value, dict)]
-    # Such rotary positions are stretched; others (yarn, llama3, longrope) state the stretched
+    # Positions of these types are stretched; others (yarn, llama3, longrope) state the stretched
     # number.
     stretched = [block for block in blocks if block.get("rope_type") in ("linear", "dynamic")]
     factor = max((float(block.get("factor") or 1) for block in stretched), default=1.0)

@@ -63,7 +63,7 @@ def check_ends(tokenizer: Any, template: str, where: str | Path, **options: Any)
 
 @lru_cache(64)
 def _ends(request: str) -> bool:
-    # Without -P, modules of the folder in which a user works would be imported.
+    # Modules of the folder in which a user works would be imported without -P.
     command = [sys.executable, "-P", "-c", _RENDER, str(_CPU_S), str(_MEMORY_GIB)]
     done = subprocess.run(command, input=request.encode(), stderr=subprocess.PIPE, check=False)
     if done.returncode > 0:

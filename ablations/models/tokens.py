@@ -16,7 +16,8 @@ def prompt_tokens(tokenizer: Any, text: str) -> list[int]:
     """Return the tokens of a text from its beginning on."""
     first = _first_tokens(tokenizer)
     is_written = first and text.startswith(tokenizer.convert_ids_to_tokens(first[:1])[0])
-    return [*([] if is_written else first), *following_tokens(tokenizer, text)]
+    tokens = following_tokens(tokenizer, text)
+    return tokens if is_written else first + tokens
 
 
 def following_tokens(tokenizer: Any, text: str) -> list[int]:

@@ -13,6 +13,6 @@ def verify_models(merged: str, published: str) -> Comparison:
     Raises:
         InputError: for a checkpoint that does not exist or cannot be read, or for an adapter.
     """
-    ours, theirs = find_checkpoint(merged), find_checkpoint(published)
-    with byte_progress("comparing", weight_bytes(ours)) as advance:
-        return compare(ours, theirs, advance)
+    first, second = find_checkpoint(merged), find_checkpoint(published)
+    with byte_progress("comparing", weight_bytes(first)) as advance:
+        return compare(first, second, advance)

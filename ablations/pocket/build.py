@@ -118,10 +118,10 @@ class PocketPaths(NamedTuple):
     """lm-eval's `include_path`."""
 
 
-def plan_stages(root: Path, config: PocketConfig, *, retrain: bool = False) -> dict[Stage, Fill]:
+def stages_of(root: Path, config: PocketConfig, *, retrain: bool = False) -> dict[Stage, Fill]:
     """Return the stages of a testbed: `base`, `task`, `language`, `task-1`, ..., `tasks`.
 
-    A stage's key covers what it depends on.
+    Each has what fills it. A stage's key covers what it depends on.
     """
     base_settings = config.model_dump(include={"shape", "base", "seed"}, exclude_none=True)
     # A setting that bases once had: without it, those that are there would be trained again.
@@ -169,7 +169,7 @@ def build_pocket(
         LayerSwapError: a training failed.
     """
     root = Path(out).resolve()
-    stages = plan_stages(root, config, retrain=retrain)
+    stages = stages_of(root, config, retrain=retrain)
     claim = try_claim(root, ".lock")
     if claim is None:
         raise InputError(f"another build is writing to {root}; wait for it to end")

@@ -55,10 +55,10 @@ class SelectedAnswers(NamedTuple):
     task: str
     items: tuple[AnsweredItem, ...]
     selection: str
-    """What they are, such as ``7 of 40 items: those that ... has wrong``."""
+    """Their description, such as ``7 of 40 items: those that ... has wrong``."""
 
     notes: tuple[str, ...]
-    """What is missing, and the remedy."""
+    """Sentences on what is missing, with the remedy."""
 
     is_whole: bool
     """Whether long texts are shown whole in a terminal."""

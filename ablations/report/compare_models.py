@@ -42,7 +42,7 @@ class ModelComparison:
     """As the user named them."""
 
     warnings: tuple[str, ...]
-    """What a reader must know before the scores, each with its model's name."""
+    """Warnings that a reader must know before the scores, each with its model's name."""
 
     scores: pd.DataFrame
     """A row for each model and task; see `score_frame`."""

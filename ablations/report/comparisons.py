@@ -56,7 +56,7 @@ COLUMNS = (
 
 
 def comparisons(
-    results: Results, shown: ShownTasks, planned: Sequence[Contrast] | None = None
+    results: Results, shown: ShownTasks, others: Sequence[Contrast] | None = None
 ) -> pd.DataFrame:
     """Return every comparison of a study, primary ones first.
 
@@ -70,7 +70,7 @@ def comparisons(
     Args:
         results: of a run; its study names the primary comparisons.
         shown: its tasks.
-        planned: comparisons in place of the study's.
+        others: comparisons in place of the study's.
 
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.
@@ -81,7 +81,7 @@ def comparisons(
     if study.report.metric is not None and (scores["state"] == "done").all():
         check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     rows: list[dict[str, Any]] = []
-    for contrast in contrasts(study, models) if planned is None else planned:
+    for contrast in contrasts(study, models) if others is None else others:
         compared_models = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(compared_models)]["language"]) - {""}
         contrast_rows: list[dict[str, Any]] = []

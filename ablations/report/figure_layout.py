@@ -38,7 +38,7 @@ class Figure(NamedTuple):
     title: str
     caption: str
     alt: str
-    """What it shows, for those who cannot see it."""
+    """Its content in words, for those who cannot see it."""
 
     images: dict[str, bytes]
     """File name extension (``svg``, ``png``, ``pdf``) -> content."""

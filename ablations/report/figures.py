@@ -73,7 +73,7 @@ def figures(
     grids = (
         [] if grid is None or best is None else [*grid_figures(frame, scores, study, grid, best)]
     )
-    first, second = (forest, grids) if study.report.primary.is_planned else (grids, forest)
+    first, second = (forest, grids) if study.report.primary.is_stated else (grids, forest)
     return [*first, *second, *_facts(scores, study, models)]
 
 
@@ -128,11 +128,11 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
         grid[-1, 0].set_xlabel("difference in points")
         return canvas
 
-    is_planned = study.report.primary.is_planned
+    is_stated = study.report.primary.is_stated
     counts = frame["verdict"].value_counts()
     return draw_figure(
-        "planned" if is_planned else "default",
-        "The planned comparisons" if is_planned else "The comparisons by default",
+        "planned" if is_stated else "default",
+        "The planned comparisons" if is_stated else "The comparisons by default",
         f"First minus second with {study.evaluate.level:.0%} intervals (not corrected). Grey band: "
         f"within ±{study.report.margin:g} points. ▲ green: better; ▼ orange: worse; ■ blue: no "
         "relevant difference; ● dark grey: cannot tell (p corrected).",

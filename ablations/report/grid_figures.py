@@ -72,7 +72,7 @@ def grid_figures(
         if wins
         else ""
     )
-    # Of three axes the one with the fewest values has a map for each, the last if several have.
+    # A third axis has a map for each of its values: the one with the fewest, the last of equals.
     sizes = [len(axis.ticks) for axis in grid.axes]
     third = len(sizes) - 1 - sizes[::-1].index(min(sizes)) if len(sizes) > 2 else None
     for value in range(1 if third is None else sizes[third]):

@@ -16,8 +16,8 @@ def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
 
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
     ``low``, ``high`` (of the interval over experts, seeds and items; of a single cell the record's
-    own, as everywhere), ``min`` and ``max`` over cells, ``cells``, ``planned`` (cells),
-    ``trainings`` (most experts of a role), ``is_share``, ``is_primary``, ``floor``,
+    own, as everywhere), ``min`` and ``max`` over cells, ``cells``, ``cells_expected``
+    (of the study), ``trainings`` (most experts of a role), ``is_share``, ``is_primary``, ``floor``,
     ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
@@ -29,24 +29,24 @@ def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
             continue
         score, matrix = shown.scores.loc[task], shown.matrices[task]
         for model in models:
-            planned = scores[(scores["model"] == model.label) & (scores["task"] == task)]
+            of_model = scores[(scores["model"] == model.label) & (scores["task"] == task)]
             if code:
-                planned = planned[planned["language"].isin((code, ""))]
-            if planned.empty:
+                of_model = of_model[of_model["language"].isin((code, ""))]
+            if of_model.empty:
                 continue
-            done = planned[
-                (planned["metric"] == score["metric"]) & (planned["filter"] == score["filter"])
+            done = of_model[
+                (of_model["metric"] == score["metric"]) & (of_model["filter"] == score["filter"])
             ]
             row = {
                 "model": model.label,
                 "kind": model.kind,
                 "language": code,
                 **score,
-                "planned": planned["cell"].nunique(),
+                "cells_expected": of_model["cell"].nunique(),
                 "cells": done["cell"].nunique(),
                 "min": done["value"].min(),
                 "max": done["value"].max(),
-                "trainings": planned[[*EXPERT_KINDS]].nunique().max(),
+                "trainings": of_model[[*EXPERT_KINDS]].nunique().max(),
                 "value": done["value"].mean(),
                 "is_primary": task in shown.primary[code],
             }

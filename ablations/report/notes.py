@@ -27,11 +27,11 @@ def run_problems(run: Run, scores: pd.DataFrame) -> list[str]:
     lines = []
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
-        planned = scores[scores["task"] == task]["cell"].nunique()
+        cells_expected = scores[scores["task"] == task]["cell"].nunique()
         cells = part["cell"].nunique()
-        where = f"in {cells} of {planned} cells (the first is {part['cell'].iloc[0]})"
-        if cells == planned > 1:
-            where = f"in all {planned} cells"
+        where = f"in {cells} of {cells_expected} cells (the first is {part['cell'].iloc[0]})"
+        if cells == cells_expected > 1:
+            where = f"in all {cells_expected} cells"
         lines.append(f"{task} failed {where}: {reason.rstrip('.')}. The same command tries again.")
     results = scores.drop_duplicates(["cell", "task", "language"])
     missing = results[results["state"] != "done"]

@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
+from ablations.machine.progress import Step, show_step
 from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
 from ablations.report.write import (
@@ -99,7 +101,7 @@ class RunTables:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader must know before the scores."""
+        """Warnings that a reader must know before the scores."""
         return tuple(self._report.problems)
 
     def report(
@@ -110,9 +112,7 @@ class RunTables:
         Returns its files, those to read first.
         """
         folder = report_folder(self.folder, None if out is None else Path(out))
-        with as_input_errors():
-            report = make_report(self.run, draw=tuple(formats) != ("csv",), warnings=self.changed)
-        return write_report(report, formats, folder)
+        return _write(self.run, formats, folder, self.changed).files
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -132,6 +132,59 @@ class RunTables:
     def _report(self) -> Report:
         with as_input_errors():
             return make_report(self.run, draw=False, warnings=self.changed)
+
+
+class WrittenReport(NamedTuple):
+    """A report in a folder, with its files, those to read first; as text, files and answer."""
+
+    report: Report
+    folder: Path
+    files: tuple[Path, ...]
+
+    def __str__(self) -> str:
+        paths = [str(path) for path in self.files if path.parent == self.folder]
+        return "\n".join([*paths, "", answer_text(self.report)])
+
+
+def report_run(
+    run: Path,
+    formats: Sequence[str] = FORMATS,
+    out: Path | None = None,
+    *,
+    warnings_of: Callable[[Run], Iterable[str]] = lambda _: (),
+) -> WrittenReport:
+    """Write the report of a run folder.
+
+    Args:
+        run: what `layerswap run` or `layerswap evaluate` wrote, or a copy of it.
+        formats: see `write_report`.
+        out: the folder of the report; None is `report` in the run.
+        warnings_of: further warnings of a run, such as `changed_tasks`.
+
+    Raises:
+        InputError: where there is no run or none of its cells is finished, and for a format or a
+            folder that is wrong.
+        LayerSwapError: where the folder cannot be written; an earlier report then stays.
+    """
+    with as_input_errors():
+        show_step(Step("reading the records"))
+        content = load_run(run)
+        folder = report_folder(run, out)
+    return _write(content, formats, folder, warnings_of(content))
+
+
+def _write(
+    run: Run, formats: Sequence[str], folder: Path, warnings: Iterable[str]
+) -> WrittenReport:
+    with as_input_errors():
+        show_step(Step("computing tables, tests and figures"))
+        report = make_report(run, draw=tuple(formats) != ("csv",), warnings=warnings)
+    return WrittenReport(report, folder, write_report(report, formats, folder))
+
+
+def answer_of_run(run: Run) -> str:
+    """Return the answer of a run so far; empty where no cell is finished."""
+    return answer_text(make_report(run, draw=False)) if run.cells else ""
 
 
 def load_tables(

@@ -47,7 +47,7 @@ def sentences(
     scores: pd.DataFrame,
     margin: float,
     *,
-    is_planned: bool,
+    is_stated: bool,
     best: pd.DataFrame | None = None,
 ) -> list[str]:
     """Return the answer, what matters most first. No sentence has over 25 words.
@@ -56,7 +56,7 @@ def sentences(
         frame: comparisons.
         scores: from `score_frame`.
         margin: of the study, in points.
-        is_planned: whether the study file names the primary comparisons.
+        is_stated: whether the study file names the primary comparisons.
         best: from `differences_to_best`; None for a study whose merges are no grid.
     """
     primary = frame[frame["family"] == "primary"]
@@ -67,9 +67,9 @@ def sentences(
             "models against each other."
         )
     else:
-        by = "Planned" if is_planned else "By default"
+        by = "Planned" if is_stated else "By default"
         lines += _counts(primary, by) if has_answers_table(frame) else _answers(primary, margin)
-    if best is not None and not is_planned:  # else the plan says what answers the question
+    if best is not None and not is_stated:  # else the study says what answers the question
         bests = best_sentences(best, scores[scores["is_primary"]])
         lines += bests if len(bests) <= MOST_SENTENCES else []
     lines += [*_clusters(frame, primary), *_pairs(scores)]

@@ -300,8 +300,8 @@ def _value_text(row: Any) -> str:
 
 def _score_text(row: Any) -> str:
     text = _value_text(row)
-    if row["cells"] < row["planned"]:
-        text += f" ({row['cells']} of {row['planned']} cells)"
+    if row["cells"] < row["cells_expected"]:
+        text += f" ({row['cells']} of {row['cells_expected']} cells)"
     return f"{text} ▽" if row["is_below"] else text
 
 
@@ -330,7 +330,7 @@ def _ends_table(frame: pd.DataFrame, key: str, shown: ShownTasks) -> pd.DataFram
     # A mean over tasks is of one metric, and of models that have all of its tasks.
     metric = frame["metric"].iloc[0]
     scores = frame[frame["metric"] == metric]
-    finished = scores[scores["value"].notna() & (scores["cells"] == scores["planned"])]
+    finished = scores[scores["value"].notna() & (scores["cells"] == scores["cells_expected"])]
     values, most = finished.groupby("model")["value"], scores.groupby("model").size().max()
     means = values.mean().where(values.size() == most).reindex(models)
     tasks = scores["task"].nunique()

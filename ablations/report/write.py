@@ -119,7 +119,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
             frame,
             means,
             study.report.margin,
-            is_planned=study.report.primary.is_planned,
+            is_stated=study.report.primary.is_stated,
             best=best,
         ),
         figures=drawn,

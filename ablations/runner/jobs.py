@@ -70,10 +70,10 @@ class Board:
         self._job, self._show_cell = job, show
         self._works = job.works()
         self._models = [work.cell.weights_key for work in self._works.values()]
-        """Of every record of the job, the model that it is about."""
+        """The model of every record of the job."""
         self._left = {key for key in self._works if records.find_record(job.out, key) is None}
         self._work: Work | None = None
-        """What this process evaluates now, if it does."""
+        """The evaluation that this process is at, if there is one."""
         if len(self._left) < len(self._works):
             note_finished_work()
         for file in (records.record_file(job.out, key) for key in self._left):

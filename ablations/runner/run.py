@@ -195,7 +195,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
         log_scores = score_trackers(options.report_to, file.study.name, out)
     plan = _plan(file, options, out)
-    # So what is missing of the data is said before anything runs.
+    # Missing data is reported before anything runs.
     check_data(plan.missing(options.only, _finished(plan, out)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
@@ -327,19 +327,18 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         languages = earlier.task_languages
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
     places = {expert.reference: sources[name] for name, expert in plan.experts.items()}
+    cells = []
+    for cell in plan.cells:
+        keys = dict(cell.records)
+        for task, key in before.get(cell.weights_key, {}).items():
+            keys.setdefault(task, key)
+        recipe = read_written(with_references(cell.recipe.document, places))
+        update = {"recipe": recipe, "request": None, "records": keys}
+        cells.append(cell.model_copy(update=update))
     head = records.RunFile.of_cells(
         study=plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve()))),
         experts=sources,
-        cells=[
-            cell.model_copy(
-                update={
-                    "recipe": read_written(with_references(cell.recipe.document, places)),
-                    "request": None,
-                    "records": {**cell.records, **before.get(cell.weights_key, {}), **cell.records},
-                }
-            )
-            for cell in plan.cells
-        ],
+        cells=cells,
         num_layers=plan.num_layers or None,
         protocol=plan.protocol,
         notes=plan.notes,

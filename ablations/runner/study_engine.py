@@ -62,12 +62,12 @@ class StudyEngine:
         self._donors: dict[str, Path | None] = {}
         """Weights key -> folder of the model's tokenizer; see `_donor`."""
         self._merge: tuple[str, Merge] | None = None
-        """Weights key and merge of the model that was planned last."""
+        """Weights key and merge of the last model that `_merge_of` was asked for."""
         self._key: str | None = None
         """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
         self._ask: _Ask
         self._weights: Mapping[str, Any]
-        """How the weights of that model came into the engine, as provenance."""
+        """The way of that model's weights into the engine, as provenance."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._streamed: dict[str, AnswerFile] = {}
@@ -158,11 +158,11 @@ class StudyEngine:
                 donor = single.folder
             elif recipe is not None and not recipe.needs_deltas:
                 with contextlib.suppress(InputError):  # mergekit makes it, for the sake of adapters
-                    donor = self._planned(cell, recipe).donor
+                    donor = self._merge_of(cell, recipe).donor
             self._donors[cell.weights_key] = donor
         return self._donors[cell.weights_key]
 
-    def _planned(self, cell: Cell, recipe: Recipe) -> Merge:
+    def _merge_of(self, cell: Cell, recipe: Recipe) -> Merge:
         """Return the merge of a cell; the last one is kept, as tasks of one model follow it.
 
         Raises:
@@ -252,9 +252,9 @@ class StudyEngine:
 
         plan = self.plan
         if (recipe := cell.recipe.by_files) is not None:
-            show_step(Step("planning the merge"))
+            show_step(Step("preparing the merge"))
             try:
-                stream = self._planned(cell, recipe)
+                stream = self._merge_of(cell, recipe)
             except InputError as error:  # some kinds of adapters
                 raise SwapFailed(error.message) from error
             weights = {"weights": "streamed", **measured_of(stream.record)}

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class _CellFacts(TrainingArguments):  # type: ignore[misc]
-    """What a callback is to show as the settings of a run: the facts of a cell, and none of ours.
+    """The settings of a run as a callback is to show them: the facts of a cell, and none of ours.
 
     The values that callbacks read besides are transformers' defaults. The real constructor would
     choose a device for the whole process.

@@ -25,7 +25,7 @@ ExampleKind = Literal["differ", "wrong", "right", "cut", "empty"]
 
 
 class ModelAnswer(Frozen):
-    """What one model answered to an item, and what became of it."""
+    """The answer of one model to an item, and its outcome."""
 
     model_config = ConfigDict(ser_json_inf_nan="constants")  # a choice may be impossible
 

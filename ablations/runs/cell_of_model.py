@@ -142,11 +142,10 @@ def _other_merge(
 
 def _beyond_plan(recipe: WrittenRecipe, *plans: LayerPlan | None) -> dict[str, Any]:
     """Return a recipe's settings without its models, and without its layers if `plans` say them."""
-    document, is_planned = recipe.document, None not in plans
+    document = recipe.document
     if recipe.typed is not None:
-        document = recipe.typed.model_dump(
-            exclude={"parameters": set(PLAN_PARAMETERS)} if is_planned else {}
-        )
+        layers = {} if None in plans else {"parameters": set(PLAN_PARAMETERS)}
+        document = recipe.typed.model_dump(exclude=layers)
     models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
     experts = [expert for expert in models if expert.get("role", "") is not None]
     return {

@@ -38,8 +38,8 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     pools = {role: (expert,) for role, expert in cells[0].experts.items()}
     model = StudyModel(label=name, kind=cells[0].kind, setting={}, pools=pools, cells=labels)
-    planned = [cell for cell in run.head.cells if cell.label in labels]
-    head = run.head.model_copy(update={"cells": tuple(planned), "models": (model,)})
+    head_cells = tuple(cell for cell in run.head.cells if cell.label in labels)
+    head = run.head.model_copy(update={"cells": head_cells, "models": (model,)})
     return run.model_copy(update={"head": head, "cells": cells}), model
 
 

@@ -238,7 +238,7 @@ class Run(Frozen):
 
     @property
     def unfinished(self) -> tuple[Cell, ...]:
-        """The planned cells that lack a record, failed ones included."""
+        """The cells of the study that lack a record, failed ones included."""
         done = {task.key for cell in self.cells for task in cell.tasks}
         return tuple(cell for cell in self.head.cells if not done >= set(cell.records.values()))
 

@@ -22,13 +22,13 @@ def table_of_scores(run: Run) -> pd.DataFrame:
     finished = {cell.label: cell for cell in run.cells}
     rows: list[dict[str, Any]] = []
     for model in run.models:
-        for planned in run.head.cells:
-            if planned.label not in model.cells:
+        for head_cell in run.head.cells:
+            if head_cell.label not in model.cells:
                 continue
-            head = head_of(model, planned, run.names)
-            cell = finished.get(planned.label)
+            head = head_of(model, head_cell, run.names)
+            cell = finished.get(head_cell.label)
             records = {} if cell is None else {record.task: record for record in cell.tasks}
-            for task, key in planned.records.items():
+            for task, key in head_cell.records.items():
                 record = records.get(task)
                 if record is not None:
                     rows += [{**head, **score} for score in _scores(record)]

@@ -13,7 +13,7 @@ MOST_REPEATS = 1000
 
 
 class GenKwargs(Described):
-    """How answers are generated, in place of the task's own settings."""
+    """Settings of generation, in place of the task's own."""
 
     temperature: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Temperature of sampling. Above 0 answers are sampled, at 0 the likeliest token is taken.
@@ -95,7 +95,7 @@ class Protocol(Described):
     as the answer, and the task's stop strings count only there."""
 
     gen_kwargs: GenKwargs = GenKwargs()
-    """How answers are generated, in place of what the task says; see below."""
+    """Settings of generation, in place of the task's own; see below."""
 
     repeats: int = Field(default=1, ge=1, le=MOST_REPEATS)
     """Sampled answers per item, each with its own seed. A score is their mean; its interval is over

@@ -104,7 +104,7 @@ def _split(numbers: tuple[int, int]) -> str:
 _PAIRS = [(a, b) for a in range(6, 21) for b in range(2, min(9, a - 2) + 1)]
 _NUMBERS = {
     "train": [pair for pair in _PAIRS if _split(pair) == "train"],
-    # Without borrowing: with it, the English math expert solved none of most pairs of numbers.
+    # No pair borrows: with borrowing, the English math expert solved none of most pairs.
     "test": [(a, b) for a, b in _PAIRS if _split((a, b)) == "test" and b < a % 10],
 }
 

@@ -52,7 +52,7 @@ class CorpusMetric:
     def score(self, sums: Array) -> Array:
         """Return the scores of sums of counts, shape [..., statistics] to [...], in [0, 1]."""
         rows = sums.reshape(-1, sums.shape[-1]).astype(np.int64).tolist()
-        # By rounding sacrebleu may pass 100.
+        # sacrebleu may pass 100 by rounding.
         scores = [min(self.scorer._compute_score_from_stats(row).score / 100, 1.0) for row in rows]
         return np.array(scores).reshape(sums.shape[:-1])
 

@@ -69,7 +69,7 @@ class Cell(Frozen):
     """The study's recipe, or a baseline."""
 
     values: dict[str, Value]
-    """What is varied, as the study gives it (before scaling to the model's depth)."""
+    """The varied values as the study gives them (before scaling to the model's depth)."""
 
     experts: dict[str, str]
     """Role (``task``, ``language``, ``base``) -> name; the roles that the weights come from."""
@@ -86,7 +86,7 @@ class Cell(Frozen):
     measured at the merge."""
 
     request: EvaluationRequest | None = Field(default=None, exclude=True)
-    """How the tasks are evaluated; None in a cell that was read back."""
+    """The evaluation of the tasks; None in a cell that was read back."""
 
     weights_key: str = ""
     """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
@@ -105,13 +105,11 @@ class Cell(Frozen):
 
     def facts(self) -> dict[str, str]:
         """Return the cell's properties for ``--only``, as text."""
-        return {
-            **{name: _text(value) for name, value in self.values.items()},
-            **self.experts,
-            **({} if self.language is None else {"language_code": self.language}),
-            "kind": self.kind,
-            "label": self.label,
-        }
+        facts = {name: _text(value) for name, value in self.values.items()}
+        facts |= self.experts
+        if self.language is not None:
+            facts["language_code"] = self.language
+        return {**facts, "kind": self.kind, "label": self.label}
 
 
 class _Point(NamedTuple):

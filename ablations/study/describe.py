@@ -42,9 +42,10 @@ def describe_study_plan(
     done = {cell.label for cell in cells if set(cell.records.values()) <= set(finished)}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
-    lines = [
-        f"study {study.name}: {study.question}",
-        *([f"  source: {study.source}"] if study.source else []),
+    lines = [f"study {study.name}: {study.question}"]
+    if study.source:
+        lines.append(f"  source: {study.source}")
+    lines += [
         *(f"  {name}: {expert.reference}" for name, expert in plan.experts.items()),
         *(f"  note: {note}" for note in plan.notes),
         *(f"  {line}" for line in describe_needs(plan.needs)),

@@ -115,7 +115,7 @@ def with_scaled_counts(
             f"language_layers {parameters.get('language_layers')!r} names layers of a model of "
             f"{num_layers}; it cannot be scaled from reference_layers: {reference}"
         )
-    # What is not a number is left to the recipe's own check.
+    # A value that is no number is left to the recipe's own check.
     written = layer_counts(document)
     counts = {name: count for name, count in written.items() if type(count) is int}
     scaled: dict[str, Any] = {**scale_counts(counts, reference, num_layers)}

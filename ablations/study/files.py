@@ -91,8 +91,8 @@ class ExpertsFile(Described):
     """Items per task, from the first, where the study does not say `evaluate.limit`."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs these models, where the study does not say it in `evaluate.options`. Its
-    `dtype` is also the dtype of merges whose recipe has none."""
+    """Options of the engine for these models, where the study does not say them in
+    `evaluate.options`. Their `dtype` is also the dtype of merges whose recipe has none."""
 
     def facts(self) -> dict[str, dict[str, int | float]]:
         """Return name -> facts, for experts that have some."""

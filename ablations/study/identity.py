@@ -153,12 +153,14 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     their keys.
     """
     overrides = request.overrides()
-    return fingerprint_of(
-        request=request.model_dump(mode="json", include={"limit", "seed", "level"}),
-        backend=backend,
-        options=options.of_backend(backend).identity(),
-        **({"protocol": overrides} if overrides else {}),
-    )[:_KEY_LENGTH]
+    parts: dict[str, Any] = {
+        "request": request.model_dump(mode="json", include={"limit", "seed", "level"}),
+        "backend": backend,
+        "options": options.of_backend(backend).identity(),
+    }
+    if overrides:
+        parts["protocol"] = overrides
+    return fingerprint_of(**parts)[:_KEY_LENGTH]
 
 
 class IdentifiedCells(NamedTuple):
@@ -261,7 +263,7 @@ def _weights_identity(
     """
     code = layerswap_method.METHOD_VERSION
     if written.method == DELTA_REVERT and written.document.get("dtype") is not None:
-        # Where all rows stay, none need be compared. Of two dtypes, compared rows get the wider.
+        # No row need be compared where all stay. Compared rows get the wider of two dtypes.
         idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
         active = {name: value for name, value in stated.items() if (name, value) not in idle}
         parameters = active or {"bottom_layers": 0}
@@ -271,7 +273,7 @@ def _weights_identity(
         "mergekit": versions["mergekit"],
         "code": code if written.method in OUR_METHODS else None,
     }
-    # What is measured follows from the content of experts and base, and planning reads no weights.
+    # Measurements follow from the content of experts and base, and planning reads no weights.
     recipe = written.by_files
     if recipe is None or recipe.needs_deltas:
         return by_recipe

@@ -285,7 +285,7 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     with _collected(problems):
         check_protocol(study.evaluate, template_folders)
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
-        # What transformers cannot read, the engine says.
+        # The engine says what transformers cannot read.
         with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)

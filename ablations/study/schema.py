@@ -1,4 +1,4 @@
-"""What a study file may say.
+"""The keys of a study file, with their types and meanings.
 
 A study is a grid of merges, each to be evaluated: ``recipe × vary × experts`` plus ``baseline``
 models of the same experts, all on the same tasks. `vary` can choose the experts, too.
@@ -41,7 +41,7 @@ Number = StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]
 """A measured fact of an expert."""
 
 Setting = Mapping[str, Value]
-"""What `vary` says of one cell: name -> value."""
+"""The values that `vary` gives one cell: name -> value."""
 
 EXPERTS = "experts."
 """Begins the names in `vary` that choose experts: ``experts.task``, ``experts.base``."""
@@ -53,16 +53,16 @@ ROLES = ("base", "task", "language")
 """Model names of a recipe that stand for the experts of a cell."""
 
 BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weighted_soup", "ties"]
-"""What a recipe is compared with."""
+"""Kinds of models that a recipe is compared with."""
 
 Kind = Literal["recipe", BaselineKind]
-"""What a cell is."""
+"""Kinds of cells."""
 
 Table = Literal["pairs", "overview", "benchmarks", "souping"]
 """Layouts of a report: the paper's Tables 1, 2, 5 and 6."""
 
 Rival = Literal[BaselineKind, "better_expert", "first_setting"]
-"""What a primary comparison compares the swap with."""
+"""Models that a primary comparison compares the swap with."""
 
 BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
     "base": ("base",),
@@ -124,14 +124,14 @@ class Evaluate(EvaluationSettings):
     are added to `languages`, for every language code of the language experts."""
 
     options: EngineOptions = EngineOptions()
-    """How the engine runs the models; see below. The experts file sets what is left out here."""
+    """Options of the engine; see below. The experts file sets what is left out here."""
 
 
 class PrimaryBlock(Described):
     """The primary comparisons: corrected together; all others of the report are exploratory."""
 
     against: Annotated[tuple[Rival, ...], Listed] = ()
-    """What the swap is compared with: a baseline of the study, ``better_expert`` (the task and the
+    """Models to compare the swap with: a baseline of the study, ``better_expert`` (the task and the
     language expert, both of which must be beaten), or ``first_setting`` (every setting of `vary`
     against the first one). Without it: soup and better expert if they are baselines of the study,
     else ``first_setting``, else every baseline."""
@@ -151,13 +151,13 @@ class PrimaryBlock(Described):
     minus the second. The report's answer begins with them. With them `against` has no default."""
 
     @property
-    def is_planned(self) -> bool:
+    def is_stated(self) -> bool:
         """Whether the study file names the comparisons: else they are those by default."""
         return bool(self.against or self.contrasts or self.parameters)
 
 
 class ReportBlock(Described):
-    """What the report shows."""
+    """The content of the report."""
 
     primary: PrimaryBlock = PrimaryBlock()
     """The comparisons that answer the question."""
@@ -207,7 +207,7 @@ class Study(Described):
         | tuple[dict[str, Value], ...]
         | None
     ) = None
-    """What differs between the merges: a list of settings, such as ``- {bottom_layers: 1}``, or a
+    """The settings of the merges: a list, such as ``- {bottom_layers: 1}``, or a
     grid, such as ``bottom_layers: [1, 2]``, of which all combinations are made. A name is a key of
     the recipe, one of its `parameters`, a path such as ``models.0.parameters.weight``, or a role:
     ``experts.task``, ``experts.language`` (an expert or a list of experts) or ``experts.base``.
@@ -230,7 +230,7 @@ class Study(Described):
     """The tasks of every model; see below."""
 
     report: ReportBlock = ReportBlock()
-    """What the report shows; see below."""
+    """The content of the report; see below."""
 
     @model_validator(mode="after")
     def _vary_is_sound(self) -> Study:

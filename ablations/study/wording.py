@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
 
 from ablations.study.documents import merge_counts
 from ablations.study.schema import EXPERTS, Setting, Study, Value
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.layer_swap import LETTERS
-
-if TYPE_CHECKING:  # a plan as it is written down
-    pass
-
 
 NUMBERED = re.compile(r"(.*?_)(0|[1-9][0-9]*)")
 
@@ -42,8 +37,8 @@ def merge_note(study: Study, num_layers: int | None) -> str:
         for name in LETTERS
         if first.get(name) and all(counts.get(name) == first[name] for counts in others)
     }
-    which = "every merge has" if others else "the merge has"
-    return f"{note}; {which} {describe_setting(shared)}." if shared else f"{note}."
+    merges = "every merge has" if others else "the merge has"
+    return f"{note}; {merges} {describe_setting(shared)}." if shared else f"{note}."
 
 
 def describe_setting(setting: Setting) -> str:

@@ -31,7 +31,7 @@ _SPELLINGS = (
     (r"\\([gl])eq(?:slant)?(?![A-Za-z])", r"\\\1e"),
     (r"(?<!\\)\\[,;:! ]|\\q?quad(?![A-Za-z])|~|\s+", " "),
 )
-"""What does not count in an answer -> what stands for it."""
+"""Text that does not count in an answer -> the text that stands for it."""
 
 
 def first_boxed(

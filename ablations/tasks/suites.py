@@ -33,7 +33,7 @@ class SuiteTask(NamedTuple):
     """A task's name, taken apart."""
 
     title: str
-    """Of its suite."""
+    """Title of its suite."""
 
     language: str
     part: str

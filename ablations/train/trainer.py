@@ -223,7 +223,7 @@ def train(
         except Exception as error:
             if resume is not None and not watch.is_started:
                 raise InputError(f"{resume}: {first_line(error)}; {_IF_DAMAGED}") from error
-            # Such as an optimiser that is not installed.
+            # An optimiser may not be installed.
             if trainer.optimizer is None and isinstance(error, ValueError | ImportError):
                 raise _refusal(config, error) from error
             if not isinstance(error, OSError | RuntimeError | SafetensorError):

@@ -36,13 +36,13 @@ class Field(NamedTuple):
     """One field that configs of different families state under different names.
 
     Of its `keys` in ``config.json`` the first one that is stated counts, and where none is, the
-    `default` of the classes in `DECODERS`. `how` is what the remedy does.
+    `default` of the classes in `DECODERS`. `effect` is what the remedy does.
     """
 
     label: str
     keys: tuple[str, ...]
     remedy: Remedy = "impossible"
-    how: str = NOTHING
+    effect: str = NOTHING
     default: Any = None
 
 
@@ -93,7 +93,7 @@ alike, tensor for tensor; Qwen2's have biases on q, k and v, Qwen3's norms of ea
 
 
 class ModelConfig(Frozen):
-    """What a ``config.json`` says, under the names of transformers.
+    """The content of a ``config.json``, under the names of transformers.
 
     `architecture` is the first class name (or `unknown`), `quantization` the method (`?` where it
     has no name), `dtype` torch's. `further_layers` are the multi-token-prediction layers, stored

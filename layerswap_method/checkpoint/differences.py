@@ -85,7 +85,7 @@ def _rows(checkpoints: Sequence[Checkpoint]) -> Iterator[ComparedField]:
         for document, name in zip(documents, classes, strict=True)
     ]
     for name, field in FIELDS.items():
-        advice = COMMANDS.get(field.remedy, "") + field.how
+        advice = COMMANDS.get(field.remedy, "") + field.effect
         yield row(field.label, [shape[name] for shape in shapes], field.remedy, advice)
     compared_keys = {key for field in FIELDS.values() for key in field.keys}
     ropes = [(shape["rope_base"], shape["rope_scaling"]) for shape in shapes]

@@ -58,7 +58,7 @@ def sampled_change(
         sample.append((name, tensors, rows))
     check_rows_there((tensor, rows) for _, tensors, rows in sample for tensor in tensors)
     for name, tensors, rows in sample:
-        # Whether all is finite is asked at the end.
+        # Values that are not finite are looked for at the end.
         with np.errstate(invalid="ignore", over="ignore"):
             expert_rows, base_rows = (
                 read_floats(tensor, rows).astype("float64") for tensor in tensors

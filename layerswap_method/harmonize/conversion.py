@@ -164,7 +164,7 @@ def read_conversion(checkpoint: Checkpoint) -> Conversion:
 def _problems(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
     first_layer = {suffix for layer, suffix in map(split_layer, tensors) if layer == 0}
     suffixes = sorted(_LAYER_TENSORS | first_layer)
-    names = [EMBEDDING, NORM, *([] if shape.tied else [HEAD])]
+    names = [EMBEDDING, NORM] if shape.tied else [EMBEDDING, NORM, HEAD]
     for layer in range(shape.layers):
         names += [f"model.layers.{layer}.{suffix}" for suffix in suffixes]
     missing = [name for name in names if name not in tensors]

@@ -22,7 +22,7 @@ from layerswap_method.progress import Bar, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import write_files, write_json
-from layerswap_method.write.layout import SHARD_BYTES, PlannedTensor, copy_of, lay_out_tensors
+from layerswap_method.write.layout import SHARD_BYTES, TensorToWrite, copy_of, lay_out_tensors
 
 
 def harmonize(
@@ -75,12 +75,13 @@ def harmonize(
             "shape": model.shape.model_dump(mode="json"),
         }
         tensors = checkpoint.tensors
-        planned = [
-            _plan(model, name, tensors[origin], dtype) for name, origin in model.origins.items()
+        written_tensors = [
+            _tensor_to_write(model, name, tensors[origin], dtype)
+            for name, origin in model.origins.items()
         ]
         inputs = {stored.file: stored.stamp for stored in tensors.values()}
         with temporary_output(folder) as temporary:
-            layout = lay_out_tensors(planned, temporary, shard_bytes, inputs)
+            layout = lay_out_tensors(written_tensors, temporary, shard_bytes, inputs)
             with bar(f"writing {folder.name}", layout.nbytes) as advance:
                 write_files(layout, advance=advance)
             copy_donor_files(checkpoint.path, temporary, None)
@@ -122,7 +123,9 @@ def _check_rows(
     InputError.raise_any(f"{' and '.join(names)} cannot be harmonised", problems)
 
 
-def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None) -> PlannedTensor:
+def _tensor_to_write(
+    model: Conversion, name: str, stored: StoredTensor, dtype: str | None
+) -> TensorToWrite:
     """Return a tensor that is made when it is written; `dtype` as torch calls it, or None."""
     code = STORED_NAMES[dtype] if dtype is not None else stored.dtype
     if model.is_copy(name) and code == stored.dtype:
@@ -135,4 +138,4 @@ def _plan(model: Conversion, name: str, stored: StoredTensor, dtype: str | None)
             raise InputError(f"{model.name}: {name} is not finite as {dtype}; use another --dtype")
         yield memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
 
-    return PlannedTensor(name, code, shape, math.prod(shape) * written_dtype.itemsize, content)
+    return TensorToWrite(name, code, shape, math.prod(shape) * written_dtype.itemsize, content)

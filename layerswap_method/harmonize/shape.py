@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ModelShape(Frozen):
-    """What two models must share before one can stand in the other's place.
+    """The shape that two models must share before one can stand in the other's place.
 
     `heads * head_dim` need not be `hidden`. `sliding_window` is the number of tokens that attention
     looks back (None: all), `positions` the longest sequence, `rope_scaling` transformers'.

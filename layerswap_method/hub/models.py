@@ -1,7 +1,7 @@
 """Models of the hub as far as one run reads them, with every revision resolved once.
 
 Of a model that is not in the hub's cache, config, tokenizer and the headers of its weights are
-fetched. Then the merge is planned, and what it reads is fetched: whole files by huggingface_hub,
+fetched. Then the merge says what it reads, and that is fetched: whole files by huggingface_hub,
 or byte ranges. A folder beside the hub's cache has the same layout and looks like the whole model.
 """
 
@@ -64,8 +64,8 @@ IGNORED = ("consolidated*", "original/*")
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 """Errors of a file system that has no place for our folder, or knows no links."""
 
-_PLAN_GAP = 1 << 16
-"""As `GAP`, for the rows that are read to plan a merge: they are few, and far apart."""
+_ROW_GAP = 1 << 16
+"""As `GAP`, for the rows that are read to know a merge: they are few, and far apart."""
 
 _LITTLE = 4 << 20
 """Bytes of a file, its header and a sample, that may come again with the whole file."""
@@ -213,7 +213,7 @@ class HubModels:
             try:
                 return read()
             except NotDownloaded as error:
-                if not self._fetch(error.ranges, bar, "ranges", _PLAN_GAP):
+                if not self._fetch(error.ranges, bar, "ranges", _ROW_GAP):
                     raise
 
     def fetch_whole(self, folders: Iterable[Path]) -> None:

@@ -39,8 +39,8 @@ _SHARED_OPTIONS = (
     "transformers_cache",
     "num_threads",
     "safe_serialization",
-    # Without effect: adapters are added while they are read, nothing is unpickled, drawn or run as
-    # code, and memory is low anyway.
+    # The rest has no effect: adapters are added while they are read, nothing is unpickled, drawn or
+    # run as code, and memory is low anyway.
     "lora_merge_cache",
     "lazy_unpickle",
     "random_seed",

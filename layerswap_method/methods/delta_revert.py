@@ -36,12 +36,12 @@ Rule = Literal["expert", "base", "features"]
 """Source of one tensor: the expert, the base, or feature by feature."""
 
 MODULES = ("attention", "mlp", "norm", "other", "non_layer")
-"""What `revert_modules` can name: the parts of a layer (`tensor_names`), and all that
+"""The names for `revert_modules`: the parts of a layer (`tensor_names`), and all that
 is in no decoder layer (embeddings, final norm, lm_head, vision towers)."""
 
 
 class RevertSpec(Described):
-    """What stands under a recipe's top-level ``parameters:``."""
+    """The parameters of a recipe, under its top-level ``parameters:``."""
 
     threshold: Annotated[StrictFloat, Field(ge=0, allow_inf_nan=False)] | None = None
     """Input features (`layerswap_method.deltas.features`; the paper's rows) whose MAV is below this
@@ -112,7 +112,7 @@ class RevertSpec(Described):
 
 
 class ExpertPart(NamedTuple):
-    """How much of a tensor stays the expert's, whether fine-tuning changed it or not."""
+    """The part of a tensor that stays the expert's, whether fine-tuning changed it or not."""
 
     features: int
     kept_features: int
@@ -135,7 +135,7 @@ class DeltaRevertRecipe(Recipe):
     """The expert; the base may be listed too."""
 
     parameters: Annotated[RevertSpec, Block] = Field(default=None, validate_default=True)
-    """What goes back to the base."""
+    """The choice of what goes back to the base."""
 
     @property
     def expert(self) -> str:

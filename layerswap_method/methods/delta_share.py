@@ -98,9 +98,9 @@ def share_units(
     )
     plan = LayerPlan(sources)
     if spec.delta_unit == "module":
-        # As published: the norms, which are in neither module, are the language expert's.
+        # The norms, which are in neither module, are the language expert's, as published.
         norms: list[Source] = ["language"] * num_layers
-        # Of every layer `_units` has the modules in the order of MODULES.
+        # `_units` has the modules of every layer in the order of MODULES.
         modules = {part: sources[position :: len(MODULES)] for position, part in enumerate(MODULES)}
         plan = LayerPlan(tuple(norms), modules)
     shares = tuple(

@@ -60,13 +60,13 @@ _SMALLEST_SUM = 1e-30
 PARENT_ADVICE = (
     "base_model must be the parent of the experts, and an expert one that was trained from it"
 )
-"""What to do where an expert's change from the base is zero."""
+"""Advice where an expert's change from the base is zero."""
 
 _DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
 
 
 class LayerSwapSpec(Described):
-    """What stands under a recipe's top-level ``parameters:``; defaults are the paper's.
+    """The parameters of a recipe, under its top-level ``parameters:``; defaults are the paper's.
 
     Source: arXiv 2410.01335, section 4.2 (underlined defaults) and Algorithm 1.
     """
@@ -153,7 +153,7 @@ class LayerSwapSpec(Described):
                 "placement: layers"
             )
         if self.placement in UNCOUNTED:
-            # Next to named layers there may be transitions.
+            # Transitions may stand next to named layers.
             counts = COUNTS[:2] if self.placement == "layers" else COUNTS
             self._refuse(counts, UNCOUNTED[self.placement])
         if self.placement != "delta_share":
@@ -210,7 +210,7 @@ class LayerSwapSpec(Described):
 
 
 class ExpertParameters(Described):
-    """What stands under one model's ``parameters:``."""
+    """The parameters of one model, under its ``parameters:``."""
 
     role: Literal["task", "language"] | None = None
     """Which expert the model is; none for a base that is listed among the models."""

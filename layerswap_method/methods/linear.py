@@ -16,7 +16,7 @@ from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
 
 
 class LinearParameters(Described):
-    """What stands under one model's ``parameters:``."""
+    """The parameters of one model, under its ``parameters:``."""
 
     weight: float = Field(allow_inf_nan=False)
 

@@ -1,4 +1,4 @@
-"""What a merge measures on its experts first: weights (`weighting`) and layers (`delta_share`)."""
+"""Measurements of a merge on its experts: weights (`weighting`) and layers (`delta_share`)."""
 
 from __future__ import annotations
 

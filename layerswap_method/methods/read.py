@@ -140,8 +140,9 @@ def read_recipe(document: Mapping[str, Any]) -> Recipe:
     try:
         _MERGEKITS[method].model_validate(document)
     except ValueError as error:
-        more = f"what the recipe says of {method} is more than models and weights"
-        raise NeedsMergekit(more) from error
+        raise NeedsMergekit(
+            f"what the recipe says of {method} is more than models and weights"
+        ) from error
     return _MERGEKITS[method].read(document)
 
 

@@ -92,7 +92,7 @@ class TokenRow(Described):
 
 
 class Tokenizer(Described):
-    """How mergekit aligns the vocabularies."""
+    """The alignment of the vocabularies by mergekit."""
 
     source: Any = "union"
     """`union`, `base`, or the model whose tokenizer is taken."""
@@ -124,7 +124,7 @@ class Recipe(Described):
     """`union`, `base`, or the model whose tokenizer is taken; the short form of `tokenizer`."""
 
     tokenizer: Tokenizer | None = None
-    """How mergekit aligns the vocabularies."""
+    """The alignment of the vocabularies by mergekit."""
 
     chat_template: Annotated[StrictStr, AfterValidator(_check_template)] | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""

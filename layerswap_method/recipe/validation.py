@@ -47,7 +47,7 @@ def validation_texts(model: type[BaseModel], document: Any, error: ValidationErr
             text = f": {item['ctx']['error']}"
         else:
             text = " is empty" if kind == "too_short" else f": {_reason(item, value)}"
-        # Of a union every member says why it is not meant; the first one is enough.
+        # Every member of a union says why it is not meant; the first one is enough.
         texts.setdefault(place, f"{show_location(place)}{text}" if place else text.lstrip(": "))
     outer_places = {place[:end] for place in texts for end in range(1, len(place))}
     return list(dict.fromkeys(text for place, text in texts.items() if place not in outer_places))

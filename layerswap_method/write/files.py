@@ -1,4 +1,4 @@
-"""Planned files written, and read back, in the memory of a few blocks.
+"""The files of a layout written, and read back, in the memory of a few blocks.
 
 A copied tensor goes from file to file inside the kernel, without torch. A file has its name only
 when it is whole and on the disk.
@@ -23,7 +23,7 @@ from layerswap_method.hub.partial import check_there
 from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance
 from layerswap_method.threads import one_core_threads
-from layerswap_method.write.layout import Layout, PlannedFile, PlannedTensor
+from layerswap_method.write.layout import FileToWrite, Layout, TensorToWrite
 
 _PIECE, _IN_KERNEL = 1 << 20, 1 << 26
 """Bytes that this process, and the kernel, copies at a time: an interrupt waits for no more."""
@@ -48,7 +48,7 @@ def write_files(
     device: str = "cpu",
     advance: Advance = lambda count: None,
 ) -> None:
-    """Write planned files into their folder, which exists, and the index where there are several.
+    """Write the files of a layout into their folder, which exists, and an index of several.
 
     They are on the disk when this returns. `threads` tensors are written at once, what is no copy
     is computed on `device`, and with `resume` finished files are left alone. Raises `InputError` if
@@ -98,7 +98,7 @@ def verify_files(
         _run_jobs(jobs, pool, advance)
 
 
-def is_finished(file: PlannedFile) -> bool:
+def is_finished(file: FileToWrite) -> bool:
     """Return whether a file of this layout exists: a file gets its name only when it is whole."""
     try:
         with file.path.open("rb") as opened:
@@ -121,7 +121,7 @@ def write_json(file: Path, content: object) -> None:
     write_synced_text(file, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _threads_for(files: Sequence[PlannedFile], count: int) -> ThreadPoolExecutor:
+def _threads_for(files: Sequence[FileToWrite], count: int) -> ThreadPoolExecutor:
     """Return the threads that write or verify files; copies do without torch."""
     if all(tensor.content is None for file in files for _, tensor in file.tensors):
         return ThreadPoolExecutor(count)
@@ -144,7 +144,7 @@ def _run_jobs(
     run_jobs([partial(run, job) for job in jobs], pool)
 
 
-def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) -> None:
+def _write_file(file: FileToWrite, threads: int, device: str, advance: Advance) -> None:
     part = file.path.with_name(file.path.name + _PART)
     with part.open("wb", buffering=0) as out:
         out.truncate(file.nbytes)
@@ -159,7 +159,7 @@ def _write_file(file: PlannedFile, threads: int, device: str, advance: Advance) 
     part.rename(file.path)
 
 
-def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Advance) -> None:
+def _write(out: int, place: int, tensor: TensorToWrite, device: str, advance: Advance) -> None:
     written = 0
     if tensor.source is not None:
         source = tensor.source
@@ -174,7 +174,7 @@ def _write(out: int, place: int, tensor: PlannedTensor, device: str, advance: Ad
         advance(len(piece))
 
 
-def _pieces(tensor: PlannedTensor, device: str, start: int = 0) -> Iterator[memoryview]:
+def _pieces(tensor: TensorToWrite, device: str, start: int = 0) -> Iterator[memoryview]:
     """Yield a tensor's bytes from byte `start` on; each piece is good until the next one."""
     if tensor.content is not None:
         yield from tensor.content(device)
@@ -206,7 +206,7 @@ def _copy_in_kernel(opened: IO[bytes], out: int, tensor: StoredTensor, place: in
 def _verify(
     path: Path,
     place: int,
-    tensor: PlannedTensor,
+    tensor: TensorToWrite,
     device: str,
     warn: Callable[[str], object],
     advance: Advance,

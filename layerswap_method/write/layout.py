@@ -20,7 +20,7 @@ SHARD_BYTES = 5_000_000_000
 
 
 @dataclass(frozen=True)
-class PlannedTensor:
+class TensorToWrite:
     """One tensor as it will be written, in safetensors' dtype: a copy of `source`, or `content`.
 
     `content` makes its bytes on a device, piece by piece; a piece is valid until the next one.
@@ -40,12 +40,12 @@ class PlannedTensor:
 
 
 @dataclass(frozen=True)
-class PlannedFile:
+class FileToWrite:
     """One file as it will be written: its head, and its tensors with their first bytes."""
 
     path: Path
     head: bytes
-    tensors: tuple[tuple[int, PlannedTensor], ...]
+    tensors: tuple[tuple[int, TensorToWrite], ...]
     nbytes: int
 
 
@@ -53,7 +53,7 @@ class PlannedFile:
 class Layout:
     """The files of a checkpoint as they will be written, and the states of those that are read."""
 
-    files: tuple[PlannedFile, ...]
+    files: tuple[FileToWrite, ...]
     inputs: Mapping[Path, Stamp]
 
     @property
@@ -83,28 +83,28 @@ def lay_out_files(
 
     `warn` is called with a sentence on values that are not finite, when they are computed.
     """
-    planned = []
+    tensors = []
     for name, mix in merge.tensors.items():
         if (stored := mix.copy_of) is not None:
-            planned.append(copy_of(name, stored))
+            tensors.append(copy_of(name, stored))
             continue
         dtype = STORED_NAMES[mix.dtype or mix.sum_dtype]
         nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
         content = partial(_computed, name, mix, warn)
-        planned.append(PlannedTensor(name, dtype, mix.shape, nbytes, content))
-    return lay_out_tensors(planned, folder, shard_bytes, merge.files)
+        tensors.append(TensorToWrite(name, dtype, mix.shape, nbytes, content))
+    return lay_out_tensors(tensors, folder, shard_bytes, merge.files)
 
 
 def lay_out_tensors(
-    planned: Sequence[PlannedTensor],
+    tensors: Sequence[TensorToWrite],
     folder: Path,
     shard_bytes: int = SHARD_BYTES,
     inputs: Mapping[Path, Stamp] | None = None,
 ) -> Layout:
-    """Return the files of tensors, as `lay_out` does for those of a merge."""
-    shards: list[list[PlannedTensor]] = [[]]
+    """Return the files of tensors, as `lay_out_files` does for those of a merge."""
+    shards: list[list[TensorToWrite]] = [[]]
     size = 0
-    for tensor in planned:
+    for tensor in tensors:
         if shards[-1] and size + tensor.nbytes > shard_bytes:
             shards.append([])
             size = 0
@@ -112,15 +112,15 @@ def lay_out_tensors(
         size += tensor.nbytes
     count = len(shards)
     files = []
-    for number, tensors in enumerate(shards, start=1):
+    for number, shard in enumerate(shards, start=1):
         name = f"model-{number:05d}-of-{count:05d}.safetensors"
-        files.append(_file(folder / (name if count > 1 else WEIGHTS_FILE), tensors))
+        files.append(_file(folder / (name if count > 1 else WEIGHTS_FILE), shard))
     return Layout(tuple(files), inputs or {})
 
 
-def copy_of(name: str, stored: StoredTensor) -> PlannedTensor:
+def copy_of(name: str, stored: StoredTensor) -> TensorToWrite:
     """Return a stored tensor as it is, under a name of its own."""
-    return PlannedTensor(name, stored.dtype, stored.shape, stored.nbytes, source=stored)
+    return TensorToWrite(name, stored.dtype, stored.shape, stored.nbytes, source=stored)
 
 
 def _computed(
@@ -140,7 +140,7 @@ def _computed(
         yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
+def _file(path: Path, tensors: Sequence[TensorToWrite]) -> FileToWrite:
     """Return a file with its tensors in the order of their bytes: wide values before narrow."""
     entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
     ordered = sorted(tensors, key=lambda tensor: (-tensor.itemsize, tensor.name))
@@ -151,4 +151,4 @@ def _file(path: Path, tensors: Sequence[PlannedTensor]) -> PlannedFile:
     text += b" " * (-len(text) % 8)
     head = len(text).to_bytes(8, "little") + text
     *starts, end = (len(head) + place for place in places)
-    return PlannedFile(path, head, tuple(zip(starts, ordered, strict=True)), end)
+    return FileToWrite(path, head, tuple(zip(starts, ordered, strict=True)), end)

@@ -222,7 +222,7 @@ def test_the_page_has_every_parameter_and_its_default():
 
 
 def test_every_method_of_ours_has_all_that_it_needs():
-    """A new method without one of these ended in a KeyError after the merge was planned."""
+    """A new method without one of these ended in a KeyError after the merge was prepared."""
     assert len(OUR_METHODS) > 1
     tables = {
         "METHODS of mergekit_plugin/registration.py": METHODS,

@@ -49,9 +49,7 @@ def written_at(root):
 
 
 def keys(config, **options):
-    return {
-        stage.name: stage.key for stage in build.plan_stages(Path("/nowhere"), config, **options)
-    }
+    return {stage.name: stage.key for stage in build.stages_of(Path("/nowhere"), config, **options)}
 
 
 def test_a_change_rebuilds_what_depends_on_it_and_nothing_else():

@@ -85,7 +85,7 @@ def test_a_score_below_is_marked_and_said_first():
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below
     nothing = pd.DataFrame(columns=["family", "clusters", "first", "second"])
-    first = sentences(nothing, frame, 2.0, is_planned=True)[0]
+    first = sentences(nothing, frame, 2.0, is_stated=True)[0]
     assert first.startswith("On math, Swahili, 1 of 3 models score below a rule")
     assert "30.0 (the last number)" in first
 

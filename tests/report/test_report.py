@@ -199,15 +199,15 @@ def test_both_experts_must_be_beaten():
             row_of(verdict, second=name, rival="better_expert")
             for name, verdict in zip(("task expert", "language expert"), verdicts, strict=True)
         ]
-        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0, is_planned=True))
+        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0, is_stated=True))
         assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
         many = pd.DataFrame([{**row, "language": f"x{at}"} for at in range(5) for row in rows])
-        text = " ".join(sentences(many, scores, 2.0, is_planned=True))
+        text = " ".join(sentences(many, scores, 2.0, is_stated=True))
         assert ("against both experts: 5 better" in text) == ({*verdicts} == {BETTER})
         assert "against the task expert: 5" in " ".join(
-            sentences(many[::2], scores, 2.0, is_planned=True)
+            sentences(many[::2], scores, 2.0, is_stated=True)
         )
-        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0, is_planned=True))
+        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0, is_stated=True))
         assert "against the first setting of its kind: " in text
 
 
@@ -244,7 +244,7 @@ def test_the_mean_over_tasks_needs_every_task_of_every_language():
     places = {"task": tasks, "language": ["sw", "sw", "te", "te"], "cells": [1, 1, 1, 0]}
     same = {"model": "soup", "metric": "acc", "is_share": True, "value": 0.5, "max": 0.5}
     for rows, notes in ((4, 2), (1, 1)):
-        frame = pd.DataFrame(places).assign(planned=1, **same)[:rows]
+        frame = pd.DataFrame(places).assign(cells_expected=1, **same)[:rows]
         tasks = ShownTasks(frame, {}, (), {}, {}, {task: task[-2:] for task in frame["task"]})
         shown, _ = layout_tables(frame, ["pairs"], tasks)
         assert (shown.attrs["title"], len(shown.attrs["notes"])) == ("Layout of Table 1", notes)

@@ -70,7 +70,7 @@ def test_an_expert_is_watched(tmp_path, models, fate):
         engine.evaluate(work)
 
 
-def test_a_merge_is_planned_once_for_all_tasks_of_a_model(tmp_path, models, monkeypatch):
+def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, monkeypatch):
     plans = []
     monkeypatch.setattr(merges, "merge_models", lambda *models: plans.append(1) or PLAN(*models))
     expert = Expert("base", models / "base")
@@ -81,7 +81,7 @@ def test_a_merge_is_planned_once_for_all_tasks_of_a_model(tmp_path, models, monk
     donors = [engine._donor(work.cell) for work in works]
     assert donors == [models / "base"] * 2
     recipe = works[0].cell.recipe.by_files
-    assert engine._planned(works[0].cell, recipe).donor == models / "base"  # as it is loaded
+    assert engine._merge_of(works[0].cell, recipe).donor == models / "base"  # as it is loaded
     assert len(plans) == 1
     other = work_of(EvaluationRequest(tasks=("words",)), in_float, "y")
     assert engine._donor(other.cell) == models / "base"

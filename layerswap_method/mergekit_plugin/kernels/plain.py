@@ -41,7 +41,7 @@ class SwapParameters(LayerSwapSpec):
     """The depth of the models; by default that of the first input's config."""
 
     decoder: StrictStr | None = None
-    """What the names of the text decoder's layers begin with (`tensor_names.Decoder.prefix`); by
+    """The beginning of the names of the text decoder's layers (`tensor_names.Decoder.prefix`); by
     default what the names of the first input's tensors say."""
 
 
@@ -49,7 +49,7 @@ class SwapInputParameters(ExpertParameters):
     """The parameters of `layer_swap` for one input."""
 
     scale: StrictFloat | None = None
-    """What was measured for `weighting: magnitude` (`average.Input`)."""
+    """The measured scale for `weighting: magnitude` (`average.Input`)."""
 
 
 class RevertParameters(RevertSpec):
@@ -59,7 +59,7 @@ class RevertParameters(RevertSpec):
     """The depth of the models; by default that of the base's config."""
 
     decoder: StrictStr | None = None
-    """What the names of the text decoder's layers begin with; by default as the base's say."""
+    """The beginning of the names of the text decoder's layers; by default as the base's say."""
 
     model_type: StrictStr | None = None
     """It says which weights are stored inputs x outputs; by default that of the base's config."""
@@ -152,7 +152,7 @@ def decoder_in(model: object, name: str, prefix: str | None, num_layers: int | N
     decoder = find_decoder(names or (name,), num_layers)
     if decoder.doubt:
         raise ValueError(f"{model!r} has {decoder.doubt}; give decoder")
-    # Of one name nobody can say whether its layer predicts further tokens, or the depth is wrong.
+    # One name does not say whether its layer predicts further tokens, or the depth is wrong.
     return decoder._replace(num_layers=num_layers if names else None)
 
 

@@ -6,6 +6,7 @@ import errno
 from contextlib import suppress
 
 from layerswap_method.errors import first_line, nearest
+from layerswap_method.file_names import SMALL, WEIGHTS
 
 
 def describe_refusal(repository: str, revision: str | None, error: Exception) -> str:
@@ -48,7 +49,21 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
         return "there is no room for it; make room, or set HF_HUB_CACHE to a folder elsewhere"
     if isinstance(cause, OSError) and cause.errno is not None and cause.filename is not None:
         return f"{cause.filename} cannot be written ({cause.strerror}); set HF_HUB_CACHE"
+    if constants.HF_HUB_OFFLINE:
+        return describe_absence(repository, revision)
     return f"the hub says: {first_line(error)}"
+
+
+def describe_absence(repository: str, revision: str | None) -> str:
+    """Return why a model is not had where the hub is not asked, and the command that gets it."""
+    from huggingface_hub import constants
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "nothing is downloaded now"
+    includes = " ".join(f"--include '{pattern}'" for pattern in (WEIGHTS, *SMALL))
+    return (
+        f"the hub's cache does not have it ({why}); this gets it: hf download {repository} "
+        f"{f'--revision {revision} ' if revision else ''}{includes}"
+    )
 
 
 def is_refusal(error: Exception) -> bool:

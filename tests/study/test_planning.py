@@ -248,7 +248,7 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
         ({"evaluate": {"languages": {"sw": ["words_sw"]}}}, "by language: {sw: [NAME, ...]}"),
         (
             {"evaluate": {"languages": {"sv": ["words"]}}, "experts": {"language": CODES}},
-            "evaluate.languages has 'sv', which experts.language does not have; did you mean 'sw'?",
+            "evaluate.languages has 'sv', which experts.language does not have; valid are sw, te",
         ),
         (
             {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},

@@ -102,6 +102,11 @@ def with_valid(text: str, choices: Iterable[str]) -> str:
     return f"{text}{' Valid' if text.endswith('?') else '; valid'} are {', '.join(choices)}"
 
 
+def counted(count: int, thing: str) -> str:
+    """Return ``1 cell`` or ``2 cells``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
 def first_line(error: BaseException) -> str:
     """Return the first line of a foreign exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -27,7 +27,7 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.hub.models import HubModels, describe_needs, download_choice
 from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -132,12 +132,12 @@ def as_text(findings: Mapping[Path, Sequence[Finding]]) -> str:
     for path, listed in findings.items():
         lines += [f"{path}: {f.level}: {f.message.removeprefix(f'{path}: ')}" for f in listed]
     counts = {"recipe": len(findings), "error": levels["error"], "warning": levels["warning"]}
-    recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+    recipes, *others = (counted(number, noun) for noun, number in counts.items())
     unchecked = {
         f.message for listed in findings.values() for f in listed if _UNCHECKED in f.message
     }
     if unchecked:
-        others.append(f"{len(unchecked)} model{'' if len(unchecked) == 1 else 's'} not checked")
+        others.append(f"{counted(len(unchecked), 'model')} not checked")
     return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 

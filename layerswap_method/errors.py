@@ -80,13 +80,13 @@ def printable(text: str) -> str:
 def nearest(name: str, choices: Iterable[str], cutoff: float | None = None) -> str:
     """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``.
 
-    Of a short name, such as a language code, half of the letters may differ. Of a long one, so many
-    that differ are another word. Of thousands of choices some are near: they need a `cutoff`, at
-    most 1, which is the name itself.
+    Of two letters, such as a language code, one that differs makes another name: only their case
+    may. Of three, half may differ. Of a long name, so many that differ are another word. Of
+    thousands of choices some are near: they need a `cutoff`, at most 1, which is the name itself.
     """
     lowered = {choice.lower(): choice for choice in sorted(choices)}
     if cutoff is None:
-        cutoff = 0.5 if len(name) <= 3 else 0.6
+        cutoff = 1 if len(name) < 3 else 0.5 if len(name) == 3 else 0.6
     close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
@@ -100,6 +100,11 @@ def nearest_of(name: str, choices: Iterable[str]) -> str:
 def with_valid(text: str, choices: Iterable[str]) -> str:
     """Return the text of an error, followed by all valid names."""
     return f"{text}{' Valid' if text.endswith('?') else '; valid'} are {', '.join(choices)}"
+
+
+def counted(count: int, thing: str) -> str:
+    """Return ``1 cell`` or ``2 cells``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def first_line(error: BaseException) -> str:

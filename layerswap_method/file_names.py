@@ -1,4 +1,7 @@
-"""The names that transformers and peft give to files of weights and adapters."""
+"""The names that transformers and peft give to files of weights and adapters.
+
+`WEIGHTS`, `SMALL` and `IGNORED` are patterns of what is downloaded of a model.
+"""
 
 WEIGHTS_FILE = "model.safetensors"
 """All weights of a model, where they are in one file."""
@@ -24,3 +27,19 @@ TOKENIZER_FILES = (
 )
 """Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
 none."""
+
+WEIGHTS = "*.safetensors"
+SMALL = (
+    "*.json",
+    "*.jinja",
+    "*.py",
+    "tokenizer*",
+    "*.model",
+    "*.tiktoken",
+    "merges.txt",
+    "vocab*",
+)
+"""Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
+
+IGNORED = ("consolidated*", "original/*")
+"""The same weights once more."""

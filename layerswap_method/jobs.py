@@ -6,6 +6,9 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
+
+from layerswap_method.progress import Advance
 
 
 def run_jobs(jobs: Sequence[Callable[[threading.Event], None]], pool: ThreadPoolExecutor) -> None:
@@ -25,6 +28,22 @@ def run_jobs(jobs: Sequence[Callable[[threading.Event], None]], pool: ThreadPool
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)
+
+
+def run_counted_jobs(
+    jobs: Sequence[Callable[[Advance], None]], pool: ThreadPoolExecutor, advance: Advance
+) -> None:
+    """Do all jobs as `run_jobs`; each is given `advance`, and ends where it calls it too late."""
+
+    def run(job: Callable[[Advance], None], stopped: threading.Event) -> None:
+        def advance_or_stop(count: int) -> None:
+            if stopped.is_set():
+                raise InterruptedError
+            advance(count)
+
+        job(advance_or_stop)
+
+    run_jobs([partial(run, job) for job in jobs], pool)
 
 
 def write_at(out: int, content: bytes | memoryview, place: int) -> None:

@@ -228,4 +228,4 @@ def check_device(device: str) -> None:
         )
     count = torch.cuda.device_count()
     if place.index is not None and place.index >= count:
-        raise InputError(f"device {device}: there are {count} GPUs, cuda:0 to cuda:{count - 1}")
+        raise InputError(f"device {device}: there is no such GPU; the last is cuda:{count - 1}")

@@ -1,8 +1,9 @@
 """`make test-gpu`: the tests that say something on CUDA, in order of value, and one table of them.
 
 The tests marked gpu come first: they need no vLLM. Each step is a pytest of its own with a time
-limit, so that one that hangs costs its own time only. Engines start eagerly and take a tenth of
-the memory (`tests.standins.short_starts`); `--compiled` leaves the project's own settings.
+limit, and none lasts longer than the budget, so that one that hangs costs its own time only and all
+have ended when the budget is over. Engines start eagerly and take a tenth of the memory
+(`tests.standins.short_starts`); `--compiled` leaves the project's own settings.
 """
 
 import os
@@ -93,21 +94,25 @@ STEPS = {
 """Name -> what to run, the most telling first."""
 
 
-def run(step, options):
-    """Return outcome, counts of tests and seconds of a step; what failed is printed at once."""
+def run(step, options, left_s):
+    """Return outcome, counts of tests and seconds of a step; what failed is printed at once.
+
+    It ends by its limit, or before, where only `left_s` are left.
+    """
+    limit_s = min(step.limit_s, left_s)
     report = Path(tempfile.mkdtemp()) / "report.xml"
     words = [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", "-rN"]
     command = [*words, f"--junit-xml={report}", *options, *step.words]
     start = time.monotonic()
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=step.limit_s, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False
         )
         outcome = {0: "passed", 5: "no test"}.get(done.returncode, "FAILED")
         if outcome == "FAILED":
             click.echo(done.stdout[-6000:] + done.stderr[-2000:])
     except subprocess.TimeoutExpired as error:
-        outcome = f"not ended in {step.limit_s} s"
+        outcome = f"not ended in {limit_s:.0f} s"
         click.echo((error.stdout or b"").decode(errors="replace")[-2000:])
     seconds = time.monotonic() - start
     counts = ElementTree.parse(report).getroot().find("testsuite") if report.exists() else None
@@ -121,7 +126,7 @@ COUNTS = ("tests", "failures", "errors", "skipped")
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(list(STEPS)))
 @click.option("--compiled", is_flag=True, help="Leave vLLM's own start: compiled, CUDA graphs.")
-@click.option("--budget", default=600, help="Seconds after which no further step begins.")
+@click.option("--budget", default=600, help="Seconds after which every step has ended.")
 def main(names, compiled, budget):
     """Run the steps NAMES (all without them), and print one table."""
     import torch
@@ -134,20 +139,28 @@ def main(names, compiled, budget):
     click.echo(f"{card}, torch {torch.__version__}, vLLM {vllm_engine.installed_version()}")
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")  # one import of vLLM a step
     options = () if compiled or not has_vllm else ("-p", "tests.standins.short_starts")
+    rows, is_wrong = run_steps(
+        {name: STEPS[name] for name in names or STEPS}, options, budget, has_vllm=has_vllm
+    )
+    click.echo(tabulate(rows, ["step", "what it shows", "outcome", *COUNTS, "s"]))
+    sys.exit(is_wrong)
+
+
+def run_steps(steps, options, budget_s, *, has_vllm):
+    """Return the rows of the table, and whether a step failed; all end within `budget_s`."""
     start, rows, is_wrong = time.monotonic(), [], False
-    for name in names or STEPS:
-        step = STEPS[name]
+    for name, step in steps.items():
+        left_s = budget_s - (time.monotonic() - start)
         if step.needs_vllm and not has_vllm:
             rows.append([name, step.shows, "skipped: vLLM is not installed"])
-        elif time.monotonic() - start > budget:
-            rows.append([name, step.shows, f"not begun: the {budget} s are over"])
+        elif left_s <= 0:
+            rows.append([name, step.shows, f"not begun: the {budget_s} s are over"])
         else:
-            outcome, counts, seconds = run(step, options)
+            outcome, counts, seconds = run(step, options, left_s)
             is_wrong |= outcome not in ("passed", "no test")
             rows.append([name, step.shows, outcome, *map(counts.get, COUNTS), f"{seconds:.0f}"])
             click.echo(f"{name}: {outcome}, {seconds:.0f} s")
-    click.echo(tabulate(rows, ["step", "what it shows", "outcome", *COUNTS, "s"]))
-    sys.exit(is_wrong)
+    return rows, is_wrong
 
 
 if __name__ == "__main__":

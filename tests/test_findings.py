@@ -24,6 +24,7 @@ from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
 from ablations.runs.records import load_run
 from ablations.runs.results import read_results
+from ablations.runs.score_table import SCORES
 from ablations.study.cells import expand
 from ablations.study.files import find_file, read_experts_file, read_study, with_experts_file
 from tests.standins.command import output_of
@@ -522,3 +523,9 @@ def test_a_report_is_made_again_from_a_result(folder, tmp_path):
     output_of("report", folder, "--format", "csv", "--out", tmp_path)
     for name in ("comparisons.csv", "scores.csv"):
         assert (tmp_path / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_the_shipped_tables_of_scores_have_one_header():
+    heads = {path: path.read_text().split("\n", 1)[0] for path in RESULTS.glob("*/scores.csv")}
+    assert len(heads) >= 48
+    assert {path.parent.name for path, head in heads.items() if head != ",".join(SCORES)} == set()

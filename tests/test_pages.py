@@ -122,6 +122,14 @@ def test_there_are_pages():
     assert {"README.md", "docs/findings.md", "ablations/LOG.md"} <= {name(page) for page in PAGES}
 
 
+def test_the_page_of_tests_names_every_stand_in_once():
+    folder = ROOT / "tests" / "standins"
+    rows = re.findall(r"^\| (`\w+\.py`.*?) \|", (ROOT / "tests" / "README.md").read_text(), re.M)
+    names = [file for row in rows for file in re.findall(r"`(\w+\.py)`", row)]
+    files = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert sorted(names) == sorted(files) != []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)\s]+)\)|src=\"([^\"]+)\"", without_code(page.read_text()))

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ablations.tasks.catalog import SHIPPED_TASKS
+from ablations.tasks.catalog import LANGUAGES
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -111,7 +111,7 @@ def load_languages(path: Path | None = None) -> dict[str, Language]:
     Raises:
         InputError: naming every entry that is not what it should be.
     """
-    source = path or SHIPPED_TASKS / "languages.yml"
+    source = path or LANGUAGES
     table = parse_yaml(source.read_text(encoding="utf-8"), str(source))
     try:
         languages = TypeAdapter(dict[str, Language]).validate_python(table)

@@ -15,7 +15,7 @@ from pathlib import Path
 import click
 
 from ablations.engines.task_index import lm_eval_index
-from ablations.tasks.names import read_language_names
+from ablations.tasks.catalog import LANGUAGE_NAMES, read_languages
 from ablations.tasks.suites import PLACEHOLDER, SUITES_FILE, Suite
 from layerswap_method.command_line import shown_errors
 from tools.write_or_check import write_or_check
@@ -89,7 +89,7 @@ def codes_of(name: str, tasks: list[str]) -> dict[str, str]:
 
 def _code(written: str, name: str) -> Iterator[str]:
     """Yield the code here of the word of the suite `name` for a language; nothing for others."""
-    table = read_language_names()
+    table = read_languages(LANGUAGE_NAMES)
     by_name = {entry["name"].lower(): code for code, entry in table.items()}
     by_iso = {iso: code for code, entry in table.items() for iso in entry.get("iso_639_3", ())}
     lowered = written.lower()

@@ -179,7 +179,8 @@ class Answering:
                 left.setdefault(question.key, question)
             else:
                 answers[question.key] = stored
-        self._done, self._total = 0, len(questions)
+        # What is stored takes no time, so it is done before the step begins.
+        self._done, self._total = len(questions) - len(left), len(questions)
         self._items = len(
             {(question.request.task_name, question.request.doc_id) for question in questions}
         )
@@ -187,11 +188,8 @@ class Answering:
         self._advance(0)
         if left:
             self._left, self._new = list(left.values()), {}
-            self._advance(len(questions) - len(left))
             send(self._left)
             answers |= self._new
-        elif questions:
-            self._advance(len(questions))
         outcomes = self.__dict__.setdefault("outcomes", {})
         keys = self.__dict__.setdefault("stored_keys", {})
         for question in questions:
@@ -228,8 +226,8 @@ class Answering:
         if self._total:
             done = self._items * self._done / self._total
             show_step(Step(self._task, done, self._items, is_unit_of_whole=True))
-        if answered and self._done == self._total:
-            show_step(Step(f"{self._task}: scoring"))
+            if self._done == self._total:
+                show_step(Step(f"{self._task}: scoring"))
 
 
 def longest_first(question: Question) -> tuple[int, str]:

@@ -18,7 +18,7 @@ from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.scoring.evaluation import Backend
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, counted
 
 logger = logging.getLogger(__name__)
 
@@ -76,9 +76,10 @@ def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> No
     if not vllm_engine.is_cpu_build():
         import torch
 
-        devices, what = torch.cuda.device_count(), "GPUs"
+        devices, thing, hint = torch.cuda.device_count(), "GPU", ""
     elif options.pipeline_parallel_size == 1:
-        devices, what = os.cpu_count() or 1, "CPU cores (this is vLLM's CPU build)"
+        devices, thing = os.cpu_count() or 1, "CPU core"
+        hint = " (this is vLLM's CPU build)"
     else:
         raise InputError(
             "pipeline_parallel_size: vLLM's CPU build runs no pipeline stages; leave it at 1 and "
@@ -87,8 +88,8 @@ def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> No
     if options.gpus > devices:
         raise InputError(
             f"tensor_parallel_size x pipeline_parallel_size is {options.tensor_parallel_size} x "
-            f"{options.pipeline_parallel_size} = {options.gpus}, and this machine has {devices} "
-            f"{what}; lower one of them"
+            f"{options.pipeline_parallel_size} = {options.gpus}, and this machine has "
+            f"{counted(devices, thing)}{hint}; lower one of them"
         )
 
 
@@ -100,8 +101,8 @@ def _check_shares(options: EngineOptions, jobs: int) -> None:
     share = math.floor(100 * options.gpu_memory_utilization / engines) / 100
     if engines > 1 and engines * options.gpu_memory_utilization > 1:
         raise InputError(
-            f"--jobs {jobs}: this machine has {devices} GPUs for engines of {options.gpus}, so "
-            f"that {engines} engines would share one, and each takes "
+            f"--jobs {jobs}: this machine has {counted(devices, 'GPU')} for engines of "
+            f"{options.gpus}, so that {engines} engines would share one, and each takes "
             f"{options.gpu_memory_utilization:g} of its memory; use --jobs "
             f"{max(1, devices // options.gpus)}, or add --set "
             f"evaluate.options.gpu_memory_utilization={share:g} where the model fits that"

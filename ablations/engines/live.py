@@ -1,4 +1,4 @@
-"""An evaluator whose engine stays; each model is loaded into it whole.
+"""An evaluator whose engine stays; of each model what differs from the last one is loaded into it.
 
 What must hold so that the scores are those of a cold engine on the checkpoint that `mergekit-yaml`
 writes is checked here. Loading weights into a running vLLM has given garbage without an error for

@@ -110,7 +110,10 @@ def explain_start(error: Exception, model: Path, options: EngineOptions) -> str:
 
     weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
     nvml = import_pynvml()
-    nvml.nvmlInit()  # does not take memory of the GPU, as CUDA would
+    try:
+        nvml.nvmlInit()  # does not take memory of the GPU, as CUDA would
+    except nvml.NVMLError:  # a GPU of another maker
+        return text
     try:
         place = current_platform.device_id_to_physical_device_id(0)
         memory = nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByIndex(place))

@@ -27,7 +27,7 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.hub.models import HubModels, describe_needs, download_choice
 from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
@@ -121,12 +121,12 @@ class CheckedRecipes:
             for f in findings
         ]
         counts = {"recipe": len(self.recipes), "error": self.errors, "warning": self.warnings}
-        recipes, *others = (f"{n} {noun}{'' if n == 1 else 's'}" for noun, n in counts.items())
+        recipes, *others = (counted(number, noun) for noun, number in counts.items())
         unchecked = {
             f.message for _, findings in self.recipes for f in findings if _UNCHECKED in f.message
         }
         if unchecked:
-            others.append(f"{len(unchecked)} model{'' if len(unchecked) == 1 else 's'} not checked")
+            others.append(f"{counted(len(unchecked), 'model')} not checked")
         return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 

@@ -8,14 +8,16 @@ import json
 import os
 import platform
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablations.machine.progress import Step, show_step
+from ablations.machine.progress import byte_progress
 from layerswap_method.file_names import TOKENIZER_FILES
+from layerswap_method.jobs import run_counted_jobs
+from layerswap_method.progress import Advance
 
 TOKENIZER_DATA = tuple(name for name in TOKENIZER_FILES if not name.endswith(".py"))
 """Files that a tokenizer is made of; its code is never run."""
@@ -196,26 +198,14 @@ def _hash_files(paths: Sequence[Path]) -> dict[Path, str]:
     total = sum(sizes.values())
     if total < _LARGE:
         return {path: hash_file(path) for path in ordered}
-    bytes_read = 0
-    stopped, lock = threading.Event(), threading.Lock()
+    hashes: dict[Path, str] = {}
 
-    def advance(count: int) -> None:
-        nonlocal bytes_read
-        if stopped.is_set():
-            raise InterruptedError
-        with lock:
-            bytes_read += count
+    def hash_one(path: Path, advance: Advance) -> None:
+        hashes[path] = hash_file(path, advance)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        try:
-            futures = {path: pool.submit(hash_file, path, advance) for path in ordered}
-            waiting = set(futures.values())
-            while waiting:
-                show_step(Step("reading the weights", bytes_read, total, unit="bytes"))
-                _, waiting = wait(waiting, timeout=0.3, return_when=FIRST_EXCEPTION)
-                if any(future.done() and future.exception() for future in futures.values()):
-                    break
-            return {path: future.result() for path, future in futures.items()}
-        finally:  # an error, or an interrupt
-            stopped.set()
-            pool.shutdown(cancel_futures=True)
+    with (
+        byte_progress("reading the weights", total) as advance,
+        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+    ):
+        run_counted_jobs([partial(hash_one, path) for path in ordered], pool, advance)
+    return {path: hashes[path] for path in ordered}

@@ -1,13 +1,15 @@
 """The step that a command is at: bars on a terminal, and a line now and then in a log file.
 
-Both go to stderr, and say how much is done, the rate and the time that is left, which are those of
-rich's `Progress`.
+Both go to stderr, and say how much is done, the rate and the time that is left. The rate is what
+was done since the step began, by the time until the last of it was: rich's own counts from its
+first sample, which for answers that come in batches is the end of the first batch.
 """
 
 from __future__ import annotations
 
 import datetime
 import logging
+import math
 import os
 import sys
 import threading
@@ -189,21 +191,32 @@ class _Display:
         if step.is_whole:
             self._show_whole(step)
             return
-        if self._step is not None and self._activity != step.activity:
+        if self._step is not None and self._is_another(self._step, step):
             self.progress.remove_task(self._step)
             self._step = None
         if not step.activity:
             self.progress.stop()
             return
         self.progress.start()
+        is_first = self._step is None
         if self._step is None:
             self._step, self._activity = self._add(step), step.activity
         else:
             self._update(self._step, step, step.done)
         if step.is_unit_of_whole and self._whole is not None and step.total:
-            # In percent: rich computes the rate from the last thousand changes.
-            self._share = max(self._share, int(100 * step.done / step.total) / 100)
-            self.progress.update(self._whole, completed=self._finished_units + self._share)
+            self._show_share(self._whole, step.done / step.total, is_before=is_first)
+
+    def _is_another(self, row: TaskID, step: Step) -> bool:
+        """Return whether a step is not that of a row, or is that once more from its beginning."""
+        return self._activity != step.activity or step.done < self._task(row).completed
+
+    def _show_share(self, row: TaskID, share: float, *, is_before: bool) -> None:
+        """Add what is done of a unit to the whole; `is_before` if another call did that."""
+        if share <= self._share:
+            return
+        before = share - self._share if is_before else 0.0
+        self._share = share
+        self._move(row, self._finished_units + share, before)
 
     def _show_whole(self, step: Step) -> None:
         self.progress.start()
@@ -223,12 +236,27 @@ class _Display:
             completed=completed,
             unit=step.unit,
             is_whole=step.is_whole,
+            before=step.done,
+            worked_s=0.0,
         )
 
     def _update(self, row: TaskID, step: Step, done: float) -> None:
+        self.progress.update(row, total=step.total or None, description=_title(step))
+        self._move(row, done)
+
+    def _move(self, row: TaskID, done: float, before: float = 0.0) -> None:
+        """Set how far a row is; of what is new, `before` took no time here."""
+        task = self._task(row)
+        is_same = done == task.completed
         self.progress.update(
-            row, completed=done, total=step.total or None, description=_title(step)
+            row,
+            completed=done,
+            before=task.fields["before"] + before,
+            worked_s=task.fields["worked_s"] if is_same else task.elapsed,
         )
+
+    def _task(self, row: TaskID) -> Task:
+        return next(task for task in self.progress.tasks if task.id == row)
 
     def _write_lines(self, ended: threading.Event) -> None:
         wait_s = FIRST_LINE_S
@@ -258,7 +286,6 @@ def _rows(is_drawn: bool, is_forced: bool | None) -> Progress:
         BarColumn(bar_width=16),
         RowText(table_column=Column(no_wrap=True)),
         console=Console(stderr=True, force_terminal=is_forced),
-        speed_estimate_period=float("inf"),  # a unit may take hours
         redirect_stdout=False,  # it may be a file
         transient=True,
         disable=not is_drawn,
@@ -267,17 +294,23 @@ def _rows(is_drawn: bool, is_forced: bool | None) -> Progress:
 
 def _row_text(task: Task) -> str:
     """Return a row in words: ``training math 23/375 steps, 2.1 steps/s, 0:02:47 left``."""
-    unit, speed, left_s = task.fields["unit"], task.speed, task.time_remaining
+    unit, speed = task.fields["unit"], _speed(task)
     parts = [f"{task.description} {_amount(task.completed, task.total, unit)}".strip()]
     if task.fields["is_whole"] and task.total == 1:
         return parts[0]  # its only unit has a row, and would have another rate and time left
     if speed and task.total:
-        parts.append(_rate(speed, task.total, unit))
-    if left_s:
-        parts.append(f"{_duration(left_s)} left")
+        parts.append(_rate(speed, unit))
+    if speed and task.remaining:
+        parts.append(f"{_duration(math.ceil(task.remaining / speed))} left")
     elif not task.finished and (task.elapsed or 0) >= 1:
         parts.append(f"{_duration(task.elapsed or 0)} so far")
     return ", ".join(parts)
+
+
+def _speed(task: Task) -> float:
+    """Return what was done in a second since a row began; 0 if nothing was."""
+    worked_s = task.fields["worked_s"]
+    return (task.completed - task.fields["before"]) / worked_s if worked_s else 0.0
 
 
 def _duration(seconds: float) -> str:
@@ -293,16 +326,21 @@ def _amount(done: float, total: float | None, unit: str) -> str:
     return f"{int(done)}/{int(total)} {unit}"
 
 
-def _rate(speed: float, total: float, unit: str) -> str:
-    """Return a rate in the largest unit of time that leaves it readable."""
+def _rate(speed: float, unit: str) -> str:
+    """Return a rate in the largest unit of bytes, or of time, that leaves it readable."""
     if unit == "bytes":
-        name, size = _byte_unit(total)
-        return f"{speed / size:.3g} {name}/s"
+        name, size = _byte_unit(speed)
+        return f"{_digits(speed / size)} {name}/s"
     for seconds, name in ((1, "s"), (60, "min")):
         if speed * seconds >= 1:
-            return f"{speed * seconds:.3g} {unit}/{name}"
-    return f"{speed * 3600:.3g} {unit}/h"
+            return f"{_digits(speed * seconds)} {unit}/{name}"
+    return f"{_digits(speed * 3600)} {unit}/h"
 
 
-def _byte_unit(total: float) -> tuple[str, float]:
-    return ("GB", 1e9) if total >= 1e9 else ("MB", 1e6)
+def _digits(number: float) -> str:
+    """Return a number with three digits, or all before the point."""
+    return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _byte_unit(size: float) -> tuple[str, float]:
+    return ("GB", 1e9) if size >= 1e9 else ("MB", 1e6)

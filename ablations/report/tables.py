@@ -201,8 +201,7 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
 def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
     """Return every score of every cell, and the tasks without a score."""
     scores = scores.assign(is_share=scores.groupby([*SCORE])["is_share"].transform("all"))
-    columns = ["cell", "language", *(name for name in SCORE if name in scores)]
-    frame = scores.drop_duplicates(columns)
+    frame = scores.drop_duplicates(["cell", "language", *SCORE])
     rows = [
         {
             "cell": row["cell"],

@@ -31,9 +31,8 @@ from ablations.runs.records import Failure, TaskRecord
 from ablations.scoring.evaluation import Evaluation
 from ablations.statistics.as_text import with_interval
 from ablations.study.cells import Cell
-from ablations.study.describe import counted
 from ablations.tasks.names import task_name
-from layerswap_method.errors import LayerSwapError, printable
+from layerswap_method.errors import LayerSwapError, counted, printable
 
 logger = logging.getLogger(__name__)
 

@@ -30,12 +30,12 @@ from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.study.cells import Cell, selected
-from ablations.study.describe import counted, describe_study_plan
+from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.methods.read import read_written
 
 logger = logging.getLogger(__name__)

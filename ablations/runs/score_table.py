@@ -11,13 +11,42 @@ from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import Run, TaskRecord, read_failure
 from layerswap_method.errors import InputError, nearest
 
+SCORES = (
+    "model",
+    "kind",
+    "cell",
+    "weights",
+    "base",
+    "task_expert",
+    "language_expert",
+    "seed",
+    "language",
+    "task",
+    "state",
+    "metric",
+    "filter",
+    "value",
+    "low",
+    "high",
+    "stderr",
+    "n",
+    "higher_is_better",
+    "is_share",
+    "floor",
+    "floor_name",
+    "backend",
+    "reason",
+)
+"""Columns of the scores, in this order whichever cell comes first and whether or not it is done."""
+
 _NUMBERS = ("value", "low", "high", "stderr", "floor")
 
 
 def table_of_scores(run: Run) -> pd.DataFrame:
     """Return a row for every score of every cell, and one for each task without a record.
 
-    ``state`` is ``done``, ``failed`` or ``missing``; the reason of a failure is in ``reason``.
+    ``state`` is ``done``, ``failed`` or ``missing``; the reason of a failure is in ``reason``. The
+    columns are `SCORES`.
     """
     finished = {cell.label: cell for cell in run.cells}
     rows: list[dict[str, Any]] = []
@@ -37,9 +66,8 @@ def table_of_scores(run: Run) -> pd.DataFrame:
                 reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
                 state = "missing" if failure is None else "failed"
                 rows.append({**head, "task": task, "state": state, "reason": reason})
-    frame = pd.DataFrame(rows)
     # Of no score but None, such as a floor where no task has one, pandas makes a column of objects.
-    return frame.astype({name: "float64" for name in _NUMBERS if name in frame})
+    return pd.DataFrame(rows, columns=SCORES).astype(dict.fromkeys(_NUMBERS, "float64"))
 
 
 def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:

@@ -14,7 +14,7 @@ from ablations.tasks.catalog import choose, list_tasks
 from ablations.tasks.suites import PLACEHOLDER, in_languages
 from ablations.train.folder import MEASURED
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
@@ -112,8 +112,8 @@ def _task_problems(study: Study) -> Iterator[str]:
     elif evaluate.languages:
         languages = list(dict.fromkeys(codes.values()))
         for code in [code for code in evaluate.languages if code not in languages]:
-            near = nearest(code, languages)
-            yield f"evaluate.languages has {code!r}, which experts.language does not have{near}"
+            valid = nearest_of(code, languages)
+            yield f"evaluate.languages has {code!r}, which experts.language does not have{valid}"
         for code in [code for code in languages if code not in evaluate.languages]:
             if not evaluate.tasks:
                 yield f"experts.language has {code!r}, for which evaluate names no task"

@@ -10,14 +10,10 @@ from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
+from layerswap_method.errors import counted
 from layerswap_method.hub.models import describe_needs
 from layerswap_method.layer_plan import draw_line
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
-
-
-def counted(count: int, thing: str) -> str:
-    """Return ``1 cell`` or ``2 cells``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
 
 
 def describe_study_plan(

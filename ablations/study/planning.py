@@ -406,6 +406,7 @@ def _find_experts(
     Where something is wrong already, no expert is downloaded.
     """
     experts: dict[str, Expert] = {}
+    models_of_recipe = {*named_models(study.recipe or {})} - {*places, *ROLES}
     for name in names:
         try:
             # Paths and hub ids have a slash (./math, org/math) and need no experts file.
@@ -425,9 +426,8 @@ def _find_experts(
                 hub=None if problems else hub,
             )
         except InputError as error:
-            is_of_recipe = name in named_models(study.recipe or {})
             roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
-            problems.append(f"{error.message}{roles if is_of_recipe else ''}")
+            problems.append(f"{error.message}{roles if name in models_of_recipe else ''}")
     return experts
 
 

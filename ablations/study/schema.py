@@ -20,6 +20,7 @@ from pydantic import (
     StrictFloat,
     StrictInt,
     StrictStr,
+    field_validator,
     model_validator,
 )
 
@@ -231,6 +232,16 @@ class Study(Described):
 
     report: ReportBlock = ReportBlock()
     """The content of the report; see below."""
+
+    @field_validator("experts", mode="before")
+    @classmethod
+    def _experts_are_a_block(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            raise ValueError(
+                f"is {value!r}, and must be a block with base, task and language; an experts file "
+                f"is named by experts_file: {value}"
+            )
+        return value
 
     @model_validator(mode="after")
     def _vary_is_sound(self) -> Study:

@@ -22,6 +22,12 @@ PREFIX = "layerswap_"
 SHIPPED_TASKS = Path(__file__).parent
 """Folder of the task files that this package brings."""
 
+LANGUAGES = SHIPPED_TASKS / "languages.yml"
+"""What the benchmarks have of each language, by its code."""
+
+LANGUAGE_NAMES = SHIPPED_TASKS / "language_names.yml"
+"""Name, script and other codes of each language, by its code."""
+
 PAPER_LANGUAGES = ("en", "ja", "bn", "sw", "te")
 """Languages in the order of Table 5 of arXiv 2410.01335; others follow."""
 
@@ -105,16 +111,16 @@ class Task(Frozen):
 
 
 @cache
-def read_languages() -> dict[str, dict[str, Any]]:
-    """Return code -> entry of `languages.yml`, in its order."""
-    table: dict[str, dict[str, Any]] = read_yaml(SHIPPED_TASKS / "languages.yml")
+def read_languages(file: Path) -> dict[str, dict[str, Any]]:
+    """Return code -> entry of `LANGUAGES` or `LANGUAGE_NAMES`, in the order of the file."""
+    table: dict[str, dict[str, Any]] = read_yaml(file)
     return table
 
 
 @cache
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
-    languages = read_languages()
+    languages = read_languages(LANGUAGES)
     tasks: list[Task] = []
     for path in sorted((SHIPPED_TASKS / "generated").glob("*.yaml")):
         content = read_task_file(path).content

@@ -5,23 +5,14 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping
-from typing import Any
 
-from ablations.tasks.catalog import PREFIX, SHIPPED_TASKS, TITLES, read_languages
+from ablations.tasks.catalog import LANGUAGE_NAMES, LANGUAGES, PREFIX, TITLES, read_languages
 from ablations.tasks.suites import suite_task
-from layerswap_method.recipe.strict_yaml import read_yaml
 
 _WORDS = {"twins": "minimal pairs"}
 """Word of a task's id -> how it is written; an id is part of keys and stays."""
 
 _SHOTS = re.compile(r"(\d+)shot")
-
-
-@functools.cache
-def read_language_names() -> dict[str, dict[str, Any]]:
-    """Return code -> name, script and other codes of a language, from `language_names.yml`."""
-    table: dict[str, dict[str, Any]] = read_yaml(SHIPPED_TASKS / "language_names.yml")
-    return table
 
 
 def language_name(code: str) -> str:
@@ -30,13 +21,13 @@ def language_name(code: str) -> str:
     A code that the table lacks stays as it is.
     """
     code, _, script = code.partition("_")
-    name = str(read_language_names().get(code, {"name": code})["name"])
+    name = str(read_languages(LANGUAGE_NAMES).get(code, {"name": code})["name"])
     return f"{name} ({script})" if script else name
 
 
 def language_script(code: str) -> str:
     """Return the ISO 15924 code of the script in which a language is written; else empty."""
-    return str(read_language_names().get(code, {"script": ""})["script"])
+    return str(read_languages(LANGUAGE_NAMES).get(code, {"script": ""})["script"])
 
 
 @functools.cache
@@ -70,10 +61,10 @@ def _is_language(words: list[str], place: int) -> bool:
 
     Many codes are English words (it, my, am): other codes than those of MGSM count at the end only.
     """
-    if "mgsm" in read_languages().get(words[place], {}):
+    if "mgsm" in read_languages(LANGUAGES).get(words[place], {}):
         return True
     rest = [word for word in words[place:] if not _SHOTS.fullmatch(word)]
-    return words[place] != "to" and bool(rest) and {*rest} <= read_language_names().keys()
+    return words[place] != "to" and bool(rest) and {*rest} <= read_languages(LANGUAGE_NAMES).keys()
 
 
 def task_language(task: str, stated: Mapping[str, str]) -> str:
@@ -91,5 +82,5 @@ def task_language(task: str, stated: Mapping[str, str]) -> str:
     if (of_suite := suite_task(task)) is not None:
         return of_suite.language
     parts = [part for part in re.split(r"[_\-]", task.lower()) if re.fullmatch("[a-z]{2}", part)]
-    codes = [part for part in parts if part in read_language_names()]
+    codes = [part for part in parts if part in read_languages(LANGUAGE_NAMES)]
     return next(reversed(codes or parts), "")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
-from layerswap_method.file_names import WEIGHTS_FILE, WEIGHTS_INDEX
+from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
@@ -44,22 +44,6 @@ Download = Literal["ranges", "whole"]
 
 VARIABLE = "LAYERSWAP_DOWNLOAD"
 """Environment variable with the `Download` of commands that were given none."""
-
-WEIGHTS = "*.safetensors"
-SMALL = (
-    "*.json",
-    "*.jinja",
-    "*.py",
-    "tokenizer*",
-    "*.model",
-    "*.tiktoken",
-    "merges.txt",
-    "vocab*",
-)
-"""Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
-
-IGNORED = ("consolidated*", "original/*")
-"""The same weights once more."""
 
 _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 """Errors of a file system that has no place for our folder, or knows no links."""

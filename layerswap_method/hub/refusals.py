@@ -6,6 +6,7 @@ import errno
 from contextlib import suppress
 
 from layerswap_method.errors import first_line, nearest
+from layerswap_method.file_names import SMALL, WEIGHTS
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -52,6 +53,8 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
         return (
             f"{describe_no_place(cause)}, or HF_HUB_OFFLINE=1 where an earlier download is enough"
         )
+    if constants.HF_HUB_OFFLINE:
+        return describe_absence(repository, revision)
     return f"the hub says: {first_line(error)}"
 
 
@@ -63,6 +66,18 @@ def describe_no_place(error: OSError) -> str:
     return (
         f"{file} cannot be written ({error.strerror}); set HF_HUB_CACHE to a folder inside one "
         "that you may write"
+    )
+
+
+def describe_absence(repository: str, revision: str | None) -> str:
+    """Return why a model is not had where the hub is not asked, and the command that gets it."""
+    from huggingface_hub import constants
+
+    why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "nothing is downloaded now"
+    includes = " ".join(f"--include '{pattern}'" for pattern in (WEIGHTS, *SMALL))
+    return (
+        f"the hub's cache does not have it ({why}); this gets it: hf download {repository} "
+        f"{f'--revision {revision} ' if revision else ''}{includes}"
     )
 
 

@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest
-from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from layerswap_method.hub.models import IGNORED, SMALL, WEIGHTS, HubModels
-from layerswap_method.hub.refusals import describe_refusal
-
-_PATTERNS = (WEIGHTS, *SMALL)
-"""Files of a hub repository that a model is made of."""
-
+from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, IGNORED, SMALL, WEIGHTS
+from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.refusals import describe_absence, describe_refusal
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
 """Advice on a reference with a plus sign that may be the folder's own."""
@@ -175,7 +171,7 @@ def _find_folder(
                 repository,
                 revision=revision or None,
                 cache_dir=cache_dir,
-                allow_patterns=list(_PATTERNS),
+                allow_patterns=[WEIGHTS, *SMALL],
                 ignore_patterns=list(IGNORED),
                 local_files_only=not download,
             )
@@ -183,13 +179,10 @@ def _find_folder(
     except LayerSwapError:
         raise
     except Exception as error:
-        refusal = describe_refusal(repository, revision or None, error)
-        if not download and hub is None:
-            includes = " ".join(f"--include '{pattern}'" for pattern in _PATTERNS)
-            refusal = (
-                "the hub's cache does not have it. A dry run downloads nothing: hf download "
-                f"{repository}{f' --revision {revision}' if revision else ''} {includes}"
-            )
+        if download or hub is not None:
+            refusal = describe_refusal(repository, revision or None, error)
+        else:
+            refusal = describe_absence(repository, revision or None)
         raise InputError(f"{no_such_folder(text, folder=folder)}, and {refusal}") from error
 
 

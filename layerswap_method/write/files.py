@@ -13,14 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import IO
 
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.hub.partial import check_there
-from layerswap_method.jobs import run_jobs, write_at
+from layerswap_method.jobs import run_counted_jobs, write_at
 from layerswap_method.progress import Advance
 from layerswap_method.threads import one_core_threads
 from layerswap_method.write.layout import FileToWrite, Layout, TensorToWrite
@@ -95,7 +94,7 @@ def verify_files(
         for place, tensor in file.tensors
     ]
     with _threads_for(layout.files, threads) as pool:
-        _run_jobs(jobs, pool, advance)
+        run_counted_jobs(jobs, pool, advance)
 
 
 def is_finished(file: FileToWrite) -> bool:
@@ -128,22 +127,6 @@ def _threads_for(files: Sequence[FileToWrite], count: int) -> ThreadPoolExecutor
     return one_core_threads(count)
 
 
-def _run_jobs(
-    jobs: Sequence[Callable[[Advance], None]], pool: ThreadPoolExecutor, advance: Advance
-) -> None:
-    """Do all jobs (see `jobs.run_jobs`); each ends where it would advance after a failure."""
-
-    def run(job: Callable[[Advance], None], stopped: Event) -> None:
-        def advance_or_stop(count: int) -> None:
-            if stopped.is_set():
-                raise InterruptedError
-            advance(count)
-
-        job(advance_or_stop)
-
-    run_jobs([partial(run, job) for job in jobs], pool)
-
-
 def _write_file(file: FileToWrite, threads: int, device: str, advance: Advance) -> None:
     part = file.path.with_name(file.path.name + _PART)
     with part.open("wb", buffering=0) as out:
@@ -154,7 +137,7 @@ def _write_file(file: FileToWrite, threads: int, device: str, advance: Advance) 
             partial(_write, out.fileno(), place, tensor, device) for place, tensor in file.tensors
         ]
         with _threads_for([file], threads) as pool:
-            _run_jobs(jobs, pool, advance)
+            run_counted_jobs(jobs, pool, advance)
         os.fsync(out.fileno())
     part.rename(file.path)
 

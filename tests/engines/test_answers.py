@@ -17,6 +17,7 @@ from ablations.engines.answers import Answer, AnswerFile, key_of, read_answers
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.recall import recall
 from ablations.machine.locks import try_claim
+from ablations.machine.progress import listening
 from ablations.machine.whole_files import DiskFull
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.observed import Outcome
@@ -274,6 +275,16 @@ def test_a_larger_limit_sends_the_rest_only(begun):
     assert rest.answers_before == begun.before
     assert begun.before + count == responses(begun.whole)
     assert content(rest) == content(begun.whole)
+
+
+@pytest.mark.slow
+def test_stored_answers_are_done_before_the_step_begins(begun):
+    """They take no time, so a rate that counted them would be wrong for all that are sent."""
+    heard = []
+    with listening(heard.append):
+        begun.send(limit=4)
+    steps = [step for step in heard if step.is_unit_of_whole]
+    assert [step.done for step in steps] == [step.total for step in steps] != []
 
 
 @pytest.mark.slow

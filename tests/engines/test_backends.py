@@ -97,7 +97,7 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
             1,
             2,
             {},
-            r"--jobs 2: .* 1 GPUs .*2 engines .*0\.9 .*--jobs 1, .*tion=0\.45 ",
+            r"--jobs 2: .* has 1 GPU for engines of 1, .*2 engines .*0\.9 .*--jobs 1, .*=0\.45 ",
         ),
         (1, 3, {"gpu_memory_utilization": 0.45}, r"3 engines would share .*utilization=0\.15 "),
         (8, 3, {"tensor_parallel_size": 4}, r"8 GPUs for engines of 4, .*use --jobs 2, "),
@@ -142,6 +142,21 @@ def test_a_start_that_failed_says_what_memory_there_was(free, total, share, said
     options = EngineOptions(gpu_memory_utilization=share)
     found = vllm_engine.memory_of_a_start(int(16.1e9), int(free * 1e9), int(total * 1e9), options)
     assert said in found
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVML")
+def test_where_no_nvml_tells_the_memory_a_start_that_failed_says_what_vllm_says(
+    tmp_path, monkeypatch
+):
+    """As on an AMD GPU: the failure of the look must not take the place of the start's."""
+    monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: False)
+    error = RuntimeError("Engine core initialization failed. See root cause above.")
+    assert vllm_engine.explain_start(error, tmp_path, EngineOptions()) == str(error)
+    other = RuntimeError("no such model")
+    assert vllm_engine.explain_start(other, tmp_path, EngineOptions()) == "no such model"
 
 
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):

@@ -263,7 +263,10 @@ def test_wrong_options_exit_2_and_say_what_is_valid(expert, arguments, parts):
     ("model", "message"),
     [
         ("{}/../tasc", "no such folder; did you mean 'task'"),
-        ("org/base+path/adapter", r"^org/base: no such folder .* and the hub says: "),
+        (
+            "org/base+path/adapter",
+            r"^org/base: no such folder .* the hub's cache does not have it",
+        ),
         ("", "a model's path is empty"),
         ("{0}+/no/adapter", r"^/no/adapter: no such folder"),
         ("{0}+{0}", r"has no adapter_config\.json, so it is not a PEFT adapter"),

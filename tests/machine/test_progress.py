@@ -146,17 +146,68 @@ def test_what_an_earlier_call_finished_took_no_time(lines):
     assert all("left" not in line and line.startswith("2/4 tasks") for line in lines()[:2])
 
 
+@pytest.fixture
+def clock():
+    """Return a display whose clock a test sets, and a function that gives its rows after a time."""
+    display = progress._Display(is_drawn=False, is_forced=None)
+    now = 0.0
+    display.progress.get_time = lambda: now
+
+    def rows_after(seconds, *steps):
+        nonlocal now
+        now += seconds
+        for step in steps:
+            display.show(step)
+        return [progress._row_text(row) for row in display.progress.tasks]
+
+    return rows_after
+
+
+def items(*numbers):
+    return [Step("words", done, 250, is_unit_of_whole=True) for done in numbers]
+
+
+def test_answers_that_come_in_batches_are_counted_with_the_time_before_them(clock):
+    """The first batch took three seconds, although its first answer is the first of all."""
+    clock(0, whole(0), *items(0))
+    for batch in range(3):
+        rows = clock(3, *items(*range(64 * batch + 1, 64 * batch + 65)))
+        assert rows[1].startswith(f"words {64 * (batch + 1)}/250 items, 21.3 items/s, 0:00:")
+        assert rows[0].startswith("0/4 tasks, 5.12 tasks/min, 0:00:")
+    assert [row.split()[-2] for row in rows] == ["0:00:38", "0:00:03"]
+    # In the middle of a batch the rate is that of the batches before.
+    assert clock(1.5)[1] == rows[1]
+
+
+def test_a_step_that_begins_again_has_a_rate_of_its_own(clock):
+    clock(0, *items(0))
+    clock(10, *items(200))
+    assert clock(5, *items(0)) == ["words 0/250 items"]
+    assert clock(1, *items(50)) == ["words 50/250 items, 50 items/s, 0:00:04 left"]
+
+
+def test_what_a_stopped_call_had_done_counts_neither_in_a_step_nor_in_the_run(clock):
+    """Else a task with half of its answers stored seems to take the second of reading them."""
+    rows = clock(0, whole(1)) + clock(1, *items(125))
+    assert rows[1:] == ["1/4 tasks, 0:00:01 so far", "words 125/250 items"]
+    rows = clock(9, *items(*range(126, 151)))
+    assert rows[0] == "1/4 tasks, 36 tasks/h, 0:04:00 left"
+    assert rows[1] == "words 150/250 items, 2.78 items/s, 0:00:36 left"
+
+
 @pytest.mark.parametrize(
     ("speed", "unit", "text"),
     [
         (12.34, "items", "12.3 items/s"),
         (0.5, "tasks", "30 tasks/min"),
         (1 / 7200, "tasks", "0.5 tasks/h"),
-        (3.4e8, "bytes", "0.34 GB/s"),
+        (111_111.1, "items", "111111 items/s"),
+        (3.4e8, "bytes", "340 MB/s"),
+        (3.42e9, "bytes", "3.42 GB/s"),
     ],
 )
 def test_a_rate_is_in_a_unit_that_can_be_read(speed, unit, text):
-    assert progress._rate(speed, 5e9, unit) == text
+    assert progress._rate(speed, unit) == text
 
 
 def test_nothing_is_shown_below_a_block_that_shows_nothing(lines):

@@ -86,9 +86,9 @@ def rewrite(file):
 
 
 @pytest.mark.parametrize("when", ["before it is read", "after it was read"])
-def test_an_input_that_changes_meanwhile(when, own_trio, tmp_path):
+def test_an_input_that_changes_meanwhile(when, trio_copy, tmp_path):
     """With size and time as they were, other content was taken."""
-    weights, left = own_trio.language / "model.safetensors", []
+    weights, left = trio_copy.language / "model.safetensors", []
 
     def bar(what, size):
         left.append(size)
@@ -99,7 +99,7 @@ def test_an_input_that_changes_meanwhile(when, own_trio, tmp_path):
         if left[0] == 0 and when == "after it was read":
             rewrite(weights)
 
-    document = recipe(roles(own_trio), SWAP, own_trio.base)
+    document = recipe(roles(trio_copy), SWAP, trio_copy.base)
     lines = begun(document, tmp_path / "out", bar=bar)
     assert "task expert" in next(lines)
     if when == "before it is read":

@@ -87,15 +87,15 @@ def test_what_a_merge_says_of_itself(trio, tmp_path):
     assert listed_files(tmp_path / "bare") >= files
 
 
-def test_shards_config_and_other_files_of_the_donor(own_trio, tmp_path):
+def test_shards_config_and_other_files_of_the_donor(trio_copy, tmp_path):
     for name in ("training_args.bin", "optimizer.pt", "notes.md", "tokenizer.model", "extra.py"):
-        (own_trio.base / name).write_text("x")
-    (own_trio.base / "model.safetensors.index.json.old.json").write_text("{}")
+        (trio_copy.base / name).write_text("x")
+    (trio_copy.base / "model.safetensors.index.json.old.json").write_text("{}")
     template = "additional_chat_templates/tool_use.jinja"
-    (own_trio.base / template).parent.mkdir()
-    (own_trio.base / template).write_text("x")
-    edited(own_trio.base, dtype="float64", torch_dtype="float64")
-    document, out = recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out"
+    (trio_copy.base / template).parent.mkdir()
+    (trio_copy.base / template).write_text("x")
+    edited(trio_copy.base, dtype="float64", torch_dtype="float64")
+    document, out = recipe(roles(trio_copy), SWAP, trio_copy.base), tmp_path / "out"
     write(document, out)  # the config says what the tensors are
     assert read_checkpoint("", out).config.dtype == "bfloat16"
     write(document | {"out_dtype": "float16"}, out, shard_bytes=9_000)
@@ -103,12 +103,12 @@ def test_shards_config_and_other_files_of_the_donor(own_trio, tmp_path):
     assert (out / template).is_file()
     assert not {"training_args.bin", "optimizer.pt", "notes.md"} & others(out)
     assert len(list(out.glob("*.safetensors"))) > 3
-    ours, theirs = (json.loads((f / "config.json").read_text()) for f in (out, own_trio.base))
+    ours, theirs = (json.loads((f / "config.json").read_text()) for f in (out, trio_copy.base))
     assert ours == theirs | {"dtype": "float16", "torch_dtype": "float16"}
     assert_loads(out)
 
 
-def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypatch):
+def test_a_model_with_code_of_its_own_can_be_loaded(trio_copy, tmp_path, monkeypatch):
     """The config.json named a file that the merge did not have; it is copied, and never run."""
     from transformers import AutoConfig
 
@@ -117,13 +117,13 @@ def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypa
         "os.mkdir(os.environ['RAN'])\n"
         "class OwnConfig(LlamaConfig):\n    model_type = 'own'\n"
     )
-    for folder in vars(own_trio).values():
+    for folder in vars(trio_copy).values():
         (folder / "configuration_own.py").write_text(code)
         auto_map = {"AutoConfig": "configuration_own.OwnConfig"}
         edited(folder, model_type="own", auto_map=auto_map)
     monkeypatch.setenv("RAN", str(tmp_path / "ran"))
     monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
-    write(recipe(roles(own_trio), SWAP, own_trio.base), tmp_path / "out")
+    write(recipe(roles(trio_copy), SWAP, trio_copy.base), tmp_path / "out")
     assert not (tmp_path / "ran").exists()
     assert (tmp_path / "out" / "configuration_own.py").read_text() == code
     assert "trust_remote_code" in (tmp_path / "out" / "README.md").read_text()
@@ -131,13 +131,13 @@ def test_a_model_with_code_of_its_own_can_be_loaded(own_trio, tmp_path, monkeypa
     assert (loaded.model_type, (tmp_path / "ran").exists()) == ("own", True)
 
 
-def test_foreign_files_do_not_get_into_a_merge(own_trio, tmp_path, monkeypatch):
+def test_foreign_files_do_not_get_into_a_merge(trio_copy, tmp_path, monkeypatch):
     """A link of the donor arrived as the content of the file that it names."""
-    document = recipe(roles(own_trio), SWAP, own_trio.base)
-    (own_trio.base / "tokenizer_config.json").write_bytes(b'{"x": "\xe9"}')
+    document = recipe(roles(trio_copy), SWAP, trio_copy.base)
+    (trio_copy.base / "tokenizer_config.json").write_bytes(b'{"x": "\xe9"}')
     write(document, tmp_path / "odd")
-    (own_trio.base / "tokenizer.json").rename(tmp_path / "secret.json")
-    (own_trio.base / "tokenizer.json").symlink_to(tmp_path / "secret.json")
+    (trio_copy.base / "tokenizer.json").rename(tmp_path / "secret.json")
+    (trio_copy.base / "tokenizer.json").symlink_to(tmp_path / "secret.json")
     monkeypatch.setattr("layerswap_method.merge.write_files", pytest.fail)  # too late
     with pytest.raises(InputError, match=r"tokenizer\.json is a link to .*secret"):
         write(document, tmp_path / "out")
@@ -160,16 +160,16 @@ def test_values_that_are_not_finite(trio, tmp_path, caplog):
         assert (len(said), UP in str(said)) == ((0, False) if value == 1.0 else (1, True))
 
 
-def test_multi_token_prediction_layers_are_outside_the_decoder(own_trio):
+def test_multi_token_prediction_layers_are_outside_the_decoder(trio_copy):
     """A tensor mtp.layers.0 was taken for decoder layer 0; and layers behind the last one (GLM)."""
     names = ("mtp.layers.0.mlp.up_proj.weight", "model.layers.6.mlp.up_proj.weight")
-    for folder in vars(own_trio).values():
+    for folder in vars(trio_copy).values():
         held = stored(edited(folder, num_nextn_predict_layers=1))
         held |= {name: held[UP].clone() for name in names}
         held["encoder.norm.num_batches_tracked"] = torch.tensor(1)
         save_file(held, folder / "model.safetensors", {"format": "pt"})
-    merged = merge_of(recipe(roles(own_trio), {**SWAP, "non_layer": "task"}, own_trio.base))
-    task, found = stored(own_trio.task), tensors_of(merged)
+    merged = merge_of(recipe(roles(trio_copy), {**SWAP, "non_layer": "task"}, trio_copy.base))
+    task, found = stored(trio_copy.task), tensors_of(merged)
     assert merged.plan.num_layers == LAYERS
     assert_same({n: found[n] for n in names}, {n: task[n] for n in names})
 

@@ -141,19 +141,19 @@ def test_faults(make, parts, trio, refused, tmp_path):
     assert all(part in said for part in parts), said
 
 
-def test_rows_of_other_tokens_are_not_averaged(own_trio, refused):
+def test_rows_of_other_tokens_are_not_averaged(trio_copy, refused):
     """Rows of unrelated words were averaged without a word."""
     tokens = words(VOCAB)
-    save_word_tokenizer(own_trio.language, [*tokens[:10], tokens[11], tokens[10], *tokens[12:]])
-    said = refused(swap(own_trio))
+    save_word_tokenizer(trio_copy.language, [*tokens[:10], tokens[11], tokens[10], *tokens[12:]])
+    said = refused(swap(trio_copy))
     for part in ("different tokens at 2 ids", repr(tokens[10]), "tokenizer: {source: union}"):
         assert part in said
-    merge_of(swap(own_trio, {"non_layer": "task"}))
+    merge_of(swap(trio_copy, {"non_layer": "task"}))
     for parameters in ({"keep_fraction": 0.5}, {"bottom_layers": 1}):
-        said = refused(revert_recipe(own_trio.language, own_trio.base, parameters))
+        said = refused(revert_recipe(trio_copy.language, trio_copy.base, parameters))
         assert ("resize_token_embeddings" in said, "tokenizer:" in said) == (True, False)
     with pytest.raises(InputError, match="different tokens"):
-        merge_of(linear_recipe([own_trio.task, own_trio.language]))
+        merge_of(linear_recipe([trio_copy.task, trio_copy.language]))
 
 
 @pytest.mark.parametrize("name", ["Layer_Swap", "layerswap"])
@@ -233,17 +233,17 @@ def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
     assert ("trained on other/Base-7B" in said) == (stated == "other/Base-7B")
 
 
-def test_tokens_that_were_renamed(own_trio, warned, merge, caplog):
+def test_tokens_that_were_renamed(trio_copy, warned, merge, caplog):
     """Where both experts had renamed one, their rows got the base's tokenizer without a word."""
-    for folder in (own_trio.language, own_trio.task):
+    for folder in (trio_copy.language, trio_copy.task):
         file = folder / "tokenizer.json"
         file.write_text(file.read_text().replace("<bos>", "<begin>"))
-        if folder == own_trio.language:
-            assert "all added or special tokens" in warned(swap(own_trio))
-    for non_layer, donor in (("average", own_trio.task), ("base", own_trio.base)):
-        merged = merge_of(swap(own_trio, {"non_layer": non_layer}))
+        if folder == trio_copy.language:
+            assert "all added or special tokens" in warned(swap(trio_copy))
+    for non_layer, donor in (("average", trio_copy.task), ("base", trio_copy.base)):
+        merged = merge_of(swap(trio_copy, {"non_layer": non_layer}))
         assert (merged.donor, f"has the one of {donor}" in str(merged.lines)) == (donor, True)
     caplog.clear()
-    place = merge(swap(own_trio, chat_template="chatml")).folder  # mergekit takes the base's
+    place = merge(swap(trio_copy, chat_template="chatml")).folder  # mergekit takes the base's
     found = check_recipe(place.parents[1] / "recipe.yml", hub=False)
     assert all("all added or special tokens" in said for said in (caplog.text, str(found)))

@@ -231,10 +231,10 @@ def test_dora_adapters_are_merged_anew_every_time(experts, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_what_fails_inside_mergekit_leaves_nothing(is_there, own_trio, merge, tmp_path):
-    for folder in vars(own_trio).values():
+def test_what_fails_inside_mergekit_leaves_nothing(is_there, trio_copy, merge, tmp_path):
+    for folder in vars(trio_copy).values():
         (folder / "tokenizer.json").write_text("{")  # it is there, and is none
-    document = recipe(roles(own_trio), SWAP.parameters(), own_trio.base)
+    document = recipe(roles(trio_copy), SWAP.parameters(), trio_copy.base)
     mine = tmp_path / "out" / "merged" / "mergekit_config.yml"
     if is_there:
         mine.parent.mkdir(parents=True)

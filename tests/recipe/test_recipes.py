@@ -219,7 +219,7 @@ def test_references_and_where_they_lead(tmp_path, monkeypatch):
         ("./nowhere", ["no such folder", str(tmp_path)]),
         ("/no/where/at/all", ["no such folder"]),
         ("~nobody/task", ["no such folder"]),
-        ("owner/name", ["owner/name", "the hub says"]),
+        ("owner/name", ["owner/name", "HF_HUB_OFFLINE is set", "hf download owner/name"]),
         ("m/task+m/task", ["adapter_config.json", "is not a PEFT adapter"]),
         ("m/task+m", ["adapter_model.safetensors", "a pickle"]),
         ("m/task+/no/such/adapter", ["/no/such/adapter: no such folder"]),

@@ -16,6 +16,7 @@ from ablations.runner.changed_tasks import changed_tasks
 from ablations.runs import records
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.results import write_results
+from ablations.runs.score_table import SCORES
 from ablations.scoring.evaluation import Evaluation
 from ablations.study.identity import Fingerprints
 from ablations.study.schema import Study
@@ -85,6 +86,17 @@ def test_the_table_has_every_cell(folder):
             head, *_ = records.record_file(folder, key).read_text().splitlines()
             assert f'"value":{row["value"]}' in head
             assert float(row["low"]) < float(row["value"]) < float(row["high"])
+
+
+@pytest.mark.parametrize("done", [slice(0, 1), slice(1, 2), slice(0, 0)])
+def test_the_table_has_the_same_columns_whichever_cell_is_missing(tmp_path, done):
+    cells = make_cells(2)
+    run(tmp_path, cells[done])
+    write_head(tmp_path, cells)
+    write_results(records.load_run(tmp_path))
+    head, *rows = (tmp_path / "scores.csv").read_text().splitlines()
+    assert head.split(",") == [*SCORES]
+    assert len(rows) == 2
 
 
 def test_a_copy_needs_no_records(folder, tmp_path_factory):

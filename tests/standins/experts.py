@@ -47,7 +47,7 @@ def trio(tmp_path_factory):
 
 
 @pytest.fixture
-def own_trio(trio, tmp_path):
+def trio_copy(trio, tmp_path):
     """Return a copy of `trio` that a test may change."""
     copies = {name: tmp_path / "models" / name for name in vars(trio)}
     for name, folder in copies.items():

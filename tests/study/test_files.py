@@ -79,6 +79,11 @@ def test_one_name_may_stand_where_a_list_of_names_is_meant(tmp_path):
         ({"evaluate": {"tasks": 3}}, "evaluate.tasks: must be a list"),
         ({"evaluate": {"tasks": ["x"], "limit": 0}}, "evaluate.limit: must be 1 or more, not 0"),
         ({"recipe": "swap.yml"}, "recipe: must be a block"),
+        (
+            {"experts": "pocket"},
+            "experts: is 'pocket', and must be a block with base, task and language; an experts "
+            "file is named by experts_file: pocket",
+        ),
         ({"vary": {"bottom_layers": []}}, "vary.bottom_layers is empty"),
         ({"vary": {f"b{i}": [*range(60)] for i in range(5)}}, "vary has 777,600,000 settings"),
         (

@@ -208,6 +208,22 @@ def test_every_problem_of_the_files_comes_in_one_error(problem):
     assert "unknown task 'wrods'; did you mean 'words'?" in told
 
 
+@pytest.mark.parametrize("dry", [True, False])
+def test_models_that_no_cache_has_are_said_in_one_form(tmp_path, models, problem, dry):
+    """The first is looked for on the hub, unlike those after it; the experts file names all."""
+    names = ("base", "math", "swahili")
+    places = {name: f"org/{name}-1b" for name in names}
+    file = {"experts": places, "include_path": str(models / "tasks")}
+    told = problem(write_yaml(tmp_path / "hub.yml", file), how={"dry": dry})
+    lines = [line for line in told.splitlines() if "org/" in line]
+    forms = {line.replace(name, "NAME") for name, line in zip(names, lines, strict=True)}
+    (form,) = forms
+    assert form.startswith("  - expert 'NAME': org/NAME-1b: no such folder (")
+    assert "), and the hub's cache does not have it (HF_HUB_OFFLINE is set); this gets it: " in form
+    assert "hf download org/NAME-1b --include '*.safetensors' --include" in form
+    assert form.endswith(" --include 'vocab*'")
+
+
 VARIED = {"vary": {"out_dtype": ["float32"]}}
 NO_ROLE = "name an expert, or name experts.task in every setting of vary"
 
@@ -232,7 +248,7 @@ NO_ROLE = "name an expert, or name experts.task in every setting of vary"
         ({"evaluate": {"languages": {"sw": ["words_sw"]}}}, "by language: {sw: [NAME, ...]}"),
         (
             {"evaluate": {"languages": {"sv": ["words"]}}, "experts": {"language": CODES}},
-            "evaluate.languages has 'sv', which experts.language does not have; did you mean 'sw'?",
+            "evaluate.languages has 'sv', which experts.language does not have; valid are sw, te",
         ),
         (
             {"evaluate": {"languages": {"sw": ["words"]}}, "experts": {"language": CODES}},

@@ -88,6 +88,11 @@ def test_languages_and_benchmarks_choose():
         choose(TASKS, ["sw", "tee"], ["mgms", "mmlu"])
     assert "no language 'tee'; did you mean 'te'? Valid are en, ja, bn" in caught.value.message
     assert "\nno benchmark 'mgms'; did you mean 'mgsm'? Valid are mgsm" in caught.value.message
+    # Codes of two letters are near to each other, and no slip of the pen.
+    with pytest.raises(InputError, match=r"^no language 'fi'; valid are en, ja, bn, sw, "):
+        choose(TASKS, ["fi"])
+    with pytest.raises(InputError, match=r"^no language 'SW'; did you mean 'sw'\? Valid are "):
+        choose(TASKS, ["SW"])
     with pytest.raises(InputError, match="no task of flores in en"):
         choose(TASKS, ["en"], ["flores"])
 

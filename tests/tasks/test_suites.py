@@ -6,10 +6,10 @@ import sys
 import pytest
 
 from ablations.engines.task_index import lm_eval_index
+from ablations.tasks.catalog import LANGUAGE_NAMES, read_languages
 from ablations.tasks.names import (
     language_name,
     language_script,
-    read_language_names,
     task_language,
     task_name,
 )
@@ -95,7 +95,7 @@ def test_a_task_is_named_in_words(task, name, language):
 
 
 def test_the_two_tables_of_languages_agree():
-    table = read_language_names()
+    table = read_languages(LANGUAGE_NAMES)
     for code, language in load_languages().items():
         assert table[code]["name"] == language.name
         assert language.script == language_script(code)

@@ -299,5 +299,5 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check_device("cuda:1")
-    with pytest.raises(InputError, match=r"device cuda:7: there are 2 GPUs, cuda:0 to cuda:1"):
+    with pytest.raises(InputError, match="device cuda:7: there is no such GPU; the last is cuda:1"):
         check_device("cuda:7")

@@ -104,16 +104,19 @@ class TaskContents:
             for folder in dict.fromkeys(file.parent for file in files):
                 if (folder == home and modules) or _has_module(folder, modules):
                     code[folder] = self._files_of(folder, modules)
-            self._hashes[name] = fingerprint_of(
-                content=_without_places(with_placed_data(_that_counts(content), home)),
-                code=fingerprint_files(home, code.pop(home, set())),
-                data=self._data(content),
-                members=[  # of included files
+            parts: dict[str, Any] = {
+                "content": _without_places(with_placed_data(_that_counts(content), home)),
+                "code": fingerprint_files(home, code.pop(home, set())),
+                "data": self._data(content),
+                "members": [  # of included files
                     fingerprint_files(folder, paths) for folder, paths in code.items()
                 ],
-                **({"metadata": self._metadata} if self._metadata else {}),
-                **({"tasks": members} if "group" in content else {}),
-            )
+            }
+            if self._metadata:
+                parts["metadata"] = self._metadata
+            if "group" in content:
+                parts["tasks"] = members
+            self._hashes[name] = fingerprint_of(**parts)
         return self._hashes[name]
 
     def _file(self, name: str) -> TaskFile:

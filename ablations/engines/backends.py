@@ -148,7 +148,7 @@ def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
     """Import the libraries of a backend in a thread while the block runs, which waits for it."""
 
     def import_all() -> None:
-        # What fails here fails again when the engine is started, and is told there.
+        # A failure here comes again when the engine is started, and is told there.
         with contextlib.suppress(Exception), quietly():
             if backend == "hf":
                 import ablations.engines.hf_model

@@ -181,7 +181,7 @@ class ShippedRecipe(NamedTuple):
     base_model: str
     merge_method: str
     settings: str
-    """What it sets, in a few words."""
+    """Its settings, in a few words."""
 
     path: Path
 

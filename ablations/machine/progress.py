@@ -56,7 +56,7 @@ class Step:
 
 _listeners: list[Callable[[Step], None]] = []
 _displays: list[_Display | None] = []
-"""What shows the steps; None where nothing is to be shown."""
+"""The displays of the steps; None where nothing is to be shown."""
 
 _has_finished_work = False
 

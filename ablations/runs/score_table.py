@@ -48,16 +48,15 @@ def table_of_scores(run: Run) -> pd.DataFrame:
     ``state`` is ``done``, ``failed`` or ``missing``; the reason of a failure is in ``reason``. The
     columns are `SCORES`.
     """
-    finished = {cell.label: cell for cell in run.cells}
+    evaluated = {cell.label: cell.tasks for cell in run.cells}
     rows: list[dict[str, Any]] = []
     for model in run.models:
-        for head_cell in run.head.cells:
-            if head_cell.label not in model.cells:
+        for cell in run.head.cells:
+            if cell.label not in model.cells:
                 continue
-            head = head_of(model, head_cell, run.names)
-            cell = finished.get(head_cell.label)
-            records = {} if cell is None else {record.task: record for record in cell.tasks}
-            for task, key in head_cell.records.items():
+            head = head_of(model, cell, run.names)
+            records = {record.task: record for record in evaluated.get(cell.label, ())}
+            for task, key in cell.records.items():
                 record = records.get(task)
                 if record is not None:
                     rows += [{**head, **score} for score in _scores(record)]
@@ -66,7 +65,7 @@ def table_of_scores(run: Run) -> pd.DataFrame:
                 reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
                 state = "missing" if failure is None else "failed"
                 rows.append({**head, "task": task, "state": state, "reason": reason})
-    # Of no score but None, such as a floor where no task has one, pandas makes a column of objects.
+    # pandas makes a column of objects of None alone, such as a floor where no task has one.
     return pd.DataFrame(rows, columns=SCORES).astype(dict.fromkeys(_NUMBERS, "float64"))
 
 

@@ -154,7 +154,8 @@ class TaskContents:
         return languages.pop() if language is None and len(languages) == 1 else language
 
     def has(self, name: str) -> bool:
-        """Return whether the task has a file that can be read."""
+        """Return whether the task has a file that can be read. Raises as `fingerprint` does."""
+        self.fingerprint(name)
         return bool(self._file(name).content)
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:

@@ -245,15 +245,26 @@ NUMBERS = {
             "layer_count", "b=0 u=0", "b=1 u=1", MATH
         ),
     },
-    "Are the bottom layers alone enough?": lambda: {
-        "language in the bottom five layers alone: swap minus math expert": swap_minus(
+    "Are the layers of one end enough?": lambda: {
+        **{
+            f"{place} alone minus {words}": comparison("real_model_one_end", SPANISH, second, first)
+            for place, first in (
+                ("bottom five", "layer swap b=5 u=0"),
+                ("top two", "layer swap b=0 u=2"),
+            )
+            for words, second in (
+                ("both ends", "layer swap b=5 u=2"),
+                ("math expert", "task expert"),
+            )
+        },
+        "language expert trained in the bottom five alone: swap minus math expert": swap_minus(
             "real_model_bottom", "task expert"
         ),
-        "bottom five alone minus bottom five and top two": compared(
+        "language expert trained in the bottom five alone: minus bottom five and top two": compared(
             "real_model_bottom:layer swap", "real_model_disjoint:layer swap"
         ),
     },
-    "And on the pocket, are the layers of one end enough?": lambda: {
+    "Are the layers of one end enough on the pocket?": lambda: {
         **{
             f"{place} layer alone minus {words}": comparison("one_end", MATH, second, first)
             for place, first in (

@@ -307,21 +307,31 @@ NUMBERS = {
     },
     "Does it matter how the layers at the seams are weighted?": lambda: {
         **{
-            f"{words} minus a half": comparison("zone_weight", MATH, zone_weights(1, 1), weights)
-            for words, weights in (
+            f"{prefix}{words} minus a half": comparison(
+                folder, task, zone_weights(1, 1, width), shares
+            )
+            for prefix, folder, task, width in (
+                ("", "real_model_zone_weight", SPANISH, 2),
+                ("pocket: ", "zone_weight", MATH, 1),
+            )
+            for words, shares in (
                 ("none", zone_weights(1, 1, width=0)),
-                ("a quarter", zone_weights(3, 1)),
-                ("three quarters", zone_weights(1, 3)),
+                ("a quarter", zone_weights(3, 1, width)),
+                ("three quarters", zone_weights(1, 3, width)),
             )
         },
+        "three quarters minus a quarter": compared(
+            f"real_model_zone_weight:{zone_weights(1, 3, width=2)}",
+            f"real_model_zone_weight:{zone_weights(3, 1, width=2)}",
+        ),
         **{
-            f"{words} minus none": compared(
-                f"zone_weight:{weights}",
+            f"pocket: {words} minus none": compared(
+                f"zone_weight:{shares}",
                 f"zone_weight:{zone_weights(1, 1, width=0)}",
                 "exact_match",
                 MATH,
             )
-            for words, weights in (
+            for words, shares in (
                 ("a quarter", zone_weights(3, 1)),
                 ("three quarters", zone_weights(1, 3)),
             )

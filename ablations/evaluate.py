@@ -28,7 +28,7 @@ from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
 from ablations.runs.records import Run
 from ablations.runs.results import SCORES_FILE
-from ablations.runs.score_table import table_of_scores
+from ablations.runs.score_table import VALUES, table_of_scores
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval
@@ -50,19 +50,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.recipe.validation import validated
 
-_COLUMNS = (
-    "model",
-    *SCORE,
-    "value",
-    "low",
-    "high",
-    "stderr",
-    "n",
-    "higher_is_better",
-    "is_share",
-    "floor",
-    "floor_name",
-)
+_COLUMNS = ("model", *SCORE, *VALUES)
 """Columns of the scores of one model; those of `table_of_scores` that say something of it."""
 
 _NAME = "evaluate"

@@ -11,6 +11,19 @@ from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import Run, TaskRecord, read_failure
 from layerswap_method.errors import InputError, nearest
 
+VALUES = (
+    "value",
+    "low",
+    "high",
+    "stderr",
+    "n",
+    "higher_is_better",
+    "is_share",
+    "floor",
+    "floor_name",
+)
+"""Columns of a score itself: its value, its interval, and what they mean."""
+
 SCORES = (
     "model",
     "kind",
@@ -25,15 +38,7 @@ SCORES = (
     "state",
     "metric",
     "filter",
-    "value",
-    "low",
-    "high",
-    "stderr",
-    "n",
-    "higher_is_better",
-    "is_share",
-    "floor",
-    "floor_name",
+    *VALUES,
     "backend",
     "reason",
 )

@@ -81,23 +81,25 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
 @pytest.mark.slow
 def test_training_says_how_far_it_is_on_a_terminal_and_in_a_log_file(tmp_path, base, rows):
     trainer = {"save_strategy": "epoch", "logging_steps": 1000}
-    config = write_config(tmp_path / "c.yml", base, rows, samples=2000, trainer=trainer)
-    words = ["train", str(config), "--out"]
-    step = r"training OUT \d+/500 steps, \S+ steps/s, 0:\d\d:\d\d left"
-    with Terminal(*words, str(tmp_path / "drawn")) as command:
-        pattern = step.replace("OUT", "drawn")
+    step = r"training OUT \d+/STEPS steps, \S+ steps/s, 0:\d\d:\d\d left"
+    # Far more steps than are done before the key is pressed; few where all are waited for.
+    config = write_config(tmp_path / "long.yml", base, rows, samples=40_000, trainer=trainer)
+    with Terminal("train", str(config), "--out", str(tmp_path / "drawn")) as command:
+        pattern = step.replace("OUT", "drawn").replace("STEPS", "10000")
         wait_until(lambda: re.search(pattern, command.text) or command.has_ended())
         command.press_ctrl_c()
         wait_until(command.has_ended)
         assert command.code == 130
         assert "Interrupted. Nothing was finished yet" in command.text
-    code = "from ablations.machine import progress; progress.NEXT_LINE_S = 1; "
-    code += "from ablations.cli import main; main()"
-    command = [sys.executable, "-c", code, *words, str(tmp_path / "logged")]
+    code = "from ablations.machine import progress; from ablations.cli import main; "
+    code += "progress.FIRST_LINE_S = progress.NEXT_LINE_S = 0.2; main()"
+    config = write_config(tmp_path / "short.yml", base, rows, samples=2000, trainer=trainer)
+    words = ["train", str(config), "--out", str(tmp_path / "logged")]
+    command = [sys.executable, "-c", code, *words]
     done = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, check=True)
     lines = [line for line in done.stderr.splitlines() if "so far" in line or "left" in line]
-    assert lines
-    assert any(re.fullmatch(step.replace("OUT", "logged"), line) for line in lines), lines
+    pattern = step.replace("OUT", "logged").replace("STEPS", "500")
+    assert any(re.fullmatch(pattern, line) for line in lines), lines
     assert "\x1b" not in done.stderr
 
 

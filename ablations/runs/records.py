@@ -359,8 +359,9 @@ def read_run_file(path: Path) -> RunFile | None:
 
 
 def write_run_file(path: Path, head: RunFile) -> None:
-    """Write `run.json`."""
-    write_text(path / RUN_FILE, head.model_dump_json(indent=2) + "\n")
+    """Write `run.json`. A run whose tasks state no language has no key of them, as before."""
+    absent = set() if head.task_languages else {"task_languages"}
+    write_text(path / RUN_FILE, head.model_dump_json(indent=2, exclude=absent) + "\n")
 
 
 def find_record(path: Path, key: str) -> TaskRecord | None:

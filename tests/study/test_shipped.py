@@ -1,7 +1,10 @@
 """Every shipped study: its header, and a dry run on stand-ins of every experts file it fits."""
 
 import json
+import os
 import shutil
+import struct
+from pathlib import Path
 
 import peft
 import pytest
@@ -81,13 +84,18 @@ def everything(tmp_path_factory):
     for testbed in ("pocket", "smol"):
         own = sorted(name for name in names if name.startswith(testbed))
         write_tasks(folder / f"runs/{testbed}/tasks", own)
+    written: dict[int, Path] = {}
     for path in dict.fromkeys(path for _, path in FITTING):
         layers = {"pocket": 8, "qwen25": 28}.get(path.stem.partition("_")[0], 32)
         for seed, entry in enumerate(read_experts_file(path).experts.values()):
             base, _, adapter = entry.path.partition("+")
             model = folder / base.partition("@")[0]
-            if not model.exists():
+            if not model.exists() and layers not in written:
                 write_expert(model, seed, layers=layers, hidden=8, positions=4096)
+                written[layers] = model
+            elif not model.exists():
+                shutil.copytree(written[layers], model)
+                change_last_value(model / "model.safetensors", seed / 1000)
             if adapter and not (folder / adapter).exists():
                 write_adapter(model, folder / adapter, seed)
             if (expert := adapter or base).startswith("runs/"):
@@ -95,6 +103,12 @@ def everything(tmp_path_factory):
                 record = {"schema_version": 1, "finished": True, "facts": facts}
                 (folder / expert / "training.json").write_text(json.dumps(record))
     return folder
+
+
+def change_last_value(file, value):
+    with file.open("r+b") as weights:
+        weights.seek(-4, os.SEEK_END)
+        weights.write(struct.pack("<f", value))
 
 
 def write_adapter(base, folder, seed):

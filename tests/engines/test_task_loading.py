@@ -39,6 +39,7 @@ print(task.doc_to_target(next(iter(task.test_docs()))))
 """
 
 
+@pytest.mark.slow
 def test_functions_are_those_of_the_file_also_where_its_time_of_writing_stayed(tmp_path):
     """Python's cache of compiled files goes by time and size."""
     folder = tmp_path / "tasks"

@@ -184,6 +184,7 @@ def test_the_truly_best_is_open_though_the_best_is_chosen_by_its_score(equal):
     assert 0.005 < lost / 2000 < 0.05
 
 
+@pytest.mark.slow
 def test_of_equal_models_hardly_any_is_told_from_the_best(tmp_path):
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}
     tasks = [f"pocket_math_{number}" for number in range(20)]

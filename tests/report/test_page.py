@@ -96,6 +96,7 @@ def test_a_click_on_a_head_sorts_whole_rows_and_another_turns_them(page):
     assert page.locator("#cells th").nth(SCORE - 1).get_attribute("aria-sort") != "none"
 
 
+@pytest.mark.slow
 def test_words_over_a_table_leave_the_rows_that_have_them(page):
     shown = f"{EXPLORATORY} tbody tr:visible"
     total = page.locator(shown).count()
@@ -120,6 +121,7 @@ def test_primary_comparisons_are_seen_and_details_fold(browser, file):
     page.close()
 
 
+@pytest.mark.slow
 def test_a_phone_has_the_answer_first_and_is_not_scrolled_for_long(browser, any_file):
     page = browser.new_page(viewport=PHONE)
     page.goto(any_file.as_uri())
@@ -140,6 +142,7 @@ WIDER = """() => [...document.querySelectorAll("main *, header *")]
   .map((part) => part.outerHTML.slice(0, 99))"""
 
 
+@pytest.mark.slow
 def test_nothing_is_wider_than_a_phone(browser, any_file):
     page = browser.new_page(viewport=PHONE)
     page.goto(any_file.as_uri())
@@ -167,6 +170,7 @@ TEXTS = """() => [...document.querySelectorAll("figure svg")]
   }))"""
 
 
+@pytest.mark.slow
 def test_every_label_of_a_figure_is_legible_whole_and_apart_from_others(screen):
     figures = screen.evaluate(TEXTS)
     assert len(figures) == len(screen.locator("figure").all())
@@ -188,6 +192,7 @@ def overlap(one, other):
     return across > 0.5 and down > 0.5
 
 
+@pytest.mark.slow
 def test_figures_are_as_wide_as_their_column(browser, any_file):
     for viewport, name in ((DESK, "wide"), (PHONE, "narrow")):
         page = browser.new_page(viewport=viewport)
@@ -220,6 +225,7 @@ def test_the_page_says_nothing_and_loads_nothing(browser, file):
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="pdflatex is not installed")
 @pytest.mark.parametrize("name", ["nine_pairs", "grid_run"])
+@pytest.mark.slow
 def test_tables_and_figures_compile_and_are_as_wide_as_a_page(name, request, tmp_path):
     write_report(make_report(request.getfixturevalue(name)), ["latex"], tmp_path)
     packages = re.search("% Needs (.*)[.]", (tmp_path / "tables.tex").read_text())[1]

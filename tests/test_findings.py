@@ -86,6 +86,16 @@ def layers(folder, second, first, task="smol_math_twins_es"):
     return comparison(folder, task, f"layer swap {second}", f"layer swap {first}")
 
 
+def one_end(folder, task, ends, both):
+    """Return the differences of each end alone, in words -> its layer counts, to its rivals."""
+    rivals = {"both ends": f"layer swap {both}", "math expert": "task expert"}
+    return {
+        f"{end} alone minus {words}": comparison(folder, task, second, f"layer swap {counts}")
+        for end, counts in ends.items()
+        for words, second in rivals.items()
+    }
+
+
 def zone_weights(task, language, width=1):
     return f"layer swap t_b={width} t_u={width} task_weight={task} language_weight={language}"
 
@@ -246,17 +256,12 @@ NUMBERS = {
         ),
     },
     "Are the layers of one end enough?": lambda: {
-        **{
-            f"{place} alone minus {words}": comparison("real_model_one_end", SPANISH, second, first)
-            for place, first in (
-                ("bottom five", "layer swap b=5 u=0"),
-                ("top two", "layer swap b=0 u=2"),
-            )
-            for words, second in (
-                ("both ends", "layer swap b=5 u=2"),
-                ("math expert", "task expert"),
-            )
-        },
+        **one_end(
+            "real_model_one_end",
+            SPANISH,
+            {"bottom five": "b=5 u=0", "top two": "b=0 u=2"},
+            "b=5 u=2",
+        ),
         "language expert trained in the bottom five alone: swap minus math expert": swap_minus(
             "real_model_bottom", "task expert"
         ),
@@ -265,17 +270,7 @@ NUMBERS = {
         ),
     },
     "Are the layers of one end enough on the pocket?": lambda: {
-        **{
-            f"{place} layer alone minus {words}": comparison("one_end", MATH, second, first)
-            for place, first in (
-                ("bottom", "layer swap b=1 u=0"),
-                ("top", "layer swap b=0 u=1"),
-            )
-            for words, second in (
-                ("both ends", "layer swap b=1 u=1"),
-                ("math expert", "task expert"),
-            )
-        },
+        **one_end("one_end", MATH, {"bottom layer": "b=1 u=0", "top layer": "b=0 u=1"}, "b=1 u=1"),
         **{
             f"BLEU: {place} layer alone minus both ends": layers("one_end", "b=1 u=1", counts, BLEU)
             for place, counts in (("bottom", "b=1 u=0"), ("top", "b=0 u=1"))

@@ -27,9 +27,10 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, LayerSwapError, counted
+from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit, counted
 from layerswap_method.hub.models import HubModels, describe_needs, download_choice
 from layerswap_method.hub.refusals import is_refusal
+from layerswap_method.merge import find_models
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
@@ -317,9 +318,14 @@ def _download_findings(
     models = {name: model.files for name, model in facts.items() if model.files is not None}
     if any(reference not in models for reference in recipe.references):
         return
-    reason = "the recipe measures all weights" if recipe.needs_deltas else recipe.why_mergekit()
+    reason = "the recipe measures all weights" if recipe.needs_deltas else None
+    try:
+        find_models(recipe, models.__getitem__)
+    except NeedsMergekit as error:
+        reason = reason or error.message
     if reason is not None:
-        needs = [*source.needs({}, [model.folder for model in models.values()])]
+        folders = [folder for model in models.values() for folder in model.folders]
+        needs = [*source.needs({}, folders)]
         if needs:
             yield Finding("note", f"the models are downloaded whole: {reason}")
         size = 0
@@ -360,6 +366,11 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
         depth = read_config(reference, files.folder).num_hidden_layers
         missing = Finding("error", f"{reference}: has no weights; download or copy them there")
         return ModelFacts(depth, finding=missing)
+    return _facts_of(reference, files)
+
+
+def _facts_of(reference: str, files: Model) -> ModelFacts:
+    """Return the facts of a model whose headers, and those of its adapter, are here."""
     checkpoint = read_checkpoint(reference, files.folder)
     other = None
     if files.adapter is not None:
@@ -374,12 +385,12 @@ def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> Mo
 def _look_up_on_hub(
     reference: str, cached: Path | None = None, *, hub: bool, source: HubModels | None
 ) -> ModelFacts:
-    """Return the facts of a model whose weights are not here; its config may be `cached`."""
+    """Return the facts of a model of which something is not here; its config may be `cached`."""
     model = reference.partition("+")[0]
     why = "its weights are not on this machine" if cached is not None else "is not on this machine"
     finding = Finding("note", f"{reference}: {why}; {_UNCHECKED}")
-    if hub and _is_on_hub(model):
-        if source is not None and model == reference and _hub_answers():
+    if hub:
+        if source is not None and _hub_answers():
             try:
                 files = find_model(reference, hub=source)
             except LayerSwapError as error:
@@ -389,9 +400,9 @@ def _look_up_on_hub(
                     else Finding("note", f"{error.message}; {_UNCHECKED}")
                 )
             else:
-                checkpoint = read_checkpoint(reference, files.folder)
-                return ModelFacts(checkpoint.num_layers, checkpoint, files)
-        cached = cached or _config_from_hub(model)
+                return source.retried(lambda: _facts_of(reference, files))
+        if _is_on_hub(model):
+            cached = cached or _config_from_hub(model)
     depth = None if cached is None else read_config(reference, cached).num_hidden_layers
     return ModelFacts(depth, finding=finding)
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from ablations.models.find import find_model
 from ablations.runs.records import CellRecord, Run
+from ablations.study.documents import with_references
 from ablations.study.identity import Fingerprints, checkpoint_key, merge_key
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, LayerSwapError, nearest
+from layerswap_method.hub.models import HubModels
 from layerswap_method.layer_plan import LayerPlan, describe_plan
 from layerswap_method.methods.layer_swap import PLAN_PARAMETERS
 from layerswap_method.methods.layer_swap_merge import read_plan
-from layerswap_method.methods.read import WrittenRecipe
+from layerswap_method.methods.read import WrittenRecipe, read_written
 from layerswap_method.recipe.references import is_folder, resolve_from
 
 
@@ -57,12 +59,18 @@ def cell_of(
 
 
 def _merge_key(recipe: WrittenRecipe, fingerprints: Fingerprints) -> str | None:
-    """Return the key of a recipe's merge; None where its models are not on this machine."""
+    """Return the key of a recipe's merge; None where its models are not to be had.
+
+    Of a model on the hub, the headers are enough: they come with the names of the contents.
+    """
+    hub = HubModels(headers_only=True)
     try:
-        experts = [find_model(reference, download=False) for reference in recipe.references]
-    except InputError:
+        experts = {name: find_model(name, hub=hub) for name in recipe.references}
+    except LayerSwapError:
         return None
-    return merge_key(recipe, experts, fingerprints)
+    places = {name: expert.reference for name, expert in experts.items()}
+    placed = read_written(with_references(recipe.document, places))
+    return hub.retried(lambda: merge_key(placed, [*experts.values()], fingerprints))
 
 
 def _folders(run: Run, cell: CellRecord) -> set[Path]:

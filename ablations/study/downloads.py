@@ -44,9 +44,10 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
                 for file, spans in merge.ranges.items():
                     ranges.setdefault(file, []).extend(spans)
                 continue
-        whole |= {models[reference].folder for reference in cell.recipe.references}
+        for reference in cell.recipe.references:
+            whole.update(models[reference].folders)
         if recipe is None:
-            whole.add(base.folder)
+            whole.update(base.folders)
     return Needed(whole, ranges)
 
 

@@ -39,7 +39,7 @@ from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.tasks.task_fingerprint import TaskContents
 from layerswap_method.errors import InputError
-from layerswap_method.hub.partial import file_state
+from layerswap_method.hub.partial import NotDownloaded, file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
@@ -279,6 +279,8 @@ def _weights_identity(
         return by_recipe
     try:
         merged = merge_models(recipe, experts)
+    except NotDownloaded:
+        raise
     except InputError:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
     tensors = {

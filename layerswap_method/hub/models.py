@@ -98,10 +98,10 @@ def download_choice(choice: str | None = None) -> Download:
     return choices[value]
 
 
-def is_whole(folder: Path) -> bool:
-    """Return whether a snapshot has every file of weights that its index names."""
-    names = {WEIGHTS_FILE}
-    if (folder / WEIGHTS_INDEX).is_file():
+def is_whole(folder: Path, weights: str = WEIGHTS_FILE) -> bool:
+    """Return whether a snapshot has its file `weights`, or of a model all that its index names."""
+    names = {weights}
+    if weights == WEIGHTS_FILE and (folder / WEIGHTS_INDEX).is_file():
         try:
             index = json.loads((folder / WEIGHTS_INDEX).read_text("utf-8"))
             names = set(index["weight_map"].values())
@@ -144,7 +144,7 @@ class HubModels:
         self._headers_only = headers_only
         self._has_ranges = True
         self._cache_dir = cache_dir
-        self._folders: dict[tuple[str, str | None], Path] = {}
+        self._folders: dict[tuple[str, str | None, str], Path] = {}
         self._snapshots: dict[Path, _Snapshot] = {}
         """Our folder of a model -> what it stands for."""
 
@@ -153,14 +153,15 @@ class HubModels:
         """Whether there is a model of which something is missing."""
         return bool(self._snapshots)
 
-    def folder(self, repository: str, revision: str | None) -> Path:
-        """Return the folder of a model, whole or with the headers of its weights.
+    def folder(self, repository: str, revision: str | None, weights: str = WEIGHTS_FILE) -> Path:
+        """Return the folder of a model or adapter, whole or with the headers of its weights.
 
-        Raises what huggingface_hub does, which `describe_refusal` puts into words.
+        `weights` is the name that they have where they are one file. Raises what huggingface_hub
+        does, which `describe_refusal` puts into words.
         """
-        key = (repository, revision)
+        key = (repository, revision, weights)
         if key not in self._folders:
-            self._folders[key] = self._open(repository, revision)
+            self._folders[key] = self._open(repository, revision, weights)
         return self._folders[key]
 
     def fetch(self, ranges: Mapping[Path, Sequence[Range]], bar: Bar = no_bar) -> bool:
@@ -250,8 +251,8 @@ class HubModels:
                     "whole file"
                 )
 
-    def _open(self, repository: str, revision: str | None) -> Path:
-        """Return the folder of a model with its small files, and its weights or their headers."""
+    def _open(self, repository: str, revision: str | None, weights: str) -> Path:
+        """Return a folder with the small files of a model, and its weights or their headers."""
         from huggingface_hub import snapshot_download
 
         hub = Path(
@@ -263,7 +264,7 @@ class HubModels:
                 ignore_patterns=list(IGNORED),
             )
         )
-        if is_whole(hub):
+        if is_whole(hub, weights):
             return hub
         if self._why_whole is not None:
             LOG.warning("%s is downloaded whole: %s", repository, self._why_whole)

@@ -249,7 +249,7 @@ def _check_answer(file: RemoteFile, start: int, end: int, responses: Sequence[An
     if len(stated) == 64 and stated != file.sha256:
         raise LayerSwapError(
             f"{file} at commit {file.commit} is another file than when its size was asked for "
-            f"(SHA-256 {stated[:12]}, not {file.sha256[:12]})); layerswap cache --remove "
+            f"(SHA-256 {stated[:12]}, not {file.sha256[:12]}); layerswap cache --remove "
             f"{file.repository} lets you begin again"
         )
     span = f"bytes {start}-{end - 1}/{file.size}"

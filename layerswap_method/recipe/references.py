@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest
-from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS, IGNORED, SMALL, WEIGHTS
+from layerswap_method.file_names import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    IGNORED,
+    SMALL,
+    WEIGHTS,
+    WEIGHTS_FILE,
+)
 from layerswap_method.hub.models import HubModels
 from layerswap_method.hub.refusals import describe_absence, describe_refusal
 
@@ -111,8 +118,8 @@ def find_model_files(
     """Return the model of a reference: a folder (before a hub id), or either with an adapter.
 
     `folder` is as in `resolve_from`, `cache_dir` the hub's cache; with `download` false a hub id
-    must be in there. `hint` says how to make a folder that is missing. With `hub` a model may have
-    the headers of its weights only; whoever has it fetches what is read. Adapters are whole. Raises
+    must be in there. `hint` says how to make a folder that is missing. With `hub`, model and
+    adapter may have the headers of their weights only; whoever has it fetches what is read. Raises
     `InputError` for what does not exist, and for an adapter that is not peft's.
     """
     if (problem := syntax_problem(reference)) is not None:
@@ -123,7 +130,7 @@ def find_model_files(
     )
     try:
         base = find(model, hub=hub)
-        adapter_folders = [find(adapter) for adapter in adapters]
+        adapter_folders = [find(adapter, hub=hub, weights=ADAPTER_WEIGHTS) for adapter in adapters]
     except InputError as error:
         plus = f"; {reference}: {PLUS}" if adapters else ""
         raise InputError(f"{error.message}{plus}") from error
@@ -148,7 +155,9 @@ def _find_folder(
     download: bool,
     hint: Callable[[str], str],
     hub: HubModels | None = None,
+    weights: str = WEIGHTS_FILE,
 ) -> Path:
+    """Return the folder of a model or adapter, whose one file of weights is called `weights`."""
     path, parent = resolve_from(text, folder), resolve_from(Path(text).parent, folder)
     if is_folder(path):
         return path.resolve()
@@ -165,7 +174,7 @@ def _find_folder(
     repository, _, revision = text.partition("@")
     try:
         if hub is not None:
-            return hub.folder(repository, revision or None)
+            return hub.folder(repository, revision or None, weights)
         return Path(
             snapshot_download(
                 repository,

@@ -18,8 +18,8 @@ from tests.standins.hub import running
 
 BASE, TASK, LANGUAGE, WIDE = "acme/base", "acme/task", "acme/language", "acme/wide"
 TIED, TIED_LANGUAGE = "acme/tied", "acme/tied_language"
-ADAPTER, ADAPTER_LANGUAGE = "acme/adapter", "acme/adapter_language"
-"""LoRA adapters of BASE."""
+ADAPTER, ADAPTER_LANGUAGE, DORA = "acme/adapter", "acme/adapter_language", "acme/dora"
+"""Adapters of BASE: two LoRAs and a DoRA."""
 
 SETTINGS = {
     "swap": {"bottom_layers": 2, "top_layers": 1},
@@ -92,8 +92,11 @@ def repositories(tmp_path_factory):
     for seed, name in enumerate((TIED, TIED_LANGUAGE)):
         write_repository(root, name, seed, tied=True)
     base = root / BASE / commit_of(BASE)
-    for seed, name in enumerate((ADAPTER, ADAPTER_LANGUAGE)):
-        train_adapter(base, root / name / commit_of(name), seed, 0.01, target_modules=["q_proj"])
+    for seed, (name, *modules) in enumerate(
+        [(ADAPTER, "gate_proj", "up_proj"), (ADAPTER_LANGUAGE, "gate_proj", "embed_tokens")]
+    ):
+        train_adapter(base, root / name / commit_of(name), seed, 0.01, target_modules=modules, r=64)
+    train_adapter(base, root / DORA / commit_of(DORA), use_dora=True, target_modules=["q_proj"])
     return root
 
 

@@ -11,7 +11,18 @@ from layerswap_method.hub.transfer import GAP
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
-from tests.hub.conftest import BASE, LANGUAGE, SETTINGS, TASK, TIED, commit_of, content
+from tests.hub.conftest import (
+    ADAPTER,
+    ADAPTER_LANGUAGE,
+    BASE,
+    DORA,
+    LANGUAGE,
+    SETTINGS,
+    TASK,
+    TIED,
+    commit_of,
+    content,
+)
 
 pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
 
@@ -186,7 +197,46 @@ def test_check_looks_at_a_model_whose_config_alone_is_cached(machine):
     assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
 
 
-def test_check_counts_models_whose_adapters_it_did_not_see(machine):
-    code, output = machine.run("layerswap", "check", machine.recipe(**SETTINGS["adapters"]))
+def test_check_says_beforehand_what_a_merge_downloads_of_adapters(machine):
+    recipe = machine.recipe(**SETTINGS["adapters"])
+    code, output = machine.run("layerswap", "check", recipe)
     assert code == 0
-    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings, 2 models not checked"
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
+    said = re.findall(r"note: (\S+)@\w+: ([\d.]+) of ([\d.]+) GB of its weights", output)
+    assert {name for name, *_ in said} == {BASE, ADAPTER, ADAPTER_LANGUAGE}
+    machine.hub.forget()
+    machine.merge(recipe, "out")
+    fetched = machine.hub.bytes["store"] / 1e9
+    assert fetched == pytest.approx(sum(float(part) for _, part, _ in said), rel=0.01)
+
+
+def test_no_more_of_an_adapter_goes_over_the_wire_than_is_read(machine, repositories):
+    setting = SETTINGS["adapters"] | {"bottom_layers": 3, "top_layers": 0, "non_layer": "task"}
+    machine.merge(machine.recipe(**setting), "out")
+    (adapter,) = weights(repositories, ADAPTER_LANGUAGE)
+    (partial,) = machine.own_cache.glob("models--acme--adapter_language/blobs/*.ranges")
+    there = partial.with_suffix("")
+    assert there.stat().st_size == size([adapter])
+    assert there.stat().st_blocks * 512 < 0.6 * size([adapter])
+
+
+def test_check_names_an_adapter_that_the_hub_does_not_have(machine):
+    code, output = machine.run("layerswap", "check", machine.recipe(task=f"{BASE}+acme/none"))
+    assert code == 2
+    assert "acme/none: no such folder" in output
+    assert "there is no such model, or it is private" in output
+
+
+def test_an_adapter_that_mergekit_merges_is_downloaded_whole(machine, repositories):
+    recipe = machine.recipe(task=f"{BASE}+{DORA}")
+    code, output = machine.run("layerswap", "check", recipe)
+    assert code == 0
+    assert (
+        "the models are downloaded whole: only mergekit can merge this recipe: the adapter of "
+        in output
+    )
+    code, output = machine.run("mergekit-yaml", recipe, "out")
+    assert code == 0, output
+    assert weights(repositories, DORA)[0].name in {
+        file.name for file in machine.cache.glob("models--acme--dora/snapshots/*/*")
+    }

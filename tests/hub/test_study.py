@@ -90,6 +90,28 @@ def test_a_study_fetches_what_its_cells_read_and_keeps_its_keys(tiny, tmp_path):
         assert hub.bytes["store"] == 0
 
 
+def test_a_card_finds_the_scores_of_a_merge_whose_models_were_never_whole(tiny, tmp_path):
+    with running(tiny) as hub:
+        machine = Machine(tmp_path, hub)
+        study = write_study(machine, baseline=[], vary={"bottom_layers": [0, 2]})
+        code, output = machine.run(*study)
+        assert code == 0, output
+        recipe = study_document()["recipe"] | {"base_model": NAMES["base"]}
+        recipe["models"] = [
+            {"model": NAMES[name], "parameters": {"role": role}}
+            for name, role in (("math", "task"), ("swahili", "language"))
+        ]
+        recipe["parameters"] = recipe["parameters"] | {"bottom_layers": 2}
+        (machine.home / "recipe.yml").write_text(yaml.safe_dump(recipe))
+        out = machine.merge("recipe.yml", "out")
+        hub.forget()
+        card = ("layerswap", "card", out, "--offline", "--results", "runs/small-experts")
+        code, output = machine.run(*card)
+        assert code == 0, output
+        assert "words" in (out / "README.md").read_text()
+        assert hub.bytes["store"] == 0
+
+
 @pytest.mark.parametrize(("model", "name"), [("task_expert", "tiny/math"), ("base", "tiny/base")])
 def test_a_model_that_is_evaluated_itself_is_downloaded_whole(tiny, tmp_path, model, name):
     with running(tiny) as hub:

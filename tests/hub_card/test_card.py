@@ -1,5 +1,6 @@
 """`layerswap card`: mergekit's card, completed, as huggingface_hub's own classes read it."""
 
+import os
 import re
 import shutil
 from functools import partial
@@ -163,7 +164,7 @@ def test_scores_are_found_by_the_weights_whatever_the_folder_is_called(model, sc
 
 
 @pytest.mark.slow
-def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path):
+def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path, monkeypatch):
     """It was merged into a running engine, so it has no files that could be compared."""
     tasks = tmp_path / "tasks"
     write_task(tasks, "quiz", write_rows(tasks, [{"prompt": "w1", "answer": "w2"}]))
@@ -186,6 +187,12 @@ def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path):
     assert "`quiz`" in (model / "README.md").read_text()
     code, said = card(model, "--results", out, "--cell", "layer swap b=1")
     assert (code, "did you mean 'layer swap b=" in said) == (2, True), said
+    monkeypatch.chdir(tmp_path)
+    for entry in recipe["models"]:
+        entry["model"] = os.path.relpath(entry["model"], tmp_path)
+    write_yaml(model / "mergekit_config.yml", recipe)
+    code, said = card(model, "--results", out)
+    assert code == 0, said
     recipe["parameters"]["bottom_layers"] = 2
     write_yaml(model / "mergekit_config.yml", recipe)
     code, said = card(model, "--results", out)

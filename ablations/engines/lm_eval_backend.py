@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -17,7 +18,7 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.task_choice import check_tasks, task_manager
+from ablations.engines.task_choice import check_tasks
 from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
@@ -116,7 +117,7 @@ def run_tasks(
                 break
             lm.outcomes, lm.stored_keys = {}, {}
             lm.sample_seed = f"{request.seed} {repeat}"
-            result = with_groups(_simple_evaluate(lm, drawn, request, repeat), groups, starts)
+            result = with_groups(_evaluate(lm, drawn, request, repeat), groups, starts)
             outcomes, stored_keys = (
                 by_items_of_groups(notes, groups, starts) for notes in (lm.outcomes, lm.stored_keys)
             )
@@ -158,31 +159,40 @@ def _starts(groups: Mapping[str, ScoredGroup], tasks: Sequence[Any]) -> dict[str
     return starts
 
 
-def _simple_evaluate(
-    lm: Any, tasks: list[Any], request: EvaluationRequest, repeat: int
+def _evaluate(
+    lm: Any, tasks: Sequence[Any], request: EvaluationRequest, repeat: int
 ) -> dict[str, Any]:
-    """Return lm-eval's result of one repeat; the examples in the prompts are those of all."""
-    from lm_eval import simple_evaluate
+    """Return lm-eval's result of one repeat; the examples in the prompts are those of all.
+
+    lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about this
+    machine every time: 0.35 s for each model on two cores.
+    """
+    import numpy
+    import torch
+    from lm_eval import evaluate
 
     seed = request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
+    random.seed(seed)
+    numpy.random.seed(seed)  # noqa: NPY002 - tasks draw from it
+    torch.manual_seed(seed)
+    changed = request.gen_kwargs.as_lm_eval()
+    for task in tasks:
+        if generates(task) and changed:
+            task.set_config(key="generation_kwargs", value=changed, update=True)
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=request.seed)
     with quietly(), code_isolation(request.isolation):
-        raw = simple_evaluate(
-            model=lm,
-            tasks=tasks,
-            task_manager=task_manager(request),
+        raw = evaluate(
+            lm=lm,
+            task_dict={"tasks": {task.task_name: task for task in tasks}, "groups": {}},
             confirm_run_unsafe_code=request.isolation is not None,
             limit=request.limit,
-            log_samples=True,
             bootstrap_iters=0,
             system_instruction=request.system_instruction,
             apply_chat_template=request.apply_chat_template,
             fewshot_as_multiturn=request.is_multiturn,
-            gen_kwargs=request.gen_kwargs.as_lm_eval() or None,
-            random_seed=seed,
-            numpy_random_seed=seed,
-            torch_random_seed=seed,
-            fewshot_random_seed=request.seed,
         )
     return dict(raw)

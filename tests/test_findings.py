@@ -532,7 +532,7 @@ def test_a_picture_is_shown(name):
     [
         pytest.param(path.parent, id=path.parent.name, marks=marks)
         for path in sorted(RESULTS.glob("*/run.json"))
-        for marks in [[] if path.parent.name.startswith("real_model") else [pytest.mark.slow]]
+        for marks in [[] if path.parent.name == "real_model" else [pytest.mark.slow]]
     ],
 )
 def test_a_report_is_made_again_from_a_result(folder, tmp_path):

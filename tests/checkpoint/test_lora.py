@@ -6,6 +6,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from layerswap_method.checkpoint import lora
 from layerswap_method.errors import InputError
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.mix_reader import MixReader
@@ -129,7 +130,8 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "part"), REFUSED, ids=lambda each: str(each)[:40])
-def test_what_is_no_low_rank_change_is_refused(changes, part, experts, tmp_path):
+def test_what_is_no_low_rank_change_is_refused(changes, part, experts, tmp_path, monkeypatch):
+    monkeypatch.setattr(lora, "_PATTERNS_S", 1.0)
     adapter = write_adapter(tmp_path / "a", "model.layers.1.self_attn.q_proj", 16, 16)
     edited(adapter, CONFIG, **changes)
     with pytest.raises(InputError) as caught:

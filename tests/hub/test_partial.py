@@ -1,5 +1,6 @@
 """Files that are there in part: never a hole, never taken for whole, listed and removed."""
 
+import subprocess
 import time
 
 import pytest
@@ -11,19 +12,30 @@ from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
 from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
 from layerswap_method.hub.ranges import lacking
-from tests.hub.conftest import BASE, LANGUAGE, TASK, commit_of, content
+from tests.hub.conftest import BASE, LANGUAGE, TASK, Machine, commit_of, content
 from tests.standins import merging
+from tests.standins.hub import running
 
 
 def folder_of(machine, name):
     return machine.own_cache / f"models--{name.replace('/', '--')}" / "snapshots" / commit_of(name)
 
 
+@pytest.fixture(scope="module")
+def home_of_merged(repositories, tmp_path_factory):
+    """Return the home of a machine that has merged. Do not write to it."""
+    with running(repositories) as hub:
+        machine = Machine(tmp_path_factory.mktemp("merged"), hub)
+        machine.merge(machine.recipe(), "out")
+    return machine.home
+
+
 @pytest.fixture
-def merged(machine):
+def merged(home_of_merged, hub, tmp_path):
     """Return a machine that has merged, and so has byte ranges of the models."""
-    machine.merge(machine.recipe(), "out")
-    return machine
+    home = tmp_path / "machine"
+    subprocess.run(["cp", "-a", "--sparse=always", home_of_merged, home], check=True)
+    return Machine(home, hub)
 
 
 def test_a_hole_is_an_error_and_what_is_there_is_right(merged, repositories):
@@ -68,6 +80,7 @@ def test_the_hash_of_a_partial_file_is_that_of_the_whole(merged, repositories):
     assert fingerprint_checkpoint(partial) == fingerprint_checkpoint(whole)
 
 
+@pytest.mark.slow
 def test_the_hubs_own_cache_never_has_a_partial_file(merged, repositories):
     code = "from huggingface_hub import scan_cache_dir; print(*scan_cache_dir().warnings)"
     assert merged.run("python", "-c", code) == (0, "\n")
@@ -114,6 +127,7 @@ def test_links_of_our_folder_lead_into_the_hubs_cache_only(merged, tmp_path):
         own_file(BASE, folder, folder / "generation_config.json")
 
 
+@pytest.mark.slow
 def test_the_cache_is_listed_and_removed(merged):
     code, output = merged.run("layerswap", "cache")
     listed = output.splitlines()
@@ -132,6 +146,7 @@ def test_the_cache_is_listed_and_removed(merged):
     assert content(merged.merge(merged.recipe(), "again")) == content(merged.home / "out")
 
 
+@pytest.mark.slow
 def test_what_is_being_downloaded_is_not_removed(machine):
     machine.hub.delay_s = 0.05
     process = machine.start_fetching(TASK)

@@ -119,6 +119,7 @@ def differ(one, other):
     return any(not torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+@pytest.mark.slow
 def test_every_parameter_changes_tensors_by_files_and_in_mergekits_executor(folders, tmp_path):
     """The executor's kernel once repeated the parameters by hand, and ignored a new one."""
     seen = set()

@@ -329,6 +329,7 @@ def test_the_experts_of_a_study_without_a_merge_are_compared_with_the_base(tmp_p
     assert not any("was trained once" in sentence for sentence in report.sentences)
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_from_the_frames(languages, tmp_path):
     assert [figure.key for figure in languages.figures] == ["default"]
     vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1, 2]}

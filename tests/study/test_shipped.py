@@ -55,19 +55,15 @@ def test_a_study_is_named_as_its_file_and_fits_its_experts_and_tasks(path):
     assert not said & FIT_ONE_MACHINE
 
 
+READ = {path: read_study(path) for path in FILES}
+LISTED = {path: {*read_experts_file(path).experts} for path in EXPERTS}
 FITTING = [
-    (study, experts)
-    for study in FILES
-    for experts in EXPERTS
-    if set(expert_names(read_study(study).study)) <= set(read_experts_file(experts).experts)
+    (path, experts)
+    for path, named in READ.items()
+    for experts, listed in LISTED.items()
+    if listed.issuperset(expert_names(named.study))
 ]
 PLAN_1 = {"expert_divergence", "peft", "peft_beside", "disjoint", "transition_divergence"}
-
-
-def is_quick(study, experts):
-    return read_study(study).experts_file == experts or (
-        study.stem in PLAN_1 and experts.stem == "llama_8b_trained"
-    )
 
 
 def test_the_8b_experts_file_has_what_the_studies_of_regimes_and_divergence_need():
@@ -133,7 +129,7 @@ def write_adapter(base, folder, seed):
             study,
             experts,
             id=f"{study.stem}-{experts.stem}",
-            marks=() if is_quick(study, experts) else pytest.mark.slow,
+            marks=() if READ[study].experts_file == experts else pytest.mark.slow,
         )
         for study, experts in FITTING
     ],

@@ -116,7 +116,10 @@ def stop_at(config, out, step):
             run(config, out)
 
 
-@pytest.mark.parametrize("kind", ["Llama", "GPTNeoX", "Mixtral"])  # two with other names in files
+@pytest.mark.parametrize(
+    "kind",
+    ["Llama", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("GPTNeoX", "Mixtral"))],
+)  # two with other names in files
 def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, kind, rows):
     base = write_base(tmp_path / "base", kind=kind, says_special=True, num_local_experts=2)
     trainer = {**EVERY_STEP, "save_total_limit": 3}

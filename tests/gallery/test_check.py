@@ -225,7 +225,7 @@ def test_every_shipped_recipe_has_the_header_that_the_gallery_asks_for(recipe):
         ("./merged/swahili", "./merged/telugu", "is the output of telugu.yml; name another"),
         ("./merged/swahili", "./merged/x --lora-merge-cache y", "drop --lora-merge-cache FOLDER"),
         ("model: MergeBench/", "model: ./experts/x/y+org/", "add --lora-merge-cache FOLDER"),
-        ("About 80 GB of disk", "Some disk", "header: Needs: say how much disk the merge takes"),
+        ("Up to 80 GB of disk", "Some disk", "header: Needs: say how much disk the merge takes"),
         ("model: MergeBench/", "model: Other/", "does not name the model Other/Llama-3.1-8B_math"),
         ("model: MergeBench/", "model: other/models/", "write a hub id, or a folder that begins"),
         ("Not\n#           measured by us", "Measured", 'write "not measured by us" where nobody'),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from ablations.runs.models import StudyModel
 from ablations.runs.records import OBSERVATIONS_FILE, CellRecord, Run, TaskRecord
+from ablations.scoring.evaluation import TaskScore
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
 from layerswap_method.errors import InputError
@@ -19,6 +22,9 @@ ROLES = ("task_expert", "language_expert", "seed")
 CELL = ("model", *ROLES)
 
 SCORE = ("task", "metric", "filter")
+
+RecordId = tuple[str, str]
+"""Key and task of a record; in a copy of a run, which has one for each, key of the weights."""
 
 OBSERVATIONS: Mapping[str, str] = {
     "model": "str",
@@ -48,31 +54,44 @@ def read_observations(run: Run) -> pd.DataFrame:
     Raises:
         InputError: for a file of samples that is damaged or gone.
     """
-    items_by_key: dict[str, pd.DataFrame] = {}
-    frames = []
-    stored = pd.read_parquet(run.path / OBSERVATIONS_FILE) if run.is_copy else None
+    places: dict[RecordId, TaskRecord] = {}
+    numbers: dict[RecordId, int] = {}
+    heads, uses = list[dict[str, str]](), list[tuple[int, int]]()
     for cell, head in _members(run):
         for record in cell.tasks:
-            if record.key not in items_by_key:
-                items = _items(record) if stored is None else _stored(record, stored)
-                items_by_key[record.key] = items
-            frames.append(items_by_key[record.key].assign(**head))
-    frames = [frame for frame in frames if len(frame)]
-    if not frames:
+            place = (record.weights_key if run.is_copy else record.key, record.task)
+            places[place] = record
+            uses.append((len(heads), numbers.setdefault(place, len(numbers))))
+        heads.append(head)
+    if run.is_copy:
+        items = _written_items(places, pd.read_parquet(run.path / OBSERVATIONS_FILE))
+    else:
+        items = _items(places.values())
+    if not len(items):
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
-    data = pd.concat(frames, ignore_index=True)[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    starts = np.searchsorted(items["record"], np.arange(len(places) + 1))
+    lengths = [starts[number + 1] - starts[number] for _, number in uses]
+    rows = [np.arange(starts[number], starts[number + 1]) for _, number in uses]
+    described = pd.DataFrame(heads).take(np.repeat([head for head, _ in uses], lengths))
+    data = items.take(np.concatenate(rows)).reset_index(drop=True)
+    data = pd.concat([described.reset_index(drop=True), data], axis="columns")
+    data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
     # A metric that is no share (perplexity, counts) in one record has no items in any: a mean over
     # the items of some records would stand for all.
     scores = [score for cell in run.cells for score in cell.scores]
     unbounded = {(s.task, s.metric, s.filter) for s in scores if not s.is_share}
-    keys = zip(*(data[name] for name in SCORE), strict=True)
-    return data[[key not in unbounded for key in keys]]
+    return data[~pd.MultiIndex.from_frame(data[[*SCORE]]).isin(unbounded)]
 
 
-def _stored(record: TaskRecord, stored: pd.DataFrame) -> pd.DataFrame:
-    """Return the items of one record from observations that were written."""
-    rows = stored[(stored["weights"] == record.weights_key) & (stored["task"] == record.task)]
-    return rows[[*SCORE, "item", "content", "value"]].drop_duplicates()
+def _written_items(places: Collection[RecordId], written: pd.DataFrame) -> pd.DataFrame:
+    """Return the items of records from observations that were written; see `_items`."""
+    columns = ["record", *SCORE, "item", "content", "value"]
+    if not places:
+        return pd.DataFrame(columns=columns)
+    index = pd.MultiIndex.from_tuples(places, names=["weights", "task"])
+    numbers = index.get_indexer(pd.MultiIndex.from_frame(written[index.names]))
+    items = written.assign(record=numbers)[numbers >= 0][columns]
+    return items.drop_duplicates().sort_values("record", kind="stable")
 
 
 def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
@@ -108,38 +127,69 @@ def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
             yield cells[at], {str(name): str(value) for name, value in row.items()}
 
 
-def _items(record: TaskRecord) -> pd.DataFrame:
-    """Return the items of one record, with their values averaged over repeats."""
-    rows = [
-        (
-            sample.task,
-            metric,
-            sample.filter,
-            sample.doc_id,
-            sample.repeat,
-            f"{sample.doc_hash[:12]}/{sample.prompt_hash[:12]}",
-            value,
-        )
-        for sample in record.samples()
-        for metric, value in sample.values.items()
-    ]
-    data = pd.DataFrame(rows, columns=[*SCORE, "item", "repeat", "content", "value"])
-    scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
-    parts = [data.iloc[:0].astype({"value": "float64"})]
-    for (task, metric, filter_name, _), part in data.groupby([*SCORE, "repeat"], sort=False):
-        score = scores.get((task, metric, filter_name))
-        pairs = [value for value in part["value"] if isinstance(value, tuple)]
-        if pairs:
-            corpus = corpus_metric(metric, None if score is None else score.signature)
-            if corpus is None:
+def _items(records: Iterable[TaskRecord]) -> pd.DataFrame:
+    """Return the items of records, with their values averaged over repeats.
+
+    Those of a record are together; ``record`` is its number.
+    """
+    names = ["record", *SCORE, "item", "content"]
+    columns: dict[str, list[Any]] = {name: [] for name in names}
+    values, repeats = list[npt.NDArray[np.float64]](), list[int]()
+    for number, record in enumerate(records):
+        groups = _values_by_score(record)
+        scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
+        repeats.append(len({repeat for *_, repeat in groups}))
+        for (task, metric, filter_name, _), group in groups.items():
+            score = (task, metric, filter_name)
+            found = _numbers(group.values, metric, scores.get(score))
+            if found is None:
                 continue
-            counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
-            part = part.assign(value=pseudo_values(counts.astype(np.float64), corpus.score))
-        parts.append(part.astype({"value": "float64"}))
-    whole = pd.concat([part for part in parts if len(part)] or parts)
-    values = whole.groupby([*SCORE, "item", "content"], sort=False)["value"]
+            values.append(found)
+            for name, value in zip(names, (number, *score), strict=False):
+                columns[name] += [value] * len(found)
+            columns["item"] += group.items
+            columns["content"] += group.contents
+    data = pd.DataFrame(columns | {"value": np.concatenate(values) if values else []})
+    groupby = data.groupby(names, sort=False)["value"]
+    means = groupby.mean().reset_index()
     # An item counts where all repeats of it are there.
-    return values.mean()[values.size() == data["repeat"].nunique()].reset_index()
+    return means[groupby.size().to_numpy() == np.array(repeats)[means["record"]]]
+
+
+class _Values(NamedTuple):
+    """The values of a score in one repeat, with the items and contents that they are of."""
+
+    items: list[int]
+    contents: list[str]
+    values: list[Any]
+
+
+def _values_by_score(record: TaskRecord) -> dict[tuple[str, str, str, int], _Values]:
+    """Return task, metric, filter and repeat -> values of a record."""
+    groups: dict[tuple[str, str, str, int], _Values] = {}
+    for sample in record.samples():
+        content = f"{sample.doc_hash[:12]}/{sample.prompt_hash[:12]}"
+        for metric, value in sample.values.items():
+            key = (sample.task, metric, sample.filter, sample.repeat)
+            group = groups.setdefault(key, _Values([], [], []))
+            group.items.append(sample.doc_id)
+            group.contents.append(content)
+            group.values.append(value)
+    return groups
+
+
+def _numbers(
+    values: Sequence[Any], metric: str, score: TaskScore | None
+) -> npt.NDArray[np.float64] | None:
+    """Return values as numbers, pairs of texts as pseudo-values; None where none are known."""
+    pairs = [value for value in values if isinstance(value, tuple)]
+    if not pairs:
+        return np.array(values, dtype=np.float64)
+    corpus = corpus_metric(metric, None if score is None else score.signature)
+    if corpus is None:
+        return None
+    counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
+    return pseudo_values(counts.astype(np.float64), corpus.score)
 
 
 def check_same_content(data: pd.DataFrame) -> None:

@@ -165,7 +165,7 @@ def _evaluate(
     """Return lm-eval's result of one repeat; the examples in the prompts are those of all.
 
     lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about this
-    machine every time: 0.35 s for each model on two cores.
+    machine every time: 0.3 s for each model on two cores.
     """
     import numpy
     import torch

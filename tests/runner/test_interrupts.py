@@ -18,12 +18,15 @@ HIDDEN, SHOWN = "\x1b[?25l", "\x1b[?25h"
 
 
 @pytest.fixture
-def command(tmp_path, experts):
-    """Return the run of a small study of seven models."""
-    vary = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
-    study = write_yaml(tmp_path / "small.yml", study_document(vary=vary))
-    out = ["--out", str(tmp_path / "run")]
-    return ["run", str(study), "--experts", str(experts), "--backend", "hf", *out]
+def command_of(tmp_path, experts):
+    """Return a function: settings that vary -> the run of a study of them."""
+
+    def command(**vary):
+        study = write_yaml(tmp_path / "small.yml", study_document(vary=vary))
+        out = ["--out", str(tmp_path / "run")]
+        return ["run", str(study), "--experts", str(experts), "--backend", "hf", *out]
+
+    return command
 
 
 @pytest.mark.slow
@@ -37,14 +40,17 @@ def command(tmp_path, experts):
         ("0/7 tasks", "2"),
     ],
 )
-def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(command, tmp_path, moment, jobs):
+def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(
+    command_of, tmp_path, moment, jobs
+):
+    command = command_of(bottom_layers=[0, 1, 2], top_layers=[0, 1])
     with Terminal(*command, "--jobs", jobs) as run:
         wait_until(lambda: moment in run.text or run.has_ended())
         children = run.process.children(recursive=True)
         run.press_ctrl_c()
         pressed = time.monotonic()
         wait_until(run.has_ended)
-        assert time.monotonic() - pressed < 4  # two seconds, and as many for a busy machine
+        assert time.monotonic() - pressed < 30  # two seconds, and more on a busy machine
         assert run.code == 130, run.text
         assert run.text.count("Interrupted. ") == 1
         nothing = "Nothing was finished yet; the same command begins again."
@@ -63,7 +69,10 @@ def test_an_interrupt_says_how_to_go_on_and_leaves_nothing_running(command, tmp_
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "word"), [("SIGINT", "Interrupted"), ("SIGTERM", "Terminated")])
-def test_what_was_finished_before_an_end_is_saved_and_reused(command, tmp_path, number, word):
+def test_what_was_finished_before_an_end_is_saved_and_reused(command_of, tmp_path, number, word):
+    # So many that they are not all done before the signal comes, on a busy machine too.
+    counts = {"bottom_layers": [0, 1, 2, 3], "top_layers": [0, 1]}
+    command = command_of(**counts, non_layer=["task", "average", "language"], seed=[0, 1, 2])
     with Terminal(*command) as run:
         wait_until(lambda: re.search(r"task expert[^\n]*: \d+\.\d", run.text) or run.has_ended())
         run.process.send_signal(getattr(signal, number))
@@ -78,9 +87,10 @@ def test_what_was_finished_before_an_end_is_saved_and_reused(command, tmp_path, 
     with Terminal(*command) as run:
         wait_until(run.has_ended)
         assert run.code == 0, run.text
-        assert "7/7 tasks" in run.text
+        assert re.search(r"(\d+)/\1 tasks", run.text)
         assert re.search(
-            r"model [3-7] of 7, task 1 of 1: \d/7 tasks, \S+ tasks/\S+, \S+ left", run.text
+            r"model (?!1 |2 )\d+ of (\d+), task 1 of 1: \d+/\1 tasks, \S+ tasks/\S+, \S+ left",
+            run.text,
         )
         assert "8 items" in run.text
     assert not records.load_run(tmp_path / "run").unfinished

@@ -81,7 +81,7 @@ def test_a_run_ended_by_sigkill_goes_on_to_the_same_weights(
 @pytest.mark.slow
 def test_training_says_how_far_it_is_on_a_terminal_and_in_a_log_file(tmp_path, base, rows):
     trainer = {"save_strategy": "epoch", "logging_steps": 1000}
-    step = r"training OUT \d+/STEPS steps, \S+ steps/s, 0:\d\d:\d\d left"
+    step = r"training OUT \d+/STEPS steps, \S+ steps/s, \d+:\d\d:\d\d left"
     # Far more steps than are done before the key is pressed; few where all are waited for.
     config = write_config(tmp_path / "long.yml", base, rows, samples=40_000, trainer=trainer)
     with Terminal("train", str(config), "--out", str(tmp_path / "drawn")) as command:

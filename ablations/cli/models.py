@@ -58,6 +58,8 @@ def cache(models: tuple[str, ...], remove: bool, as_json: bool) -> None:
     elif remove:
         for model in listed:
             print_line(f"{model.name}: removed, {model.nbytes / 1e9:.3g} GB")
+        if not listed:
+            print_line("nothing to remove")
     else:
         for line in describe_cache(listed):
             print_line(line)

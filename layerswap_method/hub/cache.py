@@ -36,11 +36,16 @@ class CachedModel(NamedTuple):
 def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
     """Return the models in our folder, by name; all without `names`.
 
-    Raises `InputError` for a name that is not there.
+    What is no folder of a model, and no file of one, is somebody else's. Raises `InputError` for a
+    name that is not there, `OSError` where the folder may not be read.
     """
     cache, models = own_cache(default_cache()), dict[str, CachedModel]()
-    for folder in sorted(cache.glob("models--*")):
-        states = [file.stat() for file in (folder / BLOBS).glob("*") if not file.suffix]
+    folders = cache.iterdir() if cache.is_dir() else ()
+    for folder in sorted(folders):
+        if not folder.name.startswith("models--") or folder.is_symlink() or not folder.is_dir():
+            continue
+        blobs = (file for file in (folder / BLOBS).glob("*") if not file.suffix)
+        states = [file.lstat() for file in blobs if file.is_file()]
         name = folder.name.removeprefix("models--").replace("--", "/")
         models[name] = CachedModel(
             name=name,
@@ -51,7 +56,8 @@ def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
         )
     for name in names:
         if name not in models:
-            raise InputError(f"{name}: nothing of it is in {cache}{nearest_of(name, models)}")
+            rest = nearest_of(name, models) if models else ", which has no model"
+            raise InputError(f"{name}: nothing of it is in {cache}{rest}")
     return [models[name] for name in dict.fromkeys(names or models)]
 
 
@@ -70,24 +76,35 @@ def describe_cache(models: Sequence[CachedModel]) -> Iterator[str]:
 def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:
     """Remove models from our folder, and return them; see `cached_models`.
 
-    Raises `LayerSwapError` for one that is being downloaded; it stays, and so do those after it.
+    Raises `LayerSwapError` for one that is being downloaded, or that this user may not remove;
+    those after it stay.
     """
     removed = []
     for model in cached_models(names):
-        for lock in (model.folder / BLOBS).glob("*.lock"):
-            with lock.open("w") as opened:
-                try:
-                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError as error:
-                    raise LayerSwapError(
-                        f"{model.name}: another process is downloading it; let it end, then remove "
-                        "it"
-                    ) from error
-                except OSError:  # a file system without locks
-                    break
-        shutil.rmtree(model.folder)
+        try:
+            _check_unused(model)
+            shutil.rmtree(model.folder)
+        except OSError as error:
+            raise LayerSwapError(
+                f"{model.name}: {error.filename} cannot be removed ({error.strerror}); whoever may "
+                "write that folder can remove it"
+            ) from error
         removed.append(model)
     return removed
+
+
+def _check_unused(model: CachedModel) -> None:
+    """Check that no process downloads a model."""
+    for lock in (model.folder / BLOBS).glob("*.lock"):
+        with lock.open("w") as opened:
+            try:
+                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LayerSwapError(
+                    f"{model.name}: another process is downloading it; let it end, then remove it"
+                ) from error
+            except OSError:  # a file system without locks
+                return
 
 
 def own_cache(hub_cache: Path) -> Path:

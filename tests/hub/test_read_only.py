@@ -57,6 +57,17 @@ def test_byte_ranges_are_enough_for_the_merges_that_read_no_others(lock, machine
     assert machine.hub.bytes["store"] == 0
 
 
+def test_byte_ranges_that_may_not_be_removed_are_one_sentence(lock, machine):
+    machine.merge(machine.recipe(), "out")
+    lock(machine)
+    code, output = machine.run("layerswap", "cache", "--remove")
+    assert code == 1
+    (error,) = output.splitlines()
+    assert error.startswith(f"Error: {BASE}: {machine.own_cache}/models--acme--base/blobs/")
+    assert error.endswith("; whoever may write that folder can remove it")
+    assert machine.run("layerswap", "cache")[1].count("last downloaded") == 3
+
+
 @pytest.mark.parametrize("program", ["layerswap", "mergekit-yaml"])
 def test_a_model_that_is_not_there_is_one_sentence(program, lock, machine):
     machine.cache.mkdir(parents=True)

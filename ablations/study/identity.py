@@ -62,8 +62,8 @@ class Fingerprints:
     def __init__(self, cache: Path | None, *, hashes: FileHashes | None = None, dry: bool = False):
         """Read the file `cache`; None keeps nothing. `hashes` may know files from other runs.
 
-        With `dry`, no expert is read and nothing written: what is not in the cache is known by its
-        `folder_state`, and no record fits it.
+        With `dry`, no weights are read and nothing is written: a folder whose weights would have to
+        be read is known by its `folder_state`, and no record fits it.
         """
         self._cache, self._hashes, self._dry = cache, hashes or FileHashes(), dry
         self._known: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ class Fingerprints:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
         state, (then, content) = folder_state(folder), self._known.get(str(folder), ("", ""))
         if state != then:
-            if self._dry:
+            if self._dry and self._hashes.unread_bytes(_weights(folder)):
                 content = f"unread {state}"
             else:
                 content = fingerprint_checkpoint(folder, self._hashes)
@@ -109,6 +109,11 @@ class Fingerprints:
         if self._cache is not None and not self._dry:
             with contextlib.suppress(OSError):
                 write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Return the files of weights of a checkpoint or adapter."""
+    return [file for file in checkpoint_files(folder) if file.suffix == ".safetensors"]
 
 
 def folder_state(folder: Path) -> str:

@@ -116,12 +116,16 @@ def test_a_card_finds_the_scores_of_a_merge_whose_models_were_never_whole(tiny, 
 def test_a_model_that_is_evaluated_itself_is_downloaded_whole(tiny, tmp_path, model, name):
     with running(tiny) as hub:
         machine = Machine(tmp_path, hub)
-        setting = {"baseline": [model], "vary": {"bottom_layers": [1]}}
-        code, output = machine.run(*write_study(machine, **setting))
+        study = write_study(machine, baseline=[model], vary={"bottom_layers": [1]})
+        code, output = machine.run(*study)
         assert code == 0, output
         whole = {each for each in NAMES.values() if weight_files(machine.cache, each)}
         assert whole == {name}
         assert weights_of(machine) == {"streamed"}
+        # Its folder is another one now, with the same content.
+        code, output = machine.run(*study, "--dry-run")
+        assert code == 0, output
+        assert "cost: none; every task of these cells is finished" in output
 
 
 def test_an_engine_for_what_mergekit_merges_starts_on_the_base(tiny, tmp_path):

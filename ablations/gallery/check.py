@@ -340,29 +340,35 @@ def _download_findings(
 
 
 def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> ModelFacts:
-    """Return the facts of a model: of its headers if it is local, else, with `hub`, of its config.
+    """Return the facts of a model: of its headers if they can be had, else, with `hub`, its config.
 
-    With `source` the headers of a model on the hub are fetched where they can be.
+    With `source` the headers of a model on the hub are fetched where they can be: what is in the
+    cache may be an older commit than the one that a merge takes.
 
     Raises:
-        InputError: for a local checkpoint that cannot be read.
+        InputError: for a checkpoint that cannot be read.
     """
     model, _, adapter = reference.partition("+")
+    placeholders = [part for part in (model, adapter) if is_placeholder(part)]
+    is_on_hub = any(_is_on_hub(part) for part in (model, adapter))
+    if source is not None and is_on_hub and not placeholders:
+        facts = _look_up_by_source(reference, source)
+        if facts is not None:
+            return facts
     try:
         files = find_model(reference, download=False)
     except InputError as error:
-        placeholders = [part for part in (model, adapter) if is_placeholder(part)]
         placeholder = Finding("note", f"{', '.join(placeholders)}: {PLACEHOLDER}; {_UNCHECKED}")
         if model in placeholders:
             return ModelFacts(finding=placeholder)
-        if not any(_is_on_hub(part) for part in (model, adapter)):
+        if not is_on_hub:
             return ModelFacts(finding=Finding("error", error.message))
-        facts = _look_up_on_hub(reference, hub=hub, source=source)
+        facts = _look_up_config(reference, hub=hub)
         return facts._replace(finding=placeholder) if placeholders else facts
     weights = ("*.safetensors", "*.bin", "*.pt*")
     if not any(next(files.folder.glob(pattern), None) for pattern in weights):
         if _is_on_hub(model):
-            return _look_up_on_hub(reference, files.folder, hub=hub, source=source)
+            return _look_up_config(reference, files.folder, hub=hub)
         depth = read_config(reference, files.folder).num_hidden_layers
         missing = Finding("error", f"{reference}: has no weights; download or copy them there")
         return ModelFacts(depth, finding=missing)
@@ -382,27 +388,34 @@ def _facts_of(reference: str, files: Model) -> ModelFacts:
     return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 
 
-def _look_up_on_hub(
-    reference: str, cached: Path | None = None, *, hub: bool, source: HubModels | None
-) -> ModelFacts:
+def _look_up_by_source(reference: str, source: HubModels) -> ModelFacts | None:
+    """Return the facts of a model on the hub as a merge finds it; None where this cannot be known.
+
+    Without the network that is a model in the cache, or one of which a merge fetched the headers.
+    """
+    from huggingface_hub import constants
+
+    if not constants.HF_HUB_OFFLINE and not _hub_answers():
+        return None
+    try:
+        files = find_model(reference, hub=source)
+    except LayerSwapError as error:
+        if constants.HF_HUB_OFFLINE:
+            return None
+        finding = Finding("note", f"{error.message}; {_UNCHECKED}")
+        if is_refusal(error):
+            finding = Finding("error", error.message)
+        return _look_up_config(reference, hub=True)._replace(finding=finding)
+    return source.retried(lambda: _facts_of(reference, files))
+
+
+def _look_up_config(reference: str, cached: Path | None = None, *, hub: bool) -> ModelFacts:
     """Return the facts of a model of which something is not here; its config may be `cached`."""
     model = reference.partition("+")[0]
     why = "its weights are not on this machine" if cached is not None else "is not on this machine"
     finding = Finding("note", f"{reference}: {why}; {_UNCHECKED}")
-    if hub:
-        if source is not None and _hub_answers():
-            try:
-                files = find_model(reference, hub=source)
-            except LayerSwapError as error:
-                finding = (
-                    Finding("error", error.message)
-                    if is_refusal(error)
-                    else Finding("note", f"{error.message}; {_UNCHECKED}")
-                )
-            else:
-                return source.retried(lambda: _facts_of(reference, files))
-        if _is_on_hub(model):
-            cached = cached or _config_from_hub(model)
+    if hub and _is_on_hub(model):
+        cached = cached or _config_from_hub(model)
     depth = None if cached is None else read_config(reference, cached).num_hidden_layers
     return ModelFacts(depth, finding=finding)
 

@@ -8,16 +8,17 @@ or byte ranges. A folder beside the hub's cache has the same layout and looks li
 from __future__ import annotations
 
 import errno
+import functools
 import glob
 import json
 import logging
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
@@ -54,6 +55,9 @@ _ROW_GAP = 1 << 16
 _LITTLE = 4 << 20
 """Bytes of a file, its header and a sample, that may come again with the whole file."""
 
+_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
+"""Names of weights that nothing here loads."""
+
 _HEADER, _LONGEST = 100_000, 100_000_000
 """Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
 
@@ -75,6 +79,8 @@ class _Snapshot:
     hub: Path
     folder: Path
     weights: Mapping[str, RemoteFile]
+    nbytes: int
+    """Size of all weights of the model, those that are whole included."""
 
     def blob(self, file: RemoteFile) -> Path:
         """Return where a partial file of weights is."""
@@ -218,8 +224,8 @@ class HubModels:
                 in_part, in_whole = self._missing(snapshot, ranges, self.download)
                 fetched = sum(missing_bytes(blob, ranges[blob]) for blob in in_part)
                 fetched += sum(file.size for file in in_whole.values())
-            total = sum(file.size for file in snapshot.weights.values())
-            yield Need(f"{snapshot.repository}@{snapshot.commit}", fetched, total)
+            model = f"{snapshot.repository}@{snapshot.commit}"
+            yield Need(model, fetched, snapshot.nbytes)
 
     def _missing(
         self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
@@ -297,18 +303,28 @@ class HubModels:
     def _open_partial(self, repository: str, hub: Path) -> Path:
         """Return our folder of a snapshot of the hub's cache that lacks weights."""
         from huggingface_hub import hf_hub_download
+        from huggingface_hub.errors import LocalEntryNotFoundError
 
         repository_folder, cache = hub.parents[1], hub.parents[2]
         our_folder = own_cache(cache) / repository_folder.name
         folder = our_folder / "snapshots" / hub.name
         weights = _weight_files(repository, hub.name, our_folder / "records" / f"{hub.name}.json")
-        if not weights:  # pickles only, which the reader of the checkpoint refuses
+        if not weights:  # the reader of the checkpoint says so
             return hub
+        get = functools.partial(
+            hf_hub_download, repository, revision=hub.name, cache_dir=str(cache)
+        )
         for file in weights.values():
             if not file.sha256:  # no large file for the hub
-                hf_hub_download(repository, file.name, revision=hub.name, cache_dir=str(cache))
+                get(file.name)
+            elif (repository_folder / BLOBS / file.sha256).is_file():  # of another commit
+                with suppress(LocalEntryNotFoundError):
+                    get(file.name)
         partial = {name: file for name, file in weights.items() if not (hub / name).is_file()}
-        snapshot = _Snapshot(repository, hub.name, hub, folder, partial)
+        if not partial:
+            return hub
+        nbytes = sum(file.size for file in weights.values())
+        snapshot = _Snapshot(repository, hub.name, hub, folder, partial, nbytes)
         _fetch_headers({snapshot.blob(file): file for file in partial.values()})
         for path in sorted(hub.rglob("*")):
             if path.is_file():
@@ -355,30 +371,47 @@ def _place() -> Iterator[None]:
 
 def _weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:
     """Return name -> file of weights of a repository, from the hub or from an earlier record."""
-    if not record.is_file():
-        from huggingface_hub import HfApi
-
-        info = HfApi().model_info(repository, revision=commit, files_metadata=True)
-        weights = {
-            sibling.rfilename: {
-                "size": sibling.size,
-                "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
-            }
-            for sibling in info.siblings or ()
-            if _is_weight(sibling.rfilename)
-        }
+    try:
+        weights = json.loads(record.read_text("utf-8"))["files"]
+    except (FileNotFoundError, ValueError):  # a machine that broke down may have left it empty
+        weights = _ask_for_weights(repository, commit)
         record.parent.mkdir(parents=True, exist_ok=True)
         part = record.with_name(f"{record.name}.{os.getpid()}")
         part.write_text(json.dumps({"repository": repository, "files": weights}, indent=1), "utf-8")
         part.replace(record)
-    files = {
-        name: RemoteFile(repository, commit, name, **file)
-        for name, file in json.loads(record.read_text("utf-8"))["files"].items()
-    }
+    files = {name: RemoteFile(repository, commit, name, **file) for name, file in weights.items()}
     for file in files.values():
         if not re.fullmatch("([0-9a-f]{64})?", file.sha256):
             raise InputError(f"{file}: the hub states {file.sha256!r}, which is no SHA-256")
     return files
+
+
+def _ask_for_weights(repository: str, commit: str) -> dict[str, dict[str, Any]]:
+    """Return name -> size and SHA-256 of the files of weights of a repository, "" for small ones.
+
+    Raises `InputError` where all of them are pickles.
+    """
+    from huggingface_hub import HfApi
+
+    info = HfApi().model_info(repository, revision=commit, files_metadata=True)
+    siblings = info.siblings or ()
+    weights = {
+        sibling.rfilename: {
+            "size": sibling.size,
+            "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
+        }
+        for sibling in siblings
+        if _is_weight(sibling.rfilename)
+    }
+    names = (sibling.rfilename for sibling in siblings)
+    pickle = next((name for name in names if any(map(Path(name).match, _PICKLES))), None)
+    if not weights and pickle is not None:
+        raise InputError(
+            f"{repository}: only pickled weights ({pickle}); loading a pickle can run code. Look "
+            "for a revision with safetensors, or convert them: from_pretrained(...)"
+            ".save_pretrained(DIR)"
+        )
+    return weights
 
 
 def _is_weight(name: str) -> bool:

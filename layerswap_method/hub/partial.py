@@ -40,9 +40,10 @@ def is_partial(file: Path) -> bool:
 def ranges_there(file: Path) -> list[Range]:
     """Return which ranges of a partial file are there."""
     try:
-        return _read_list(list_of(file), list_of(file).stat().st_size)
+        state = list_of(file).stat()
     except FileNotFoundError:
         return []
+    return _read_list(list_of(file), state.st_size, (state.st_ino, state.st_ctime_ns))
 
 
 def check_there(ranges: Mapping[Path, Sequence[Range]], called: str) -> None:
@@ -71,11 +72,12 @@ def file_state(file: Path) -> tuple[int, int, int, int]:
 
 
 @functools.lru_cache(maxsize=256)
-def _read_list(path: Path, length: int) -> list[Range]:
+def _read_list(path: Path, length: int, identity: tuple[int, int]) -> list[Range]:
     """Return the ranges in the first `length` bytes of a list, which only grows.
 
-    A process or machine that ended may have left half of a line: its first number alone, or a
-    smaller second one, which is never too much.
+    Its `identity` tells it from one of the same length that was removed. A process or machine that
+    ended may have left half of a line: its first number alone, or a smaller second one, which is
+    never too much.
     """
     with path.open("rb") as opened:
         lines = opened.read(length).split(b"\n")
@@ -87,10 +89,19 @@ def _read_list(path: Path, length: int) -> list[Range]:
     return join_ranges(ranges)
 
 
+def has_length(file: Path, length: int) -> bool:
+    """Return whether a file is there and has `length` bytes."""
+    return file.is_file() and file.stat().st_size == length
+
+
 def create(file: Path, length: int) -> None:
-    """Make a file of `length` bytes that are all holes, unless it is there."""
+    """Make a file of `length` bytes that are all holes, unless it is there.
+
+    The list of a file that is gone or was cut off, as by whoever cleans a disk, says nothing.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     list_of(file).touch()
-    with file.open("ab") as opened:
-        if opened.tell() < length:
+    if not has_length(file, length):
+        os.truncate(list_of(file), 0)
+        with file.open("wb") as opened:
             os.truncate(opened.fileno(), length)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from contextlib import suppress
 
-from layerswap_method.errors import first_line, nearest
+from layerswap_method.errors import InputError, first_line, nearest
 from layerswap_method.file_names import SMALL, WEIGHTS
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -82,15 +82,19 @@ def describe_absence(repository: str, revision: str | None) -> str:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether an error was raised because the hub has no such model, or no right to it."""
+    """Return whether trying again will not help: no such model, no right to it, or a damaged one.
+
+    The last is an `InputError` that no foreign error caused.
+    """
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-    cause: BaseException | None = error
-    while cause is not None:
+    cause: BaseException = error
+    while cause.__cause__ is not None:
         if isinstance(cause, (RepositoryNotFoundError, RevisionNotFoundError)):
             return True
         cause = cause.__cause__
-    return False
+    refusals = (RepositoryNotFoundError, RevisionNotFoundError, InputError)
+    return isinstance(cause, refusals)
 
 
 def _nearest_revision(repository: str, revision: str) -> str:

@@ -21,7 +21,7 @@ from threading import Event
 from typing import Any
 
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.hub.partial import create, list_of, ranges_there
+from layerswap_method.hub.partial import create, has_length, list_of, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
 from layerswap_method.hub.refusals import describe_refusal
 from layerswap_method.jobs import run_jobs, write_at
@@ -78,9 +78,11 @@ def fetch_ranges(
     """
     with ExitStack() as stack:
         for blob in sorted(ranges):  # in one order, so that no two processes wait for each other
-            if not blob.is_file() or lacking(ranges[blob], ranges_there(blob)):
-                create(blob, files[blob].size)
+            length = files[blob].size
+            if not has_length(blob, length) or lacking(ranges[blob], ranges_there(blob)):
+                blob.parent.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(_locked(blob, files[blob]))
+                create(blob, length)
         pieces = [
             (blob, piece)
             for blob, spans in ranges.items()

@@ -132,7 +132,8 @@ def find_model_files(
         base = find(model, hub=hub)
         adapter_folders = [find(adapter, hub=hub, weights=ADAPTER_WEIGHTS) for adapter in adapters]
     except InputError as error:
-        plus = f"; {reference}: {PLUS}" if adapters else ""
+        is_on_hub = all(map(is_hub_id, (model, *adapters)))
+        plus = f"; {reference}: {PLUS}" if adapters and not is_on_hub else ""
         raise InputError(f"{error.message}{plus}") from error
     for adapter, adapter_folder in zip(adapters, adapter_folders, strict=True):
         for file in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
@@ -196,8 +197,8 @@ def _find_folder(
 
 
 def is_hub_id(text: str) -> bool:
-    """Return whether a text that is not a folder has the form of a hub id, OWNER/NAME."""
-    return text.count("/") == 1 and not text.startswith((".", "/", "~"))
+    """Return whether a text that is not a folder is a hub id: OWNER/NAME or OWNER/NAME@REVISION."""
+    return text.partition("@")[0].count("/") == 1 and not text.startswith((".", "/", "~"))
 
 
 def same_model_key(reference: str) -> str:

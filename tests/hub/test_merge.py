@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 
 import pytest
 
@@ -20,9 +21,11 @@ from tests.hub.conftest import (
     SETTINGS,
     TASK,
     TIED,
+    Machine,
     commit_of,
     content,
 )
+from tests.standins.hub import running
 
 pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
 
@@ -142,6 +145,96 @@ def test_check_says_beforehand_what_a_merge_downloads(machine):
     assert machine.hub.bytes["store"] == 0
 
 
+def test_check_counts_whole_files_that_are_there_in_the_size_of_a_model(machine):
+    recipe = machine.recipe(bottom_layers=1, top_layers=0, non_layer="task")
+    machine.merge(recipe, "out")
+    assert [*machine.cache.glob("models--acme--task/snapshots/*/*.safetensors")]
+    output = machine.run("layerswap", "check", recipe)[1]
+    assert f"{TASK}@{commit_of(TASK)}: 0 of 0.0219 GB of its weights will be dow" in output
+
+
+def test_check_without_a_network_looks_at_what_a_merge_fetched(machine):
+    machine.merge(machine.recipe(), "out")
+    code, output = machine.run("layerswap", "check", machine.recipe(), HF_HUB_OFFLINE="1")
+    assert code == 0
+    assert f"{TASK}@{commit_of(TASK)}: 0 of 0.0219 GB of its weights will be dow" in output
+    assert output.splitlines()[-1] == "1 recipe: 0 errors, 0 warnings"
+
+
+@pytest.fixture
+def own_hub(repositories, tmp_path):
+    """Return a machine whose hub's repositories may be changed."""
+    root = tmp_path / "repositories"
+    for name in (BASE, TASK, LANGUAGE):
+        shutil.copytree(repositories / name, root / name)
+    with running(root) as hub:
+        yield Machine(tmp_path / "machine", hub)
+
+
+def test_check_looks_at_the_commit_that_a_merge_takes(own_hub):
+    own_hub.download(BASE, TASK, LANGUAGE)
+    repository, commit = own_hub.hub.root / TASK, "f" * 40
+    shutil.copytree(repository / commit_of(TASK), repository / commit)
+    (weights_file,) = (repository / commit).glob("model-00002*")
+    with weights_file.open("r+b") as opened:
+        opened.seek(-4, 2)
+        opened.write(b"zzzz")
+    code, output = own_hub.run("layerswap", "check", own_hub.recipe())
+    assert code == 0
+    said = re.search(rf"{TASK}@{commit}: ([\d.]+) of 0.0219 GB of its weights", output)[1]
+    assert LANGUAGE + "@" + commit_of(LANGUAGE) not in output
+    own_hub.hub.forget()
+    own_hub.merge(own_hub.recipe(), "out")
+    assert own_hub.hub.bytes["store"] / 1e9 == pytest.approx(float(said), rel=0.01)
+
+
+def test_a_commit_that_leaves_the_weights_downloads_none(own_hub):
+    own_hub.download(BASE, TASK, LANGUAGE)
+    shutil.copytree(own_hub.hub.root / TASK / commit_of(TASK), own_hub.hub.root / TASK / ("f" * 40))
+    (own_hub.hub.root / TASK / ("f" * 40) / "README.md").write_text("A new card.")
+    own_hub.hub.forget()
+    out = own_hub.merge(own_hub.recipe(), "out")
+    assert f"model: {TASK}@{'f' * 40}\n" in (out / "mergekit_config.yml").read_text()
+    assert own_hub.hub.bytes["store"] == 0
+
+
+def test_damaged_weights_on_the_hub_are_an_error_of_check_and_merge(own_hub):
+    (own_hub.hub.root / TASK / commit_of(TASK) / "model-00002-of-00004.safetensors").write_bytes(
+        b"\xff" * 5000
+    )
+    error = f"{TASK}: model-00002-of-00004.safetensors is no safetensors file: its header would"
+    for words in (["check", own_hub.recipe()], ["merge", own_hub.recipe(), "out"]):
+        code, output = own_hub.run("layerswap", *words)
+        assert code == 2
+        assert error in output
+
+
+def test_weights_that_are_pickles_are_named(own_hub):
+    folder = own_hub.hub.root / TASK / commit_of(TASK)
+    for file in folder.glob("model*"):
+        file.unlink()
+    (folder / "pytorch_model-00001-of-00002.bin").write_bytes(b"pickle")
+    for words in (["check", own_hub.recipe()], ["merge", own_hub.recipe(), "out"]):
+        code, output = own_hub.run("layerswap", *words)
+        assert code == 2
+        assert f"{TASK}: only pickled weights (pytorch_model-00001-of-00002.bin)" in output
+    assert not [*own_hub.home.rglob("*.bin")]
+
+
+@pytest.mark.parametrize("revision", ["v1.0", "refs/pr/1", "a/branch"])
+def test_a_revision_is_a_tag_a_branch_or_a_pull_request(revision, machine, expected):
+    machine.hub.tags[TASK, revision] = commit_of(TASK)
+    recipe = machine.recipe(f"{TASK}@{revision}")
+    assert machine.run("layerswap", "check", recipe)[0] == 0
+    out = machine.merge(recipe, "out")
+    weights_names = [name for name in content(out) if name.endswith(".safetensors")]
+    assert weights_names
+    for name in weights_names:
+        assert content(out)[name] == expected("swap")[name]
+    assert f"model: {TASK}@{commit_of(TASK)}\n" in (out / "mergekit_config.yml").read_text()
+    machine.merge(recipe, "again", HF_HUB_OFFLINE="1")
+
+
 def test_check_finds_what_does_not_fit_before_a_byte_of_weights_is_there(machine):
     recipe = machine.recipe(bottom_layers=9, top_layers=4)
     code, output = machine.run("layerswap", "check", recipe)
@@ -225,6 +318,7 @@ def test_check_names_an_adapter_that_the_hub_does_not_have(machine):
     assert code == 2
     assert "acme/none: no such folder" in output
     assert "there is no such model, or it is private" in output
+    assert "rename a folder" not in output
 
 
 def test_an_adapter_that_mergekit_merges_is_downloaded_whole(machine, repositories):

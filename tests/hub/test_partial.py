@@ -1,5 +1,6 @@
 """Files that are there in part: never a hole, never taken for whole, listed and removed."""
 
+import os
 import subprocess
 import time
 
@@ -10,7 +11,7 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.config import own_file
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
-from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
+from layerswap_method.hub.partial import NotDownloaded, create, is_partial, list_of, ranges_there
 from layerswap_method.hub.ranges import lacking
 from tests.hub.conftest import BASE, LANGUAGE, TASK, Machine, commit_of, content
 from tests.standins import merging
@@ -160,3 +161,61 @@ def test_what_is_being_downloaded_is_not_removed(machine):
     assert f"{TASK}: another process is downloading it; let it end" in output
     assert process.communicate()[0] == ""
     assert process.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "damage", [lambda blob: blob.unlink(), lambda blob: os.truncate(blob, 5_000_000)]
+)
+def test_a_partial_file_that_is_gone_or_was_cut_off_is_fetched_again(damage, merged):
+    """Whoever cleans a disk by size or age takes the file and leaves its list."""
+    damage((folder_of(merged, LANGUAGE) / "model-00002-of-00004.safetensors").resolve())
+    merged.hub.forget()
+    out = merged.merge(merged.recipe(), "again")
+    assert content(out) == content(merged.home / "out")
+    assert 0 < merged.hub.bytes["store"] < 7_000_000
+
+
+@pytest.mark.slow
+def test_a_record_of_files_that_was_left_empty_is_made_again(merged):
+    (record,) = merged.own_cache.glob("models--acme--task/records/*.json")
+    before = record.read_text()
+    record.write_text("")
+    out = merged.merge(merged.recipe(), "again")
+    assert content(out) == content(merged.home / "out")
+    assert record.read_text() == before
+
+
+def test_the_list_of_a_file_that_was_removed_is_forgotten(tmp_path):
+    file = tmp_path / "blobs" / "file"
+    create(file, 100)
+    list_of(file).write_text("10 20\n")
+    assert ranges_there(file) == [(10, 20)]
+    another = tmp_path / "another"
+    another.write_text("30 40\n")
+    another.replace(list_of(file))
+    assert ranges_there(file) == [(30, 40)]
+    file.unlink()
+    create(file, 100)
+    assert ranges_there(file) == []
+
+
+@pytest.mark.slow
+def test_what_is_no_model_in_our_folder_is_left_alone(merged):
+    others = [merged.own_cache / name for name in ("models--odd", "models--acme--link", "notes")]
+    others[0].write_text("")
+    others[1].symlink_to("nowhere")
+    others[2].mkdir()
+    (merged.own_cache / "models--acme--task" / "blobs" / "link").symlink_to("nowhere")
+    code, output = merged.run("layerswap", "cache")
+    assert code == 0
+    listed = [line.split(":")[0] for line in output.splitlines()]
+    assert listed == [BASE, LANGUAGE, TASK, str(merged.own_cache)]
+    assert merged.run("layerswap", "cache", "--remove")[0] == 0
+    assert sorted(merged.own_cache.iterdir()) == sorted(others)
+    assert merged.run("layerswap", "cache", "--remove") == (0, "nothing to remove\n")
+    code, output = merged.run("layerswap", "cache", TASK)
+    assert (code, output) == (
+        2,
+        f"Error: {TASK}: nothing of it is in {merged.own_cache}, which has no model\n",
+    )

@@ -39,6 +39,8 @@ class Hub:
 
     def __init__(self, root, token=None):
         self.root, self.token = Path(root), token
+        self.tags = {}
+        """Repository and name of a revision -> commit."""
         self.gated = set()
         """Repositories that only the `token` may read."""
         self.without_ranges = False
@@ -122,7 +124,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.hub.take("busy"):
             self._answer(503)
         else:
-            self._hub(path, asked, token, parse_qs(form))
+            self._hub(url.path, asked, token, parse_qs(form))
 
     do_HEAD = do_POST = do_GET
 
@@ -139,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path),
         )
         name = (api or file or ["", "-"])[1]
-        revision = api[3] if api else file[2] if file else None
+        revision = unquote((api[3] if api else file[2] if file else None) or "main")
         commits = sorted(folder.name for folder in self.hub.root.glob(f"{name}/*"))
         may_read = name not in self.hub.gated or token == f"Bearer {self.hub.token}"
         if not commits:
@@ -147,15 +149,21 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if api and api[2] == "refs":
             main = {"name": "main", "ref": "refs/heads/main", "targetCommit": commits[-1]}
-            self._json({"branches": [main], "converts": [], "tags": []})
+            tags = [
+                {"name": tag, "ref": f"refs/tags/{tag}", "targetCommit": commit}
+                for (repository, tag), commit in self.hub.tags.items()
+                if repository == name
+            ]
+            self._json({"branches": [main], "converts": [], "tags": tags})
             return
-        commit = commits[-1] if revision in (None, "main") else revision
+        commit = commits[-1] if revision == "main" else revision
+        commit = self.hub.tags.get((name, commit), commit)
         if commit not in commits:
             self._answer(404, headers={"X-Error-Code": "RevisionNotFound"})
         elif file and not may_read:
             self._answer(403 if token else 401, headers={"X-Error-Code": "GatedRepo"})
         elif file:
-            self._resolve(self.hub.root / name / commit / file[3], commit, asked)
+            self._resolve(self.hub.root / name / commit / unquote(file[3]), commit, asked)
         else:
             self._listing(self.hub.root / name / commit, name, commit, api[2], form)
 

@@ -68,7 +68,7 @@ def _command_problems(path: Path, header: Mapping[str, str], has_adapter: bool) 
 
 def _needs_problems(needs: str, document: Mapping[str, Any]) -> Iterator[str]:
     if not re.search(r"\d+ [GM]B of disk", needs):
-        yield "header: Needs: say how much disk the merge takes, as in: About 80 GB of disk"
+        yield "header: Needs: say how much disk the merge takes, as in: Up to 80 GB of disk"
     parts = dict.fromkeys(p for name in named_models(document) for p in name.split("+"))
     for part in parts:
         if is_hub_id(part) and part.partition("@")[0] not in needs:

@@ -71,13 +71,15 @@ def find_model(
     return Expert(name, files.folder, files.adapter, source)
 
 
-def find_checkpoint(reference: str) -> Checkpoint:
-    """Return the headers of a whole checkpoint: a folder, or a hub id, which is downloaded.
+def find_checkpoint(reference: str, hub: HubModels | None = None) -> Checkpoint:
+    """Return the headers of a checkpoint: a folder, or a hub id, which is downloaded.
+
+    With `hub` no more than the headers need be here, see `find_model`.
 
     Raises:
         InputError: where it does not exist or cannot be read, or for an adapter.
     """
-    model = find_model(reference)
+    model = find_model(reference, hub=hub)
     if model.adapter is not None:
         raise InputError(f"{reference}: is an adapter on its base; merge it first, or leave it out")
     return read_checkpoint(reference, model.folder)

@@ -13,11 +13,13 @@ from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from layerswap_method.hub.models import HubModels, download_choice
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import RecipeFile, read_written
 from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
+from layerswap_method.recipe.pinned import commits, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_json, write_synced_text
 
@@ -28,16 +30,18 @@ _KINDS = ("LORA", "PREFIX_TUNING")
 
 
 def swap_adapters(
-    file: RecipeFile, find: Callable[[str], Model], out_path: str, rank: int | None = None
+    file: RecipeFile, find: Callable[..., Model], out_path: str, rank: int | None = None
 ) -> Iterator[str]:
     """Write the adapter of a `layer_swap` recipe, and yield lines for the log.
 
-    `rank` is the highest rank of a LoRA adapter's changes; None leaves all exact. Raises
+    `find` takes a reference and `hub`; of a base on the hub only the headers are fetched. `rank` is
+    the highest rank of a LoRA adapter's changes; None leaves all exact. Raises
     `InputError` for a recipe, models or a folder that are wrong, `LayerSwapError` where something
     cannot be written.
     """
     recipe = _read(file)
-    models = {reference: find(reference) for reference in recipe.references}
+    hub = HubModels(download_choice())
+    models = {reference: find(reference, hub=hub) for reference in recipe.references}
     base = models[str(recipe.base_model)]
     out = output_folder(out_path)
     check_output(out, [path for model in models.values() for path in model.folders])
@@ -49,11 +53,14 @@ def swap_adapters(
         if model.adapter is not None
     }
     kind = _kind(configs)
+    bases = {model.folder for model in models.values()}
+    hub.fetch_whole(model.adapter for model in models.values() if model.adapter is not None)
+    hub.fetch_whole(bases if len(bases) > 1 else ())  # copies of the base, which are compared
     _check_one_base(base, models)
     from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
 
     if kind == "LORA":
-        merge = merge_models(recipe, models)
+        merge = hub.retried(lambda: merge_models(recipe, models))
         assert merge.plan is not None
         adapter, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings
@@ -66,7 +73,7 @@ def swap_adapters(
         warnings = tuple(layer_swap_merge.large_swap_warning(recipe.parameters, plan))
     for warning in warnings:
         LOG.warning("%s", warning)
-    record["adapter"] = adapter.record
+    record = {**with_commits(record, commits(models)), "adapter": adapter.record}
     yield from layer_swap_merge.swap_lines(record)
     yield from adapter.lines
     if recipe.written_dtype is not None:

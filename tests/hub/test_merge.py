@@ -334,3 +334,28 @@ def test_an_adapter_that_mergekit_merges_is_downloaded_whole(machine, repositori
     assert weights(repositories, DORA)[0].name in {
         file.name for file in machine.cache.glob("models--acme--dora/snapshots/*/*")
     }
+
+
+def test_adapters_are_swapped_without_the_weights_of_their_base(machine, repositories):
+    recipe = machine.recipe(**SETTINGS["adapters"])
+    code, output = machine.run("layerswap", "swap-adapters", recipe, "--out", "swapped")
+    assert code == 0, output
+    adapters = size(
+        file for name in (ADAPTER, ADAPTER_LANGUAGE) for file in weights(repositories, name)
+    )
+    assert adapters <= machine.hub.bytes["store"] <= adapters + 4_000_000  # headers, a few rows
+    plan = json.loads((machine.home / "swapped" / "layer_swap_plan.json").read_text())
+    assert plan["commits"] == {name: commit_of(name) for name in (BASE, ADAPTER, ADAPTER_LANGUAGE)}
+    machine.download(BASE, ADAPTER, ADAPTER_LANGUAGE)
+    assert machine.run("layerswap", "swap-adapters", recipe, "--out", "whole")[0] == 0
+    assert content(machine.home / "whole") == content(machine.home / "swapped")
+
+
+def test_compat_downloads_headers_and_a_few_rows(machine):
+    compat = ("layerswap", "compat", TASK, LANGUAGE, "--base", BASE)
+    code, output = machine.run(*compat)
+    assert code == 0, output
+    assert machine.hub.bytes["store"] < 9_000_000
+    assert not [*machine.cache.rglob("*.safetensors")]
+    machine.download(BASE, TASK, LANGUAGE)
+    assert machine.run(*compat) == (0, output)

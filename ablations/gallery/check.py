@@ -223,7 +223,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         ]
         for problem in tie_problems(with_adapters):
             yield Finding("error", problem)
-        if source is not None and recipe is not None:
+        if source is not None:
             yield from _download_findings(recipe, facts, source)
     except (InputError, ValueError) as error:
         yield from _errors(error if isinstance(error, InputError) else InputError(str(error)))
@@ -312,18 +312,15 @@ def _merge_findings(
 
 
 def _download_findings(
-    recipe: Recipe, facts: Mapping[str, ModelFacts], source: HubModels
+    recipe: Recipe | None, facts: Mapping[str, ModelFacts], source: HubModels
 ) -> Iterator[Finding]:
     """Yield how much of the models will be downloaded for a merge, and the disk that it needs."""
     models = {name: model.files for name, model in facts.items() if model.files is not None}
-    if any(reference not in models for reference in recipe.references):
+    references = facts if recipe is None else recipe.references
+    if any(reference not in models for reference in references):
         return
-    reason = "the recipe measures all weights" if recipe.needs_deltas else None
-    try:
-        find_models(recipe, models.__getitem__)
-    except NeedsMergekit as error:
-        reason = reason or error.message
-    if reason is not None:
+    reason = _why_whole(recipe, models)
+    if recipe is None or reason is not None:
         folders = [folder for model in models.values() for folder in model.folders]
         needs = [*source.needs({}, folders)]
         if needs:
@@ -337,6 +334,19 @@ def _download_findings(
         yield Finding("note", line)
     if needs and size:
         yield Finding("note", f"the merge itself needs {size / 1e9:.3g} GB of disk")
+
+
+def _why_whole(recipe: Recipe | None, models: Mapping[str, Model]) -> str | None:
+    """Return why a merge reads all of its models, of which `models` are the files, if it does."""
+    if recipe is None:
+        return "the merge method is mergekit's"
+    if recipe.needs_deltas:
+        return "the recipe measures all weights"
+    try:
+        find_models(recipe, models.__getitem__)
+    except NeedsMergekit as error:
+        return error.message
+    return None
 
 
 def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> ModelFacts:

@@ -5,6 +5,7 @@ import re
 import shutil
 
 import pytest
+import yaml
 
 from layerswap_method.hub.ranges import join_ranges
 from layerswap_method.hub.ranges import size as ranges_size
@@ -359,3 +360,16 @@ def test_compat_downloads_headers_and_a_few_rows(machine):
     assert not [*machine.cache.rglob("*.safetensors")]
     machine.download(BASE, TASK, LANGUAGE)
     assert machine.run(*compat) == (0, output)
+
+
+def test_check_says_that_mergekit_downloads_whole_models(machine):
+    recipe = {"merge_method": "slerp", "base_model": BASE, "parameters": {"t": 0.5}}
+    recipe |= {"models": [{"model": BASE}, {"model": TASK}], "dtype": "bfloat16"}
+    (machine.home / "slerp.yml").write_text(yaml.safe_dump(recipe))
+    code, output = machine.run("layerswap", "check", "slerp.yml")
+    assert code == 0, output
+    assert "the models are downloaded whole: the merge method is mergekit's" in output
+    assert f"{TASK}@{commit_of(TASK)}: 0.0219 of 0.0219 GB of its weights will be dow" in output
+    machine.hub.forget()
+    assert machine.run("layerswap", "merge", "slerp.yml", "out")[0] == 0
+    assert machine.hub.bytes["store"] == pytest.approx(2 * 21_913_856, rel=0.01)

@@ -147,7 +147,9 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
                 f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
                 "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"
             )
-        raise InputError(f"{name}: no {WEIGHTS_FILE} and no {WEIGHTS_INDEX} in {path}")
+        is_download = path.parent.name == "snapshots"
+        why = "; pickled weights (*.bin) are never downloaded" if is_download else ""
+        raise InputError(f"{name}: no {WEIGHTS_FILE} and no {WEIGHTS_INDEX} in {path}{why}")
     shards: dict[str, set[str]] = defaultdict(set)
     for key, file in _weight_map(name, index).items():
         shards[file].add(key)

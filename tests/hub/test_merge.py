@@ -219,6 +219,9 @@ def test_weights_that_are_pickles_are_named(own_hub):
         code, output = own_hub.run("layerswap", *words)
         assert code == 2
         assert f"{TASK}: only pickled weights (pytorch_model-00001-of-00002.bin)" in output
+    code, output = own_hub.run("layerswap", "verify", TASK, BASE)
+    assert code == 2
+    assert "; pickled weights (*.bin) are never downloaded" in output
     assert not [*own_hub.home.rglob("*.bin")]
 
 

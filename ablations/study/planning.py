@@ -52,7 +52,7 @@ from ablations.study.identity import (
 )
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.models import HubModels, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models
 
@@ -403,9 +403,10 @@ def _find_experts(
 ) -> dict[str, Expert]:
     """Return the experts of `names`; `folders` are those of the study and of the experts file.
 
-    Where something is wrong already, no expert is downloaded.
+    Where something is wrong already, no expert is downloaded, but those on the hub are looked for.
     """
     experts: dict[str, Expert] = {}
+    headers_only = HubModels(headers_only=True)
     models_of_recipe = {*named_models(study.recipe or {})} - {*places, *ROLES}
     for name in names:
         try:
@@ -423,9 +424,11 @@ def _find_experts(
                 name=name,
                 download=download and not problems,
                 folder=folders[name in places],
-                hub=None if problems else hub,
+                hub=headers_only if problems else hub,
             )
-        except InputError as error:
+        except LayerSwapError as error:
+            if not problems and not isinstance(error, InputError):
+                raise
             roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
             problems.append(f"{error.message}{roles if name in models_of_recipe else ''}")
     return experts

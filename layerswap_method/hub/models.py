@@ -279,7 +279,9 @@ class HubModels:
                 return self._open_partial(repository, hub)
         except NoRanges as error:
             if self._headers_only:
-                raise
+                raise LayerSwapError(
+                    f"{error.message}; hf download {repository} gets all of it"
+                ) from error
             LOG.warning("%s; models are downloaded whole", error.message)
             self._has_ranges = False
         except OSError as error:

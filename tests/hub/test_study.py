@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 
 import pytest
 import yaml
@@ -138,3 +139,23 @@ def test_an_engine_for_what_mergekit_merges_starts_on_the_base(tiny, tmp_path):
         assert code == 0, output
         assert weights_of(machine) == {"merged by mergekit-yaml, then streamed"}
         assert weight_files(machine.cache, "tiny/base")
+
+
+def test_every_expert_that_the_hub_refuses_is_named(tiny, tmp_path):
+    with running(tiny) as hub:
+        machine = Machine(tmp_path, hub)
+        study = write_study(machine)
+        places = {"base": "tiny/base", "math": "tiny/none", "swahili": "tiny/swahili@mian"}
+        setting = yaml.safe_load((machine.home / "experts.yml").read_text())
+        (machine.home / "experts.yml").write_text(yaml.safe_dump(setting | {"experts": places}))
+        code, output = machine.run(*study)
+        assert code == 2
+        assert "tiny/none: no such folder" in output
+        assert "there is no revision mian; did you mean 'main'?" in output
+        assert hub.bytes["store"] < 300_000
+        hub.without_ranges = True
+        (machine.home / "experts.yml").write_text(yaml.safe_dump(setting))
+        shutil.rmtree(machine.own_cache)
+        code, output = machine.run(*study, "--dry-run")
+        assert code == 1
+        assert "hf download tiny/base gets all of it" in output

@@ -86,15 +86,17 @@ def is_refusal(error: Exception) -> bool:
 
     The last is an `InputError` that no foreign error caused.
     """
-    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        HFValidationError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
+    refusals = (HFValidationError, RepositoryNotFoundError, RevisionNotFoundError)
     cause: BaseException = error
-    while cause.__cause__ is not None:
-        if isinstance(cause, (RepositoryNotFoundError, RevisionNotFoundError)):
-            return True
+    while cause.__cause__ is not None and not isinstance(cause, refusals):
         cause = cause.__cause__
-    refusals = (RepositoryNotFoundError, RevisionNotFoundError, InputError)
-    return isinstance(cause, refusals)
+    return isinstance(cause, (*refusals, InputError))
 
 
 def _nearest_revision(repository: str, revision: str) -> str:

@@ -247,9 +247,10 @@ def test_check_finds_what_does_not_fit_before_a_byte_of_weights_is_there(machine
     code, output = machine.run("layerswap", "check", machine.recipe(task=TIED))
     assert code == 2
     assert "ties its output embedding to the input embedding and" in output
-    code, output = machine.run("layerswap", "check", machine.recipe(task="acme/none"))
-    assert code == 2
-    assert "error: acme/none: " in output
+    for name in ("acme/none", "acme/a name"):
+        code, output = machine.run("layerswap", "check", machine.recipe(task=name))
+        assert code == 2
+        assert f"error: {name}: " in output
 
 
 def test_what_is_all_read_is_downloaded_whole_by_the_library(machine, repositories):

@@ -127,7 +127,8 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     if not isinstance(stated, str) or not stated.strip("/"):
         return None
     path = Path(stated)
-    reference = base.name.partition("+")[0].partition("@")[0]
+    model, _, name = base.name.partition("+")
+    reference = model.partition("@")[0]
     names = {Path(reference).name.lower(), base.path.name.lower()}
     if base.path.parent.name == "snapshots":
         names.add(base.path.parents[1].name.rpartition("--")[2].lower())
@@ -135,7 +136,7 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     if is_same or path.name.lower() in names:
         return None
     return (
-        f"{adapter}: its config says that it was trained on {stated}, and it is added to "
+        f"{name or adapter}: its config says that it was trained on {stated}, and it is added to "
         f"{reference}; check that it is the same model"
     )
 

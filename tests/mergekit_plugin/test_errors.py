@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pydantic
@@ -12,6 +13,8 @@ import yaml
 from mergekit.config import MergeConfiguration
 
 from ablations.gallery.check import check_recipe
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.lora import other_base
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.run import lazy_main
 from tests.merge.test_merge import run_merge
@@ -231,6 +234,9 @@ def test_an_adapter_of_another_base(stated, trio, warned, tmp_path):
     edited(adapter, "adapter_config.json", base_model_name_or_path=stated)
     said = warned(swap(trio, task=f"{trio.base}+{adapter}"), by_check=False)
     assert ("trained on other/Base-7B" in said) == (stated == "other/Base-7B")
+    # Of one on the hub the name is said, and no folder of a cache.
+    warning = other_base(adapter, read_checkpoint("acme/base+acme/adapter", Path(trio.base)))
+    assert str(warning).startswith("acme/adapter: its") == (stated == "other/Base-7B")
 
 
 def test_tokens_that_were_renamed(trio_copy, warned, merge, caplog):

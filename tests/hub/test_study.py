@@ -1,35 +1,41 @@
 """A study of experts on the hub: what its cells read is fetched once, and its keys stay."""
 
-import hashlib
 import json
+import re
 import shutil
 
 import pytest
 import yaml
 
-from tests.hub.conftest import Machine
+from tests.hub.conftest import Machine, commit_of
+from tests.standins.fine_tunes import train_adapter
 from tests.standins.hub import running
 from tests.standins.studies import study_document, write_expert, write_tasks
 
 pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
 
 NAMES = {"base": "tiny/base", "math": "tiny/math", "swahili": "tiny/swahili"}
+ADAPTERS = ["tiny/math-adapter", "tiny/swahili-adapter"]
+"""Adapters of the base."""
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """Return the repositories of three experts whose layers have a few megabytes."""
+    """Return the repositories of three experts whose layers have a few megabytes, and adapters."""
     root = tmp_path_factory.mktemp("tiny")
     for seed, name in enumerate(NAMES.values()):
-        commit = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
-        write_expert(root / name / commit, seed, layers=6, hidden=512)
+        write_expert(root / name / commit_of(name), seed, layers=6, hidden=512)
+    base = root / NAMES["base"] / commit_of(NAMES["base"])
+    for seed, name in enumerate(ADAPTERS):
+        modules = ["gate_proj", "up_proj"]
+        train_adapter(base, root / name / commit_of(name), seed, target_modules=modules, r=64)
     return root
 
 
-def write_study(machine, **changes):
-    """Write a study of the experts on the hub into the home of a machine."""
+def write_study(machine, experts=NAMES, **changes):
+    """Write a study of experts on the hub into the home of a machine."""
     tasks = write_tasks(machine.home / "tasks", ["words"], 4)
-    setting = {"experts": NAMES, "include_path": str(tasks)}
+    setting = {"experts": experts, "include_path": str(tasks)}
     (machine.home / "experts.yml").write_text(yaml.safe_dump(setting))
     (machine.home / "small.yml").write_text(yaml.safe_dump(study_document(**changes)))
     return ["layerswap", "run", "small.yml", "--experts", "experts.yml", "--backend", "hf"]
@@ -159,3 +165,21 @@ def test_every_expert_that_the_hub_refuses_is_named(tiny, tmp_path):
         code, output = machine.run(*study, "--dry-run")
         assert code == 1
         assert "hf download tiny/base gets all of it" in output
+
+
+@pytest.mark.parametrize("baseline", [[], ["task_expert"]])
+def test_a_dry_run_says_what_a_study_of_adapters_downloads(baseline, tiny, tmp_path):
+    with running(tiny) as hub:
+        machine = Machine(tmp_path, hub)
+        base, (math, swahili) = NAMES["base"], ADAPTERS
+        experts = {"base": base, "math": f"{base}+{math}", "swahili": f"{base}+{swahili}"}
+        study = write_study(machine, experts, baseline=baseline, vary={"bottom_layers": [1]})
+        code, output = machine.run(*study, "--dry-run")
+        assert code == 0, output
+        (said,) = re.findall(r"the downloads need ([\d.]+) GB", output)
+        hub.forget()
+        code, output = machine.run(*study)
+        assert code == 0, output
+        assert hub.bytes["store"] / 1e9 == pytest.approx(float(said), rel=0.01)
+        whole = {name for name in ADAPTERS if weight_files(machine.cache, name)}
+        assert whole == ({math} if baseline else set())

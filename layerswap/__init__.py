@@ -19,7 +19,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ablations.gallery.check import Finding
+    from ablations.gallery.findings import Finding
     from ablations.gallery.recipe_merge import Merged
     from ablations.gallery.recipe_plan import RecipePlan
     from ablations.report.compare_models import ModelComparison
@@ -49,7 +49,7 @@ __all__ = [
 
 _TYPES = {
     "Comparison": "layerswap_method.verify",
-    "Finding": "ablations.gallery.check",
+    "Finding": "ablations.gallery.findings",
     "Merged": "ablations.gallery.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
     "RecipePlan": "ablations.gallery.recipe_plan",

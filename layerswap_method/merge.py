@@ -68,8 +68,7 @@ def hub_models(
 
     `download` is a `hub.models.Download`, None the one of the environment.
     """
-    why_whole = "the recipe measures all weights" if recipe.needs_deltas else None
-    return HubModels(download_choice(download), cache_dir, why_whole=why_whole)
+    return HubModels(download_choice(download), cache_dir, why_whole=recipe.why_whole())
 
 
 def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:

@@ -5,31 +5,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, recipe_files
+from ablations.gallery.findings import UNCHECKED, Finding, Level
 from ablations.gallery.headers import header_problems
-from ablations.models.find import find_model
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
+from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
+from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
-from layerswap_method.checkpoint.config import read_config
-from layerswap_method.checkpoint.lora import (
-    is_lora,
-    other_base,
-    read_adapter_config,
-    read_changes,
-    tie_problems,
-    unsupported_kind,
-)
+from layerswap_method.checkpoint.lora import tie_problems
 from layerswap_method.checkpoint.settings import generation_notes
-from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit, counted
+from layerswap_method.errors import InputError, NeedsMergekit, counted
 from layerswap_method.hub.models import HubModels, describe_needs, download_choice
-from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.merge import find_models
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -43,49 +34,16 @@ from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import OUR_METHODS, read_written
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
-    PLACEHOLDER,
     PLUS,
     Model,
     is_folder,
     is_hub_id,
-    is_placeholder,
     is_there,
     named_models,
     resolve_from,
 )
 from layerswap_method.write.donor_files import donor_files, tokenizer_problems
 from layerswap_method.write.layout import lay_out_files
-
-_UNCHECKED = "its layers and shapes were not checked"
-
-Level = Literal["error", "warning", "note"]
-"""`error`: the merge would fail or mean something else. `warning`: it may not be as meant.
-`note`: something could not be checked, or the merge takes one of two."""
-
-
-class Finding(NamedTuple):
-    """One sentence of a check on a recipe."""
-
-    level: Level
-    message: str
-
-
-class ModelFacts(NamedTuple):
-    """The facts of a model that this machine, or the hub, has."""
-
-    depth: int | None = None
-    """Decoder layers; None where no config states it."""
-
-    checkpoint: Checkpoint | None = None
-    """Its headers, without the adapter; None where they cannot be had."""
-
-    files: Model | None = None
-    """Where it is, with its `checkpoint`."""
-
-    finding: Finding | None = None
-    """Why there are no facts of it, or what is odd about its adapter."""
-
-    adapter: Path | None = None
 
 
 class CheckedRecipe(NamedTuple):
@@ -124,7 +82,7 @@ class CheckedRecipes:
         counts = {"recipe": len(self.recipes), "error": self.errors, "warning": self.warnings}
         recipes, *others = (counted(number, noun) for noun, number in counts.items())
         unchecked = {
-            f.message for _, findings in self.recipes for f in findings if _UNCHECKED in f.message
+            f.message for _, findings in self.recipes for f in findings if UNCHECKED in f.message
         }
         if unchecked:
             others.append(f"{counted(len(unchecked), 'model')} not checked")
@@ -206,7 +164,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         notes, finding = _notes(reference), model.finding
         if shipped and finding is not None and finding.level == "error":
             # The gallery's models are made by its own commands.
-            notes = [finding.message, _UNCHECKED, *notes]
+            notes = [finding.message, UNCHECKED, *notes]
         elif finding is not None and finding.level == "note":
             notes = [finding.message, *notes]
         elif finding is not None:
@@ -300,7 +258,7 @@ def _merge_findings(
     for note in generation_notes(models, donor):
         yield Finding("note", note)
     if recipe is not None:
-        local = {m.name: m.path for m in models if not _is_on_hub(m.name.partition("+")[0])}
+        local = {m.name: m.path for m in models if not is_on_hub(m.name.partition("+")[0])}
         for problem in tokenizer_problems(recipe, local):
             yield Finding("error", problem)
         models[0].depth()
@@ -340,118 +298,8 @@ def _why_whole(recipe: Recipe | None, models: Mapping[str, Model]) -> str | None
     """Return why a merge reads all of its models, of which `models` are the files, if it does."""
     if recipe is None:
         return "the merge method is mergekit's"
-    if recipe.needs_deltas:
-        return "the recipe measures all weights"
     try:
         find_models(recipe, models.__getitem__)
     except NeedsMergekit as error:
-        return error.message
-    return None
-
-
-def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> ModelFacts:
-    """Return the facts of a model: of its headers if they can be had, else, with `hub`, its config.
-
-    With `source` the headers of a model on the hub are fetched where they can be: what is in the
-    cache may be an older commit than the one that a merge takes.
-
-    Raises:
-        InputError: for a checkpoint that cannot be read.
-    """
-    model, _, adapter = reference.partition("+")
-    placeholders = [part for part in (model, adapter) if is_placeholder(part)]
-    is_on_hub = any(_is_on_hub(part) for part in (model, adapter))
-    if source is not None and is_on_hub and not placeholders:
-        facts = _look_up_by_source(reference, source)
-        if facts is not None:
-            return facts
-    try:
-        files = find_model(reference, download=False)
-    except InputError as error:
-        placeholder = Finding("note", f"{', '.join(placeholders)}: {PLACEHOLDER}; {_UNCHECKED}")
-        if model in placeholders:
-            return ModelFacts(finding=placeholder)
-        if not is_on_hub:
-            return ModelFacts(finding=Finding("error", error.message))
-        facts = _look_up_config(reference, hub=hub)
-        return facts._replace(finding=placeholder) if placeholders else facts
-    weights = ("*.safetensors", "*.bin", "*.pt*")
-    if not any(next(files.folder.glob(pattern), None) for pattern in weights):
-        if _is_on_hub(model):
-            return _look_up_config(reference, files.folder, hub=hub)
-        depth = read_config(reference, files.folder).num_hidden_layers
-        missing = Finding("error", f"{reference}: has no weights; download or copy them there")
-        return ModelFacts(depth, finding=missing)
-    return _facts_of(reference, files)
-
-
-def _facts_of(reference: str, files: Model) -> ModelFacts:
-    """Return the facts of a model whose headers, and those of its adapter, are here."""
-    checkpoint = read_checkpoint(reference, files.folder)
-    other = None
-    if files.adapter is not None:
-        other = other_base(files.adapter, checkpoint)
-        kind = unsupported_kind(read_adapter_config(files.adapter))
-        if kind is None or not is_lora(files.adapter):  # others mergekit merges
-            read_changes(files.adapter, checkpoint)  # raises for one that does not fit
-    finding = Finding("warning", other) if other else None
-    return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
-
-
-def _look_up_by_source(reference: str, source: HubModels) -> ModelFacts | None:
-    """Return the facts of a model on the hub as a merge finds it; None where this cannot be known.
-
-    Without the network that is a model in the cache, or one of which a merge fetched the headers.
-    """
-    from huggingface_hub import constants
-
-    if not constants.HF_HUB_OFFLINE and not _hub_answers():
-        return None
-    try:
-        files = find_model(reference, hub=source)
-    except LayerSwapError as error:
-        if constants.HF_HUB_OFFLINE:
-            return None
-        finding = Finding("note", f"{error.message}; {_UNCHECKED}")
-        if is_refusal(error):
-            finding = Finding("error", error.message)
-        return _look_up_config(reference, hub=True)._replace(finding=finding)
-    return source.retried(lambda: _facts_of(reference, files))
-
-
-def _look_up_config(reference: str, cached: Path | None = None, *, hub: bool) -> ModelFacts:
-    """Return the facts of a model of which something is not here; its config may be `cached`."""
-    model = reference.partition("+")[0]
-    why = "its weights are not on this machine" if cached is not None else "is not on this machine"
-    finding = Finding("note", f"{reference}: {why}; {_UNCHECKED}")
-    if hub and _is_on_hub(model):
-        cached = cached or _config_from_hub(model)
-    depth = None if cached is None else read_config(reference, cached).num_hidden_layers
-    return ModelFacts(depth, finding=finding)
-
-
-def _is_on_hub(path: str) -> bool:
-    return is_hub_id(path) and not is_there(path) and not is_folder(Path(path).parent)
-
-
-def _config_from_hub(model: str) -> Path | None:
-    from huggingface_hub import hf_hub_download
-
-    repository, _, revision = model.partition("@")
-    with contextlib.suppress(Exception):  # gated, or no such model
-        if _hub_answers():
-            file = hf_hub_download(repository, "config.json", revision=revision or None)
-            return Path(file).parent
-    return None
-
-
-@functools.cache
-def _hub_answers() -> bool:
-    """Return whether the hub answers, tried once: every download would try five times."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
-
-    with contextlib.suppress(Exception):  # no network, or downloads are switched off
-        get_session().head(constants.ENDPOINT, timeout=5.0)
-        return True
-    return False
+        return recipe.why_whole() or error.message
+    return recipe.why_whole()

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ablations.gallery.check import look_up
 from ablations.gallery.find import open_recipe
+from ablations.gallery.model_facts import look_up
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.layer_plan import (
     MODULES,

@@ -13,12 +13,11 @@ import glob
 import json
 import logging
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
@@ -34,6 +33,7 @@ from layerswap_method.hub.transfer import (
     fetch_ranges,
     missing_bytes,
 )
+from layerswap_method.hub.weight_files import weight_files
 from layerswap_method.progress import Bar, no_bar
 
 T = TypeVar("T")
@@ -54,9 +54,6 @@ _ROW_GAP = 1 << 16
 
 _LITTLE = 4 << 20
 """Bytes of a file, its header and a sample, that may come again with the whole file."""
-
-_PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
-"""Names of weights that nothing here loads."""
 
 _HEADER, _LONGEST = 100_000, 100_000_000
 """Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
@@ -310,7 +307,7 @@ class HubModels:
         repository_folder, cache = hub.parents[1], hub.parents[2]
         our_folder = own_cache(cache) / repository_folder.name
         folder = our_folder / "snapshots" / hub.name
-        weights = _weight_files(repository, hub.name, our_folder / "records" / f"{hub.name}.json")
+        weights = weight_files(repository, hub.name, our_folder / "records" / f"{hub.name}.json")
         if not weights:  # the reader of the checkpoint says so
             return hub
         get = functools.partial(
@@ -369,58 +366,6 @@ def _place() -> Iterator[None]:
         yield
     except OSError as error:
         raise LayerSwapError(describe_no_place(error)) from error
-
-
-def _weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:
-    """Return name -> file of weights of a repository, from the hub or from an earlier record."""
-    try:
-        weights = json.loads(record.read_text("utf-8"))["files"]
-    except (FileNotFoundError, ValueError):  # a machine that broke down may have left it empty
-        weights = _ask_for_weights(repository, commit)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        part = record.with_name(f"{record.name}.{os.getpid()}")
-        part.write_text(json.dumps({"repository": repository, "files": weights}, indent=1), "utf-8")
-        part.replace(record)
-    files = {name: RemoteFile(repository, commit, name, **file) for name, file in weights.items()}
-    for file in files.values():
-        if not re.fullmatch("([0-9a-f]{64})?", file.sha256):
-            raise InputError(f"{file}: the hub states {file.sha256!r}, which is no SHA-256")
-    return files
-
-
-def _ask_for_weights(repository: str, commit: str) -> dict[str, dict[str, Any]]:
-    """Return name -> size and SHA-256 of the files of weights of a repository, "" for small ones.
-
-    Raises `InputError` where all of them are pickles.
-    """
-    from huggingface_hub import HfApi
-
-    info = HfApi().model_info(repository, revision=commit, files_metadata=True)
-    siblings = info.siblings or ()
-    weights = {
-        sibling.rfilename: {
-            "size": sibling.size,
-            "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
-        }
-        for sibling in siblings
-        if _is_weight(sibling.rfilename)
-    }
-    names = (sibling.rfilename for sibling in siblings)
-    pickle = next((name for name in names if any(map(Path(name).match, _PICKLES))), None)
-    if not weights and pickle is not None:
-        raise InputError(
-            f"{repository}: only pickled weights ({pickle}); loading a pickle can run code. Look "
-            "for a revision with safetensors, or convert them: from_pretrained(...)"
-            ".save_pretrained(DIR)"
-        )
-    return weights
-
-
-def _is_weight(name: str) -> bool:
-    """Return whether a file of a repository is one of weights of its model."""
-    path = Path(name)
-    is_copy = any(path.match(pattern) for pattern in IGNORED)
-    return len(path.parts) == 1 and path.match(WEIGHTS) and not is_copy
 
 
 def _fetch_headers(files: Mapping[Path, RemoteFile]) -> None:

@@ -175,6 +175,10 @@ class Recipe(Described):
         """Whether the experts' changes from the base must be measured: all weights are read."""
         return False
 
+    def why_whole(self) -> str | None:
+        """Return why models are read whole; None where a merge says what it reads of them."""
+        return "the recipe measures all weights" if self.needs_deltas else None
+
     def why_mergekit(self) -> str | None:
         """Return why only mergekit can merge this recipe; None where files are enough."""
         keys = ("tokenizer", "tokenizer_source", "chat_template")

@@ -54,28 +54,22 @@ def read_observations(run: Run) -> pd.DataFrame:
     Raises:
         InputError: for a file of samples that is damaged or gone.
     """
-    places: dict[RecordId, TaskRecord] = {}
-    numbers: dict[RecordId, int] = {}
-    heads, uses = list[dict[str, str]](), list[tuple[int, int]]()
+    records: dict[RecordId, TaskRecord] = {}
+    uses = list[tuple[dict[str, str], RecordId]]()
     for cell, head in _members(run):
         for record in cell.tasks:
-            place = (record.weights_key if run.is_copy else record.key, record.task)
-            places[place] = record
-            uses.append((len(heads), numbers.setdefault(place, len(numbers))))
-        heads.append(head)
+            name = (record.weights_key if run.is_copy else record.key, record.task)
+            records[name] = record
+            uses.append((head, name))
     if run.is_copy:
-        items = _written_items(places, pd.read_parquet(run.path / OBSERVATIONS_FILE))
+        items = _written_items(records, pd.read_parquet(run.path / OBSERVATIONS_FILE))
     else:
-        items = _items(places.values())
+        items = _items(records.values())
     if not len(items):
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
-    starts = np.searchsorted(items["record"], np.arange(len(places) + 1))
-    lengths = [starts[number + 1] - starts[number] for _, number in uses]
-    rows = [np.arange(starts[number], starts[number + 1]) for _, number in uses]
-    described = pd.DataFrame(heads).take(np.repeat([head for head, _ in uses], lengths))
-    data = items.take(np.concatenate(rows)).reset_index(drop=True)
-    data = pd.concat([described.reset_index(drop=True), data], axis="columns")
-    data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    numbers = {name: number for number, name in enumerate(records)}
+    heads = pd.DataFrame([{**head, "record": numbers[name]} for head, name in uses])
+    data = heads.merge(items, on="record")[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
     # A metric that is no share (perplexity, counts) in one record has no items in any: a mean over
     # the items of some records would stand for all.
     scores = [score for cell in run.cells for score in cell.scores]
@@ -83,12 +77,12 @@ def read_observations(run: Run) -> pd.DataFrame:
     return data[~pd.MultiIndex.from_frame(data[[*SCORE]]).isin(unbounded)]
 
 
-def _written_items(places: Collection[RecordId], written: pd.DataFrame) -> pd.DataFrame:
+def _written_items(records: Collection[RecordId], written: pd.DataFrame) -> pd.DataFrame:
     """Return the items of records from observations that were written; see `_items`."""
     columns = ["record", *SCORE, "item", "content", "value"]
-    if not places:
+    if not records:
         return pd.DataFrame(columns=columns)
-    index = pd.MultiIndex.from_tuples(places, names=["weights", "task"])
+    index = pd.MultiIndex.from_tuples(records, names=["weights", "task"])
     numbers = index.get_indexer(pd.MultiIndex.from_frame(written[index.names]))
     items = written.assign(record=numbers)[numbers >= 0][columns]
     return items.drop_duplicates().sort_values("record", kind="stable")

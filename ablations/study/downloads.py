@@ -9,11 +9,9 @@ from typing import NamedTuple
 from ablations.machine.progress import Step, byte_progress, show_step
 from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from layerswap_method.errors import InputError
 from layerswap_method.hub.models import HubModels
-from layerswap_method.hub.partial import NotDownloaded
 from layerswap_method.hub.ranges import Range
-from layerswap_method.methods.merges import merge_models
+from layerswap_method.methods.merges import merge_or_none
 
 
 class Needed(NamedTuple):
@@ -34,13 +32,8 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
     for cell in cells:
         recipe = cell.recipe.by_files
         if recipe is not None and not recipe.needs_deltas and cell.recipe.unmerged is None:
-            try:
-                merge = merge_models(recipe, models)
-            except NotDownloaded:
-                raise
-            except InputError:  # an adapter that only mergekit can merge
-                pass
-            else:
+            merge = merge_or_none(recipe, models)
+            if merge is not None:
                 for file, spans in merge.ranges.items():
                     ranges.setdefault(file, []).extend(spans)
                 continue

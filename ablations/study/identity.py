@@ -38,10 +38,9 @@ from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationS
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from ablations.tasks.task_fingerprint import TaskContents
-from layerswap_method.errors import InputError
-from layerswap_method.hub.partial import NotDownloaded, file_state
+from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.merges import merge_models
+from layerswap_method.methods.merges import merge_or_none
 from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
 from layerswap_method.tensors import Term
 
@@ -282,11 +281,8 @@ def _weights_identity(
     recipe = written.by_files
     if recipe is None or recipe.needs_deltas:
         return by_recipe
-    try:
-        merged = merge_models(recipe, experts)
-    except NotDownloaded:
-        raise
-    except InputError:  # an adapter that only mergekit can merge; the engine will say so
+    merged = merge_or_none(recipe, experts)
+    if merged is None:  # an adapter that only mergekit can merge; the engine will say so
         return by_recipe
     tensors = {
         name: [

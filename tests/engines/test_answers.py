@@ -261,14 +261,12 @@ def begun(request, model, tasks, tmp_path_factory):
             yield asked
 
 
-@pytest.mark.slow
 def test_a_task_that_was_killed_goes_on_from_its_answers(begun):
     limited, count = begun.limited
     assert begun.left >= 3
     assert limited.answers_before + count == responses(limited)
 
 
-@pytest.mark.slow
 def test_a_larger_limit_sends_the_rest_only(begun):
     rest, count = begun.rest
     assert count > 0
@@ -277,7 +275,6 @@ def test_a_larger_limit_sends_the_rest_only(begun):
     assert content(rest) == content(begun.whole)
 
 
-@pytest.mark.slow
 def test_stored_answers_are_done_before_the_step_begins(begun):
     """They take no time, so a rate that counted them would be wrong for all that are sent."""
     heard = []
@@ -287,7 +284,6 @@ def test_stored_answers_are_done_before_the_step_begins(begun):
     assert [step.done for step in steps] == [step.total for step in steps] != []
 
 
-@pytest.mark.slow
 def test_every_sample_names_its_stored_answers(begun):
     assert not any(sample.keys for sample in begun.whole.samples)
     for evaluation in (begun.rest[0], begun.recall(), begun.send(**DRAWN, seed=3)[0]):
@@ -297,7 +293,6 @@ def test_every_sample_names_its_stored_answers(begun):
     assert {sample.repeat for sample in evaluation.samples} == {0, 1}
 
 
-@pytest.mark.slow
 def test_scores_are_recalled_from_answers_without_an_engine(begun):
     recalled = begun.recall()
     assert content(recalled) == content(begun.whole)
@@ -305,7 +300,6 @@ def test_scores_are_recalled_from_answers_without_an_engine(begun):
     assert begun.recall(system_instruction="Be brief.") is None
 
 
-@pytest.mark.slow
 def test_another_level_of_intervals_sends_nothing(begun):
     again, count = begun.send(level=0.5)
     assert count == 0
@@ -313,7 +307,6 @@ def test_another_level_of_intervals_sends_nothing(begun):
     assert again.scores != begun.whole.scores
 
 
-@pytest.mark.slow
 def test_drawn_answers_are_new_for_each_repeat_and_seed_and_stored_too(begun):
     once, count = begun.send(**DRAWN)
     assert count == 2 * len(begun.whole.samples_of("words_generate"))
@@ -322,12 +315,10 @@ def test_drawn_answers_are_new_for_each_repeat_and_seed_and_stored_too(begun):
     assert begun.recall(**DRAWN, seed=2) is None
 
 
-@pytest.mark.slow
 def test_other_settings_of_generation_are_sent(begun):
     assert begun.send(gen_kwargs=GenKwargs(max_gen_toks=2))[1] > 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, model, tmp_path):
     tasks, drawn = tmp_path / "tasks", GenKwargs(temperature=1.0)

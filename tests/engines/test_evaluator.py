@@ -18,11 +18,13 @@ from layerswap_method import loading
 from layerswap_method.errors import InputError
 from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import VLLM
+from tests.engines.test_processes import likelihoods
+from tests.engines.test_processes import texts as generations
 from tests.standins.live_cells import OPTIONS, make_world
 from tests.standins.merging import merge_of, merge_of_folder
 from tests.standins.model_families import make_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*torch_dtype.*")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
 
 WRONG = "model.layers.1.self_attn.o_proj.weight"
@@ -81,6 +83,17 @@ def test_a_swap_is_exact_and_loads_no_model_twice(world, live, monkeypatch):
     assert holds(live, swap)
     monkeypatch.setattr(live._lm, "load", lambda *tensors: pytest.fail("loaded twice"))
     live.swap(merge_of(world.cells["swap"]))
+
+
+def test_scores_are_those_of_a_cold_engine(world, live):
+    """The quick one of `test_live`, which compares every kind of merge on both engines."""
+    cold = world.cold("hf", "swap")
+    first, again = (
+        live.evaluate(merge_of(world.cells[name]), world.request) for name in ("base", "swap")
+    )
+    assert again.scores == cold.scores
+    assert generations(again) == generations(cold) != generations(first)
+    assert likelihoods(again) == pytest.approx(likelihoods(cold), abs=1e-4)
 
 
 def test_what_changes_no_answer_is_no_difference_and_another_token_is(copy, world):

@@ -16,7 +16,7 @@ from tests.standins.tasks import write_task
 from tests.standins.word_models import write_model
 
 TASKS = ("words_generate", "words_translate", "words_choose")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 def _evaluate(model, folder, names=TASKS, backend="hf", options=OPTIONS, **changes):
@@ -73,6 +73,7 @@ def test_lengths_that_an_item_does_not_have_are_no_part_of_a_score(model, tasks,
     assert all(score.n < 24 for score in scores)
 
 
+@pytest.mark.slow
 def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, model, tmp_path):
     other = write_model(tmp_path / "other", seed=1)
     options = EngineOptions(batch_size=5)

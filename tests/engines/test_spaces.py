@@ -9,7 +9,7 @@ from tests.standins.live_cells import OPTIONS
 from tests.standins.tokenizers import SPECIAL
 from tests.standins.word_models import WORDS, write_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 TASK = "words_generate"
 
 

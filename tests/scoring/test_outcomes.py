@@ -13,7 +13,7 @@ from tests.standins.studies import write_yaml
 from tests.standins.tasks import write_tasks
 from tests.standins.word_models import write_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 TASKS = ("words_generate", "words_long", "words_stop", "words_choose")
 SHORT = 12
 """Tokens of context: fewer than any prompt of `words_generate` has."""

@@ -277,7 +277,8 @@ def evaluate(
         answers: folder of the answers that runs share.
         report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
-        code_isolation: what holds those programs.
+        code_isolation: what holds those programs; "none" also allows tasks that run programs by
+            themselves.
         settings: key of a study's ``evaluate`` -> value, as ``--set KEY=VALUE``.
         out: folder for the records; None is runs/evaluate/MODEL/BACKEND.
 
@@ -364,7 +365,8 @@ def run(
         answers: folder of the answers that runs share.
         report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
-        code_isolation: what holds those programs.
+        code_isolation: what holds those programs; "none" also allows tasks that run programs by
+            themselves.
         download: what is fetched of models of the hub, as in `merge`.
         settings: key of the study -> value, as ``--set KEY=VALUE``.
 

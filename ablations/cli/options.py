@@ -134,7 +134,9 @@ code_options = together(
     click.option(
         "--allow-code-execution",
         is_flag=True,
-        help="Run the programs that models write (MBPP), in a sandbox. Without it MBPP is skipped.",
+        help="Run the programs that models write (MBPP), in a sandbox. Without it MBPP is skipped. "
+        "Tasks that run programs by themselves (lm-eval's cruxeval) need --code-isolation none, "
+        "too.",
     ),
     click.option(
         "--code-isolation",
@@ -142,8 +144,8 @@ code_options = together(
         default="bwrap",
         show_default=True,
         help="Sandbox of those programs. With none they run as you do, with your files and the "
-        "network: only time, memory and output are limited. Choose it only if this container is "
-        "the sandbox.",
+        "network: only time, memory and output are limited, and not even these in tasks that run "
+        "programs by themselves. Choose it only if this container is the sandbox.",
     ),
 )
 

@@ -140,7 +140,7 @@ def run_tasks(
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
-        notes=(*notes, *task_notes(raw["configs"], request.isolation)),
+        notes=(*notes, *task_notes(raw["configs"], all_samples, request.isolation)),
         unpublished=tuple(
             task
             for task in raw["samples"]

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from ablations.engines.task_index import lm_eval_folder, lm_eval_index, names_in_files
 from ablations.machine.progress import Step, show_step
+from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, group_metrics
 from ablations.tasks.catalog import list_tasks
@@ -24,7 +25,16 @@ from ablations.tasks.task_yaml import check_task_files, paths_below, with_placed
 from layerswap_method.errors import InputError, nearest, with_valid
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
-"""Why a task that executes generated code is skipped."""
+"""Why a task that executes generated code in the sandbox is skipped."""
+
+NEEDS_NO_SANDBOX = (
+    "it runs generated programs by itself, not in the sandbox, and needs --allow-code-execution "
+    "--code-isolation none"
+)
+"""Why a task that executes generated code in this process is skipped."""
+
+_SANDBOXED = ("ablations.tasks.mbpp.run_answers", "ablations.tasks.mbpp.score")
+"""Functions of a task whose programs run in the sandbox: filter and score."""
 
 _LISTED = 12
 """Known names that a message about an unknown task has."""
@@ -70,11 +80,27 @@ def check_tasks(request: EvaluationRequest) -> TaskChoice:
     names = tuple(dict.fromkeys(leaves))
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
-    unsafe = [name for name in names if _content(index[name]).get("unsafe_code")]
-    if request.isolation is not None:
-        return TaskChoice(names, {}, bool(unsafe), groups)
-    chosen = tuple(name for name in names if name not in unsafe)
-    return TaskChoice(chosen, dict.fromkeys(unsafe, NEEDS_CODE_EXECUTION), False, groups)
+    unsafe = {
+        name: content for name in names if (content := _content(index[name])).get("unsafe_code")
+    }
+    reasons = {name: _why_not_run(content, request.isolation) for name, content in unsafe.items()}
+    skipped = {name: reason for name, reason in reasons.items() if reason is not None}
+    chosen = tuple(name for name in names if name not in skipped)
+    return TaskChoice(chosen, skipped, any(name in unsafe for name in chosen), groups)
+
+
+def _why_not_run(content: Mapping[str, Any], isolation: Isolation | None) -> str | None:
+    """Return why a task that executes generated code is skipped; None where it may run.
+
+    The sandbox holds the programs of those that ask it. All others (lm-eval's own, such as
+    cruxeval, and a user's) execute them in this process, which nothing but the user can allow.
+    """
+    steps = [step for part in content.get("filter_list") or () for step in part.get("filter") or ()]
+    functions = [*(step.get("filter_fn") for step in steps), content.get("process_results")]
+    is_sandboxed = all(any(str(f).endswith(name) for f in functions) for name in _SANDBOXED)
+    if is_sandboxed:
+        return None if isolation is not None else NEEDS_CODE_EXECUTION
+    return None if isolation == "none" else NEEDS_NO_SANDBOX
 
 
 def task_manager(request: EvaluationRequest) -> Any:

@@ -84,11 +84,16 @@ def language_of(config: Mapping[str, Any]) -> tuple[str, str] | None:
     return language, str(metadata.get("script") or language_script(language))
 
 
-def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation | None) -> list[str]:
+def task_notes(
+    configs: Mapping[str, Mapping[str, Any]],
+    samples: Iterable[Sample],
+    isolation: Isolation | None,
+) -> list[str]:
     """Return notes on the tasks.
 
     They say which answers cannot be judged by language and why, which tasks are in another language
-    than the one they are about, and how generated code was held, if any ran.
+    than the one they are about, and how generated code was held, if any ran: the programs of
+    `samples` with a verdict by `isolation`, those of other tasks by nothing.
     """
     languages, prompts = [], []
     for task, config in configs.items():
@@ -98,8 +103,14 @@ def task_notes(configs: Mapping[str, Mapping[str, Any]], isolation: Isolation | 
         prompt = metadata.get("prompt_language", metadata.get("language"))
         if prompt != metadata.get("language"):
             prompts.append(f"{task}: prompts are in {prompt!r}, because there is no translation")
-    if isolation is not None and any(config.get("unsafe_code") for config in configs.values()):
+    sandboxed = {sample.task for sample in samples if sample.program is not None}
+    if sandboxed and isolation is not None:
         prompts.append(describe_isolation(isolation))
+    unheld = [task for task, c in configs.items() if c.get("unsafe_code") and task not in sandboxed]
+    prompts += [
+        f"{task}: generated code ran in the process of the evaluation, WITHOUT ISOLATION OR LIMITS"
+        for task in unheld
+    ]
     return [*languages, *prompts]
 
 

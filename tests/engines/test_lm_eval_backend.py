@@ -73,6 +73,22 @@ def test_lengths_that_an_item_does_not_have_are_no_part_of_a_score(model, tasks,
     assert all(score.n < 24 for score in scores)
 
 
+def test_programs_that_a_task_executes_by_itself_are_noted_as_held_by_nothing(
+    tasks, model, tmp_path
+):
+    folder = shutil.copytree(tasks, tmp_path / "tasks")
+    (folder / "runs.py").write_text(
+        "def score(doc, results):\n    exec('value = 1')\n    return {'acc': 1.0}\n"
+    )
+    write_task(folder, "runs", folder / "data.jsonl", metric_list=[{"metric": "acc"}])
+    with (folder / "runs.yaml").open("a") as file:
+        file.write("unsafe_code: true\nprocess_results: !function runs.score\n")
+    (note,) = _evaluate(model, folder, ("runs",), limit=4, isolation="none").notes
+    assert note.startswith("runs: generated code ran in the process of the evaluation, WITHOUT ISO")
+    refused = _evaluate(model, folder, ("runs",), limit=4, isolation="bwrap")
+    assert (refused.scores, [*refused.skipped]) == ((), ["runs"])
+
+
 @pytest.mark.slow
 def test_the_same_again_is_the_same_and_another_model_is_not(evaluation, tasks, model, tmp_path):
     other = write_model(tmp_path / "other", seed=1)

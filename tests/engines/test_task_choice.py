@@ -4,13 +4,11 @@ import pytest
 import yaml
 
 from ablations.engines import task_choice
-from ablations.engines.task_choice import check_tasks
+from ablations.engines.task_choice import NEEDS_CODE_EXECUTION, NEEDS_NO_SANDBOX, check_tasks
 from ablations.engines.task_loading import load_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_rows, write_task, write_tasks
-
-REASON = "needs --allow-code-execution"
 
 
 @pytest.fixture(scope="module")
@@ -49,9 +47,27 @@ def _names(folder, *names, held=None):
     ],
 )
 def test_groups_are_taken_apart_and_what_runs_code_is_left_out(folder, names, asked, skipped):
-    assert _names(folder, *names) == (asked, dict.fromkeys(skipped, REASON))
+    for held in (None, "bwrap"):  # no sandbox holds what a task executes by itself
+        assert _names(folder, *names, held=held) == (
+            asked,
+            dict.fromkeys(skipped, NEEDS_NO_SANDBOX),
+        )
     every, none = _names(folder, *names, held="none")  # where code may be run
     assert (set(every), none) == ({*asked, *skipped}, {})
+
+
+def test_programs_of_lm_evals_own_tasks_are_not_called_sandboxed():
+    names = ("layerswap_mbpp_en", "longproc_pseudo_to_code_2k", "cruxeval_input")
+    request = EvaluationRequest(tasks=names)
+    ours, *theirs = names
+    needs_all = dict.fromkeys(theirs, NEEDS_NO_SANDBOX)
+    for isolation, chosen, skipped in (
+        (None, (), {ours: NEEDS_CODE_EXECUTION, **needs_all}),
+        ("bwrap", (ours,), needs_all),
+        ("none", names, {}),
+    ):
+        choice = check_tasks(request.model_copy(update={"isolation": isolation}))
+        assert (choice.chosen, choice.skipped) == (chosen, skipped)
 
 
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):

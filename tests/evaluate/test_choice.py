@@ -145,7 +145,7 @@ def test_an_answer_in_a_language_of_ones_own_is_judged(own):
     assert language_of({**task, "metadata": {"language": "sr", "script": "Latn"}}) == ("sr", "Latn")
     assert language_of({**task, "metadata": {"language": "ko"}}) == ("ko", "Kore")
     unknown = {**task, "metadata": {"language": "qq"}}
-    assert task_notes({"quiz": unknown}, None) == [
+    assert task_notes({"quiz": unknown}, (), None) == [
         "quiz: no language_fidelity: the script of its language is not known here; add script: "
         "Latn, say, to its metadata"
     ]

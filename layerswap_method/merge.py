@@ -14,7 +14,7 @@ from typing import Any
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
-from layerswap_method.hub.models import HubModels, download_choice
+from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.output import (
@@ -61,14 +61,14 @@ class WriteOptions:
     with_card: bool = True
 
 
-def hub_models(
+def open_downloads(
     recipe: Recipe, download: str | None = None, cache_dir: str | None = None
-) -> HubModels:
+) -> Downloads:
     """Return what fetches of the models of a recipe what it reads.
 
-    `download` is a `hub.models.Download`, None the one of the environment.
+    `download` is a `hub.downloads.Download`, None the one of the environment.
     """
-    return HubModels(download_choice(download), cache_dir, why_whole=recipe.why_whole())
+    return Downloads(download_choice(download), cache_dir, why_whole=recipe.why_whole())
 
 
 def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:
@@ -99,11 +99,11 @@ def merge_file(
 ) -> Iterator[str]:
     """Find the models of a recipe; return the lines of `write_merge`, which then merges it.
 
-    `find` takes a reference and `hub`; `download` is as in `hub_models`. Raises `NeedsMergekit`
+    `find` takes a reference and `hub`; `download` is as in `open_downloads`. Raises `NeedsMergekit`
     where only mergekit can merge it, `InputError` where it is wrong.
     """
     recipe = read_recipe(file.document)
-    hub = hub_models(recipe, download)
+    hub = open_downloads(recipe, download)
     models = find_models(recipe, functools.partial(find, hub=hub))
     return write_merge(
         recipe,
@@ -120,19 +120,19 @@ def merge_file(
 def prepare_merge(
     recipe: Recipe,
     models: Mapping[str, Model],
-    hub: HubModels | None = None,
+    hub: Downloads | None = None,
     bar: Bar = no_bar,
 ) -> Merge:
     """Return the merge of a recipe when every byte that it reads is on this machine.
 
-    `hub` fetches what is missing of partial models, also what is read to know the merge (whether a
+    `hub` fetches what is missing of partial models, also what is read to plan the merge (whether a
     tied output embedding is the input embedding).
     """
     if hub is None:
         return merge_models(recipe, models)
-    merge = hub.retried(lambda: merge_models(recipe, models), bar)
-    while hub.fetch(merge.ranges, bar):
+    with hub.fetching(bar):
         merge = merge_models(recipe, models)
+    hub.fetch(merge.ranges, bar)
     return merge
 
 
@@ -145,7 +145,7 @@ def write_merge(
     text: str,
     options: WriteOptions = WriteOptions(),
     bar: Bar = no_bar,
-    hub: HubModels | None = None,
+    hub: Downloads | None = None,
 ) -> Iterator[str]:
     """Merge, and yield lines for the log; the output folder appears when it is whole.
 

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -20,7 +20,7 @@ from layerswap_method.checkpoint.compatible import merge_problems, merge_warning
 from layerswap_method.checkpoint.lora import tie_problems
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.errors import InputError, NeedsMergekit, counted
-from layerswap_method.hub.models import HubModels, describe_needs, download_choice
+from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
 from layerswap_method.merge import find_models
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -138,13 +138,17 @@ def check_recipe(
             problems = header_problems(Path(opened.name), opened.text, opened.document)
             findings = [Finding("error", problem) for problem in problems]
         shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
-        findings += _findings(opened.document, hub=hub, shipped=shipped)
+        source = Downloads(download_choice(), headers_only=True) if hub else None
+        with nullcontext() if source is None else source.fetching():
+            findings += _findings(opened.document, source=source, shipped=shipped)
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
 
 
-def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Iterator[Finding]:
+def _findings(
+    document: Mapping[str, Any], *, source: Downloads | None, shipped: bool
+) -> Iterator[Finding]:
     recipe = None
     try:
         recipe = _read(document)
@@ -152,12 +156,11 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
         yield from _errors(error)
     named = () if recipe is None else recipe.references
     facts: dict[str, ModelFacts] = {}
-    source = HubModels(download_choice(), headers_only=True) if hub else None
     for reference in dict.fromkeys([*named, *named_models(document)]):
         if "+" in reference and is_folder(resolve_from(reference, None)):
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
         try:
-            facts[reference] = model = look_up(reference, hub=hub, source=source)
+            facts[reference] = model = look_up(reference, hub=source is not None, source=source)
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue
@@ -174,8 +177,7 @@ def _findings(document: Mapping[str, Any], *, hub: bool, shipped: bool) -> Itera
     try:
         yield from _depth_findings(recipe, facts)
         if models := [m.checkpoint for m in facts.values() if m.checkpoint is not None]:
-            find = functools.partial(_merge_findings, document, recipe, models)
-            yield from find() if source is None else source.retried(lambda: [*find()])
+            yield from _merge_findings(document, recipe, models)
         with_adapters = [
             (m.checkpoint, m.adapter) for m in facts.values() if m.checkpoint is not None
         ]
@@ -270,7 +272,7 @@ def _merge_findings(
 
 
 def _download_findings(
-    recipe: Recipe | None, facts: Mapping[str, ModelFacts], source: HubModels
+    recipe: Recipe | None, facts: Mapping[str, ModelFacts], source: Downloads
 ) -> Iterator[Finding]:
     """Yield how much of the models will be downloaded for a merge, and the disk that it needs."""
     models = {name: model.files for name, model in facts.items() if model.files is not None}
@@ -285,7 +287,7 @@ def _download_findings(
             yield Finding("note", f"the models are downloaded whole: {reason}")
         size = 0
     else:
-        merge = source.retried(lambda: merge_models(recipe, models))
+        merge = merge_models(recipe, models)
         needs = [*source.needs(merge.ranges)]
         size = lay_out_files(merge, Path()).nbytes
     for line in describe_needs(needs):

@@ -19,7 +19,7 @@ from layerswap_method.checkpoint.lora import (
     unsupported_kind,
 )
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.refusals import is_refusal
 from layerswap_method.recipe.references import (
     PLACEHOLDER,
@@ -49,7 +49,7 @@ class ModelFacts(NamedTuple):
     adapter: Path | None = None
 
 
-def look_up(reference: str, *, hub: bool, source: HubModels | None = None) -> ModelFacts:
+def look_up(reference: str, *, hub: bool, source: Downloads | None = None) -> ModelFacts:
     """Return the facts of a model: of its headers if they can be had, else, with `hub`, its config.
 
     With `source` the headers of a model on the hub are fetched where they can be: what is in the
@@ -98,7 +98,7 @@ def _facts_of(reference: str, files: Model) -> ModelFacts:
     return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 
 
-def _look_up_by_source(reference: str, source: HubModels) -> ModelFacts | None:
+def _look_up_by_source(reference: str, source: Downloads) -> ModelFacts | None:
     """Return the facts of a model on the hub as a merge finds it; None where this cannot be known.
 
     Without the network that is a model in the cache, or one of which a merge fetched the headers.
@@ -116,7 +116,7 @@ def _look_up_by_source(reference: str, source: HubModels) -> ModelFacts | None:
         if is_refusal(error):
             finding = Finding("error", error.message)
         return _look_up_config(reference, hub=True)._replace(finding=finding)
-    return source.retried(lambda: _facts_of(reference, files))
+    return _facts_of(reference, files)
 
 
 def _look_up_config(reference: str, cached: Path | None = None, *, hub: bool) -> ModelFacts:

@@ -75,7 +75,7 @@ def merge_recipe(
         options: how it is written.
         mergekit_options: options of mergekit-yaml, for a recipe that only mergekit can merge.
         bar: shows progress in bytes.
-        download: what is fetched of models of the hub, as in `hub_models`.
+        download: what is fetched of models of the hub, as in `open_downloads`.
 
     Raises:
         InputError: for a recipe, a model, a folder or an option that is wrong.

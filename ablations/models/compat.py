@@ -13,7 +13,7 @@ from layerswap_method.checkpoint.compatible import COMPAT, merge_problems
 from layerswap_method.checkpoint.differences import ComparedField, compare_fields, obstacles
 from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ def check_compatibility(references: Sequence[str], base: str | None = None) -> C
     """
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
-    hub = HubModels()
+    hub = Downloads()
     checkpoints = [find_checkpoint(reference, hub) for reference in references]
-    differing = hub.retried(lambda: list(merge_problems(checkpoints)))
+    with hub.fetching():
+        differing = list(merge_problems(checkpoints))
     problems = tuple(problem.removesuffix(f"; {COMPAT}") for problem in differing)
     changes: tuple[float | None, ...] = ()
     if base is not None:
         parent = find_checkpoint(base, hub)
-        changes = hub.retried(
-            lambda: tuple(
+        with hub.fetching():
+            changes = tuple(
                 sampled_change(checkpoint.tensors, parent.tensors) for checkpoint in checkpoints
             )
-        )
         if all(change is None or is_far(change) for change in changes):
             raise InputError(
                 f"--base {base}: none of {', '.join(references)} descends from it (||delta|| / "

@@ -8,7 +8,7 @@ from pathlib import Path
 from ablations.machine.progress import Step, show_step
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 from layerswap_method.recipe.references import (
     Model,
     find_model_files,
@@ -39,7 +39,7 @@ def find_model(
     name: str | None = None,
     download: bool = True,
     folder: Path | None = None,
-    hub: HubModels | None = None,
+    hub: Downloads | None = None,
 ) -> Expert:
     """Return the model of a reference: a folder, a hub id, or either with a LoRA adapter.
 
@@ -71,7 +71,7 @@ def find_model(
     return Expert(name, files.folder, files.adapter, source)
 
 
-def find_checkpoint(reference: str, hub: HubModels | None = None) -> Checkpoint:
+def find_checkpoint(reference: str, hub: Downloads | None = None) -> Checkpoint:
     """Return the headers of a checkpoint: a folder, or a hub id, which is downloaded.
 
     With `hub` no more than the headers need be here, see `find_model`.

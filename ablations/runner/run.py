@@ -80,7 +80,7 @@ class RunOptions:
     """Whether a dry run loads the tasks of the study's own folder, which are programs."""
 
     download: str | None = None
-    """Parts of the hub's models to fetch (`hub.models.Download`); None takes the environment's."""
+    """What to fetch of models of the hub, a `hub.downloads.Download`; None: the environment's."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""

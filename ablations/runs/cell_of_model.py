@@ -10,7 +10,7 @@ from ablations.runs.records import CellRecord, Run
 from ablations.study.documents import with_references
 from ablations.study.identity import Fingerprints, checkpoint_key, merge_key
 from layerswap_method.errors import InputError, LayerSwapError, nearest
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 from layerswap_method.layer_plan import LayerPlan, describe_plan
 from layerswap_method.methods.layer_swap import PLAN_PARAMETERS
 from layerswap_method.methods.layer_swap_merge import read_plan
@@ -63,14 +63,15 @@ def _merge_key(recipe: WrittenRecipe, fingerprints: Fingerprints) -> str | None:
 
     Of a model on the hub, the headers are enough: they come with the names of the contents.
     """
-    hub = HubModels(headers_only=True)
+    hub = Downloads(headers_only=True)
     try:
         experts = {name: find_model(name, hub=hub) for name in recipe.references}
     except LayerSwapError:
         return None
     places = {name: expert.reference for name, expert in experts.items()}
     placed = read_written(with_references(recipe.document, places))
-    return hub.retried(lambda: merge_key(placed, [*experts.values()], fingerprints))
+    with hub.fetching():
+        return merge_key(placed, [*experts.values()], fingerprints)
 
 
 def _folders(run: Run, cell: CellRecord) -> set[Path]:

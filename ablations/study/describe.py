@@ -11,7 +11,7 @@ from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.errors import counted
-from layerswap_method.hub.models import describe_needs
+from layerswap_method.hub.downloads import describe_needs
 from layerswap_method.layer_plan import draw_line
 from layerswap_method.methods.layer_swap import NAME as LAYER_SWAP
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ablations.machine.progress import Step, byte_progress, show_step
 from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
 from layerswap_method.methods.merges import merge_or_none
 
@@ -44,10 +44,10 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
     return Needed(whole, ranges)
 
 
-def fetch(hub: HubModels, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> None:
+def fetch(hub: Downloads, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> None:
     """Fetch what cells read of experts, each byte once."""
-    listed, models = list(cells), list(experts)
     show_step(Step(""))  # huggingface_hub shows its own bars
-    hub.fetch_whole(hub.retried(lambda: needed(listed, models, base)).whole)
-    while hub.fetch(needed(listed, models, base).ranges, byte_progress):
-        pass
+    with hub.fetching(byte_progress):
+        reads = needed(cells, experts, base)
+    hub.fetch_whole(reads.whole)
+    hub.fetch(reads.ranges, byte_progress)

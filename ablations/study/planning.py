@@ -53,7 +53,7 @@ from ablations.study.identity import (
 from ablations.study.schema import ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
-from layerswap_method.hub.models import HubModels, Need, download_choice
+from layerswap_method.hub.downloads import Downloads, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models
 
 _WORTH_IMPORTS = 1_000_000_000
@@ -150,7 +150,7 @@ def plan_study(
             import the libraries while it reads the experts.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
-        download: a `hub.models.Download`; None takes the one of the environment.
+        download: a `hub.downloads.Download`; None takes the one of the environment.
 
     Raises:
         InputError: listing every problem.
@@ -207,7 +207,7 @@ class _Checked(NamedTuple):
     """See `_requests`."""
 
     backend: Backend
-    hub: HubModels
+    hub: Downloads
 
     @property
     def base(self) -> Expert:
@@ -247,7 +247,7 @@ def _check_files(
     with _collected(problems):
         requests = _requests(study, isolation)
         problems += _primary_problems(study, requests)
-    hub = HubModels(download_choice(download), headers_only=dry)
+    hub = Downloads(download_choice(download), headers_only=dry)
     experts = _find_experts(study, placeholders, places, folders, problems, hub, download=not dry)
     InputError.raise_any(str(file.path), problems)
     return _Checked(study, places, experts, requests, chosen, hub)
@@ -271,7 +271,8 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
         InputError: with every problem of the models, or else of the cells that are made of them.
     """
     experts = checked.experts
-    checkpoints, unfit = checked.hub.retried(lambda: _check_experts(checked.study, experts))
+    with checked.hub.fetching():
+        checkpoints, unfit = _check_experts(checked.study, experts)
     InputError.raise_any(where, unfit)
     show_step(Step("planning the cells"))
     study = _with_dtype(checked.study, checked.base, checkpoints)
@@ -300,7 +301,8 @@ def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need
     if not dry:
         fetch(checked.hub, cells, experts, base)
         return ()
-    reads = checked.hub.retried(lambda: needed(cells, experts, base))
+    with checked.hub.fetching():
+        reads = needed(cells, experts, base)
     return tuple(checked.hub.needs(reads.ranges, reads.whole))
 
 
@@ -397,7 +399,7 @@ def _find_experts(
     places: Mapping[str, str],
     folders: tuple[Path | None, Path | None],
     problems: list[str],
-    hub: HubModels,
+    hub: Downloads,
     *,
     download: bool,
 ) -> dict[str, Expert]:
@@ -406,7 +408,7 @@ def _find_experts(
     Where something is wrong already, no expert is downloaded, but those on the hub are looked for.
     """
     experts: dict[str, Expert] = {}
-    headers_only = HubModels(headers_only=True)
+    headers_only = Downloads(headers_only=True)
     models_of_recipe = {*named_models(study.recipe or {})} - {*places, *ROLES}
     for name in names:
         try:

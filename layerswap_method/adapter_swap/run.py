@@ -13,7 +13,7 @@ from layerswap_method.checkpoint.lora import read_adapter_config
 from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from layerswap_method.hub.models import HubModels, download_choice
+from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
@@ -40,7 +40,7 @@ def swap_adapters(
     cannot be written.
     """
     recipe = _read(file)
-    hub = HubModels(download_choice())
+    hub = Downloads(download_choice())
     models = {reference: find(reference, hub=hub) for reference in recipe.references}
     base = models[str(recipe.base_model)]
     out = output_folder(out_path)
@@ -60,7 +60,8 @@ def swap_adapters(
     from layerswap_method.adapter_swap.adapters import swap_lora, swap_prefixes
 
     if kind == "LORA":
-        merge = hub.retried(lambda: merge_models(recipe, models))
+        with hub.fetching():
+            merge = merge_models(recipe, models)
         assert merge.plan is not None
         adapter, plan = swap_lora(merge, next(iter(configs.values())), rank), merge.plan
         record, warnings = dict(merge.record), merge.warnings

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer
-from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, check_rows_there, read_floats
+from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, ensure_rows_there, read_floats
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.low_rank import LowRankChange
@@ -56,7 +56,7 @@ def sampled_change(
         rows = slice(0, min(shape[0], _VALUES // max(1, shape[1]) + 1))
         tensors = [replace(model[name], shape=shape) for model in (expert, base)]
         sample.append((name, tensors, rows))
-    check_rows_there((tensor, rows) for _, tensors, rows in sample for tensor in tensors)
+    ensure_rows_there((tensor, rows) for _, tensors, rows in sample for tensor in tensors)
     for name, tensors, rows in sample:
         # Values that are not finite are looked for at the end.
         with np.errstate(invalid="ignore", over="ignore"):

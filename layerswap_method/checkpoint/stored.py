@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from layerswap_method.errors import InputError, first_line
-from layerswap_method.hub.partial import check_there, is_partial
+from layerswap_method.hub.partial import ensure_there, is_named_by_content
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -59,8 +59,8 @@ _ALIGNED = 64
 whole tensor, and a block is bit for bit a part of it."""
 
 Stamp = tuple[int, int, int]
-"""Times of the last write and of the last change of state in ns, and inode, of a file. The times of
-a partial download are 0: it is written while others read what is there already."""
+"""Times of the last write and of the last change of state in ns, and inode, of a file. All are 0
+where `is_named_by_content`."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ class StoredTensor:
 
 
 def _stamp(file: Path, state: os.stat_result) -> Stamp:
-    if is_partial(file):
-        return 0, 0, state.st_ino
+    if is_named_by_content(file):
+        return 0, 0, 0
     # The inode and the time of change, too: a restored time of writing hides a new file.
     return state.st_mtime_ns, state.st_ctime_ns, state.st_ino
 
@@ -171,10 +171,10 @@ def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
 def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
     """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s.
 
-    Raises `NotDownloaded` for bytes that are not there.
+    Bytes that are not there are fetched, see `ensure_there`.
     """
     first = tensor.offset + start
-    check_there({tensor.file: [(first, first + len(view))]}, tensor.name)
+    ensure_there({tensor.file: [(first, first + len(view))]}, tensor.name)
     filled = 0
     try:
         while filled < len(view):
@@ -186,10 +186,10 @@ def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryv
         raise InputError(f"{tensor.file}: cannot be read: {error.strerror}") from error
 
 
-def check_rows_there(tensors: Iterable[tuple[StoredTensor, slice]]) -> None:
-    """Check that rows of tensors, all of which will be read, are there; raise one `NotDownloaded`.
+def ensure_rows_there(tensors: Iterable[tuple[StoredTensor, slice]]) -> None:
+    """Make sure that rows of tensors, all of which will be read, are there; see `ensure_there`.
 
-    What is missing can then be fetched at once.
+    What is missing is then fetched at once, and not row by row.
     """
     ranges = dict[Path, list[tuple[int, int]]]()
     name = ""
@@ -198,7 +198,7 @@ def check_rows_there(tensors: Iterable[tuple[StoredTensor, slice]]) -> None:
         first, name = tensor.offset + start, tensor.name
         span = (first, first + math.prod(shape) * tensor.itemsize)
         ranges.setdefault(tensor.file, []).append(span)
-    check_there(ranges, f"a sample up to {name}")
+    ensure_there(ranges, f"a sample up to {name}")
 
 
 def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
@@ -267,6 +267,7 @@ def same_content(first: StoredTensor, other: StoredTensor) -> bool:
     """Return whether two tensors have the same dtype, shape and bytes."""
     if (first.dtype, first.shape) != (other.dtype, other.shape):
         return False
+    ensure_rows_there([(first, slice(None)), (other, slice(None))])
     size = min(1 << 20, first.nbytes)
     first_bytes, other_bytes = memoryview(bytearray(size)), memoryview(bytearray(size))
     with open_stored(first) as first_file, open_stored(other) as other_file:

@@ -12,7 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
-from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats
+from layerswap_method.checkpoint.stored import (
+    FLOATS,
+    StoredTensor,
+    ensure_rows_there,
+    read_floats,
+)
 from layerswap_method.errors import InputError, describe_error
 
 ALIGN = (
@@ -219,10 +224,12 @@ def _alike_rows(first: Checkpoint, other: Checkpoint) -> bool:
     if first_table is None or other_table is None or first_table.shape[1] != other_table.shape[1]:
         return False
     count = min(first_table.rows, other_table.rows)
+    sample = [slice(row, row + 1) for row in range(0, count, max(1, count // _SAMPLED))]
+    ensure_rows_there((table, row) for row in sample for table in (first_table, other_table))
     cosines = []
-    for number in range(0, count, max(1, count // _SAMPLED)):
-        first_row = read_floats(first_table, slice(number, number + 1)).ravel()
-        other_row = read_floats(other_table, slice(number, number + 1)).ravel()
+    for row in sample:
+        first_row = read_floats(first_table, row).ravel()
+        other_row = read_floats(other_table, row).ravel()
         norm = float(np.linalg.norm(first_row) * np.linalg.norm(other_row))
         if norm:  # rows of padding may be zero
             cosines.append(float(first_row @ other_row) / norm)

@@ -81,7 +81,7 @@ def fetch_ranges(
             length = files[blob].size
             if not has_length(blob, length) or lacking(ranges[blob], ranges_there(blob)):
                 blob.parent.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(_locked(blob, files[blob]))
+                stack.enter_context(locked(blob, files[blob]))
                 create(blob, length)
         pieces = [
             (blob, piece)
@@ -124,7 +124,8 @@ def check_room(folder: Path, needed: int) -> None:
 
 
 @contextmanager
-def _locked(blob: Path, file: RemoteFile) -> Iterator[None]:
+def locked(blob: Path, file: object) -> Iterator[None]:
+    """Hold the lock of a partial file, once no other process fetches ranges of it."""
     with blob.with_name(f"{blob.name}.lock").open("w") as lock:
         with suppress(OSError):  # a file system without locks: equal bytes are written twice
             try:

@@ -20,7 +20,7 @@ import click
 
 from layerswap_method.command_line import parse_size, shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
-from layerswap_method.merge import WriteOptions, find_models, hub_models, write_merge
+from layerswap_method.merge import WriteOptions, find_models, open_downloads, write_merge
 from layerswap_method.methods.read import OUR_METHODS, read_recipe, read_recipe_file
 from layerswap_method.progress import Advance
 from layerswap_method.recipe.document import Recipe
@@ -66,7 +66,7 @@ def merge_by_files(
     if (reason := why_mergekit(options)) is not None:
         raise NeedsMergekit(reason)
     cache = options.get("transformers_cache")
-    hub = hub_models(recipe, cache_dir=cache)
+    hub = open_downloads(recipe, cache_dir=cache)
     models = find_models(
         recipe, lambda reference: find_model_files(reference, cache_dir=cache, hub=hub)
     )

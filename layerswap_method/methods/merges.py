@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.hub.partial import NotDownloaded
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe, merge_by_features
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import merge_by_layers
@@ -34,13 +33,8 @@ def merge_models(recipe: Recipe, models: Mapping[str, Model]) -> Merge:
 
 
 def merge_or_none(recipe: Recipe, models: Mapping[str, Model]) -> Merge | None:
-    """Return the merge; None where `merge_models` refuses it, as adapters that mergekit can merge.
-
-    Raises `NotDownloaded` for bytes that must be fetched first.
-    """
+    """Return the merge; None where it is refused, as adapters that mergekit can merge."""
     try:
         return merge_models(recipe, models)
-    except NotDownloaded:
-        raise
     except InputError:
         return None

@@ -18,7 +18,7 @@ from layerswap_method.file_names import (
     WEIGHTS,
     WEIGHTS_FILE,
 )
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads, complete_all
 from layerswap_method.hub.refusals import describe_absence, describe_refusal
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
@@ -113,7 +113,7 @@ def find_model_files(
     cache_dir: str | None = None,
     download: bool = True,
     hint: Callable[[str], str] = lambda path: "",
-    hub: HubModels | None = None,
+    hub: Downloads | None = None,
 ) -> Model:
     """Return the model of a reference: a folder (before a hub id), or either with an adapter.
 
@@ -155,7 +155,7 @@ def _find_folder(
     cache_dir: str | None,
     download: bool,
     hint: Callable[[str], str],
-    hub: HubModels | None = None,
+    hub: Downloads | None = None,
     weights: str = WEIGHTS_FILE,
 ) -> Path:
     """Return the folder of a model or adapter, whose one file of weights is called `weights`."""
@@ -176,7 +176,7 @@ def _find_folder(
     try:
         if hub is not None:
             return hub.folder(repository, revision or None, weights)
-        return Path(
+        snapshot = Path(
             snapshot_download(
                 repository,
                 revision=revision or None,
@@ -186,6 +186,9 @@ def _find_folder(
                 local_files_only=not download,
             )
         )
+        if download:
+            complete_all(snapshot)
+        return snapshot
     except LayerSwapError:
         raise
     except Exception as error:

@@ -47,13 +47,14 @@ PEAKS = {"ranges": 2.2, "whole": 2.7, "hf download": 3.01}
 
 PLAN = """
 import json, sys
-from layerswap_method.hub.models import HubModels, download_choice
+from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import find_model_files
-hub = HubModels(download_choice(), headers_only=True)
+hub = Downloads(download_choice(), headers_only=True)
 recipe = read_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
 models = {name: find_model_files(name, hub=hub) for name in recipe.references}
-merge = hub.retried(lambda: merge_models(recipe, models))
+with hub.fetching():
+    merge = merge_models(recipe, models)
 print(json.dumps([need._asdict() for need in hub.needs(merge.ranges)]))
 """
 

@@ -22,11 +22,13 @@ from tests.hub.conftest import (
     SETTINGS,
     TASK,
     TIED,
+    TIED_LANGUAGE,
     Machine,
     commit_of,
     content,
 )
 from tests.standins.hub import running
+from tests.standins.studies import write_expert
 
 pytestmark = pytest.mark.slow  # commands in processes of their own, against a server
 
@@ -47,6 +49,53 @@ def test_a_merge_equals_that_of_whole_models(setting, download, machine, expecte
     out = machine.merge(machine.recipe(**SETTINGS[setting]), "out", "--download", download)
     assert content(out) == expected(setting)
     assert len(content(out)) > 5
+
+
+COUNT = """
+import functools, sys
+import layerswap
+from layerswap_method.methods import merges
+built = []
+def counted(build, *arguments):
+    built.append(build)
+    return build(*arguments)
+for recipe, build in merges._FUNCTIONS.items():
+    merges._FUNCTIONS[recipe] = functools.partial(counted, build)
+layerswap.merge(sys.argv[1], "out")
+print("built", len(built))
+"""
+
+
+def without_tokenizer(hub):
+    (folder,) = (hub.root / LANGUAGE).iterdir()
+    for file in folder.glob("tokenizer*"):
+        file.unlink()
+    return {}
+
+
+def with_fifteen_experts(hub):
+    names = [f"tiny/expert-{number}" for number in range(15)]
+    for seed, name in enumerate(names):
+        write_expert(hub.root / name / commit_of(name), seed, layers=5, hidden=128)
+    return {"task": names[:8], "language": names[8:], "base": names[0]}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "download"),
+    [
+        (lambda hub: {}, "whole"),
+        (lambda hub: SETTINGS["tied"], "ranges"),
+        (without_tokenizer, "ranges"),
+        (with_fifteen_experts, "whole"),
+    ],
+    ids=["swap", "tied", "no tokenizer", "fifteen experts"],
+)
+def test_a_merge_is_planned_once(prepare, download, own_hub):
+    recipe = own_hub.recipe(**prepare(own_hub.hub))
+    code, output = own_hub.run("python", "-c", COUNT, recipe, LAYERSWAP_DOWNLOAD=download)
+    assert code == 0, output
+    assert output.splitlines()[-1] == "built 1"
+    assert own_hub.hub.bytes["store"] > 0
 
 
 @pytest.mark.parametrize("setting", ["swap", "top", "float32"])
@@ -168,6 +217,9 @@ def own_hub(repositories, tmp_path):
     root = tmp_path / "repositories"
     for name in (BASE, TASK, LANGUAGE):
         shutil.copytree(repositories / name, root / name)
+    for name in (TIED, TIED_LANGUAGE):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).symlink_to(repositories / name)
     with running(root) as hub:
         yield Machine(tmp_path / "machine", hub)
 

@@ -132,8 +132,8 @@ def test_a_file_that_changes_between_header_and_ranges_is_an_error(repositories,
 
 HEADERS = """
 import sys
-from layerswap_method.hub.models import HubModels
-HubModels().folder(sys.argv[1], None)
+from layerswap_method.hub.downloads import Downloads
+Downloads().folder(sys.argv[1], None)
 """
 
 

@@ -4,7 +4,7 @@ import sys
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.hub import transfer
-from layerswap_method.hub.models import HubModels
+from layerswap_method.hub.downloads import Downloads
 
 REQUEST, LISTED, LEFT = 1 << 18, 1 << 16, 1_500_000
 """Bytes of a request, bytes between two lines of a list, and those at the end of each file that are
@@ -13,7 +13,7 @@ left: a file that is read whole would be the library's."""
 
 def main(name):
     transfer._REQUEST, transfer._LISTED, transfer._WAIT_S = REQUEST, LISTED, 0.02
-    models = HubModels()
+    models = Downloads()
     files = [file.resolve() for file in models.folder(name, None).glob("*.safetensors")]
     models.fetch({file: [(0, file.stat().st_size - LEFT)] for file in files})
 

@@ -1,8 +1,9 @@
 """Models of the hub as far as one run reads them, with every revision resolved once.
 
 Of a model that is not in the hub's cache, config, tokenizer and the headers of its weights are
-fetched. Then the merge says what it reads, and that is fetched: whole files by huggingface_hub,
-or byte ranges. A folder beside the hub's cache has the same layout and looks like the whole model.
+fetched. What is read to plan a merge is fetched when it is read. Then the merge says what it reads,
+and that is fetched: whole files by huggingface_hub, or byte ranges. A folder beside the hub's cache
+has the same layout and looks like the whole model.
 """
 
 from __future__ import annotations
@@ -13,16 +14,22 @@ import glob
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, get_args
+from typing import Literal, NamedTuple, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, nearest_of
 from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
-from layerswap_method.hub.partial import NotDownloaded, is_partial, ranges_there
+from layerswap_method.hub.partial import (
+    complete,
+    fetching_by,
+    is_partial,
+    link,
+    ranges_there,
+)
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
 from layerswap_method.hub.refusals import describe_no_place, describe_refusal
 from layerswap_method.hub.transfer import (
@@ -31,12 +38,11 @@ from layerswap_method.hub.transfer import (
     RemoteFile,
     check_room,
     fetch_ranges,
+    locked,
     missing_bytes,
 )
 from layerswap_method.hub.weight_files import weight_files
 from layerswap_method.progress import Bar, no_bar
-
-T = TypeVar("T")
 
 LOG = logging.getLogger("layerswap")
 
@@ -50,10 +56,10 @@ _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 """Errors of a file system that has no place for our folder, or knows no links."""
 
 _ROW_GAP = 1 << 16
-"""As `GAP`, for the rows that are read to know a merge: they are few, and far apart."""
+"""As `GAP`, for the rows that are read while a merge is planned: they are few, and far apart."""
 
-_LITTLE = 4 << 20
-"""Bytes of a file, its header and a sample, that may come again with the whole file."""
+_LITTLE = 8 << 20
+"""Most bytes of a file, as its header and a sample, that may come again with the whole file."""
 
 _HEADER, _LONGEST = 100_000, 100_000_000
 """Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
@@ -85,11 +91,7 @@ class _Snapshot:
 
     def partial_files(self) -> list[RemoteFile]:
         """Return the files of weights that are not whole in our folder."""
-        return [
-            file
-            for file in self.weights.values()
-            if is_partial((self.folder / file.name).resolve())
-        ]
+        return [file for file in self.weights.values() if is_partial(self.blob(file))]
 
 
 def download_choice(choice: str | None = None) -> Download:
@@ -113,6 +115,19 @@ def is_whole(folder: Path, weights: str = WEIGHTS_FILE) -> bool:
     return all((folder / str(name)).is_file() for name in names)
 
 
+def complete_all(snapshot: Path) -> None:
+    """Free the room of partial files in our folder that are whole in a snapshot of the hub's cache.
+
+    Where our folder may not be written, they stay.
+    """
+    blobs = own_cache(snapshot.parents[2]) / snapshot.parents[1].name / BLOBS
+    for file in snapshot.glob(WEIGHTS):
+        ours = blobs / (file.readlink().name if file.is_symlink() else file.name)
+        if is_partial(ours):
+            with suppress(OSError), locked(ours, file):
+                complete(ours, file.resolve())
+
+
 def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
     """Yield in words how much will be downloaded of each model, and the disk that this takes."""
     needs = list(needs)
@@ -126,7 +141,7 @@ def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
         yield f"the downloads need {total / 1e9:.3g} GB of disk below {default_cache().parent}"
 
 
-class HubModels:
+class Downloads:
     """The models of one run: where they are, and what is fetched of them."""
 
     def __init__(
@@ -167,21 +182,27 @@ class HubModels:
             self._folders[key] = self._open(repository, revision, weights)
         return self._folders[key]
 
-    def fetch(self, ranges: Mapping[Path, Sequence[Range]], bar: Bar = no_bar) -> bool:
-        """Fetch what is missing of byte ranges of files; return whether anything was.
+    def fetch(self, ranges: Mapping[Path, Sequence[Range]], bar: Bar = no_bar) -> None:
+        """Fetch what is missing of byte ranges of files; readers find it where they would read.
 
-        Files may have moved then: read the headers again. Other files than those of partial models
-        of this run are left alone. Raises `LayerSwapError` where something cannot be fetched.
+        Other files than those of partial models of this run are left alone. Raises `LayerSwapError`
+        where something cannot be fetched.
         """
-        return self._fetch(ranges, bar, self.download, GAP)
+        self._fetch(ranges, bar, GAP, most=0)
+
+    @contextmanager
+    def fetching(self, bar: Bar = no_bar) -> Iterator[None]:
+        """Fetch what the body reads of partial models of this run when it reads it."""
+        with fetching_by(lambda ranges: self._fetch(ranges, bar, _ROW_GAP, most=_LITTLE)):
+            yield
 
     def _fetch(
-        self, ranges: Mapping[Path, Sequence[Range]], bar: Bar, download: Download, gap: int
-    ) -> bool:
-        """Fetch what is missing, by ranges or by whole files, and return whether anything was."""
+        self, ranges: Mapping[Path, Sequence[Range]], bar: Bar, gap: int, *, most: int
+    ) -> None:
+        """Fetch what is missing of ranges; see `_missing` for `most`."""
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
         for snapshot in self._snapshots.values():
-            in_part, in_whole = self._missing(snapshot, ranges, download)
+            in_part, in_whole = self._missing(snapshot, ranges, most)
             partial |= in_part
             whole |= in_whole
         try:
@@ -189,20 +210,14 @@ class HubModels:
                 fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
         except NoRanges as error:
             LOG.warning("%s; the files that are read are downloaded whole", error.message)
-            whole |= partial
+            whole |= {
+                blob: file
+                for blob, file in partial.items()
+                if lacking(ranges[blob], ranges_there(blob))
+            }
         for snapshot in self._snapshots.values():
             files = [file for file in snapshot.weights.values() if snapshot.blob(file) in whole]
             self._complete(snapshot, files)
-        return bool(partial or whole)
-
-    def retried(self, read: Callable[[], T], bar: Bar = no_bar) -> T:
-        """Return the result of `read`; bytes of partial models that it misses are fetched first."""
-        while True:
-            try:
-                return read()
-            except NotDownloaded as error:
-                if not self._fetch(error.ranges, bar, "ranges", _ROW_GAP):
-                    raise
 
     def fetch_whole(self, folders: Iterable[Path]) -> None:
         """Download models whole, of whose `folder` other programs read all; see `fetch`."""
@@ -218,36 +233,38 @@ class HubModels:
             if snapshot.folder in whole:
                 fetched = sum(file.size for file in snapshot.partial_files())
             else:
-                in_part, in_whole = self._missing(snapshot, ranges, self.download)
+                in_part, in_whole = self._missing(snapshot, ranges, 0)
                 fetched = sum(missing_bytes(blob, ranges[blob]) for blob in in_part)
                 fetched += sum(file.size for file in in_whole.values())
             model = f"{snapshot.repository}@{snapshot.commit}"
             yield Need(model, fetched, snapshot.nbytes)
 
     def _missing(
-        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
+        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], most: int
     ) -> tuple[dict[Path, RemoteFile], dict[Path, RemoteFile]]:
         """Return the files of a model that lack ranges: those to fetch in part, and whole.
 
-        A file that is read whole, of which little is there, is the library's to download.
+        Where files are downloaded whole, one that lacks `most` bytes or fewer comes in part.
         """
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
         for file in snapshot.weights.values():
             blob = snapshot.blob(file)
-            spans, present = ranges.get(blob, ()), ranges_there(blob)
-            if not lacking(spans, present):
+            spans = ranges.get(blob, ())
+            missing = lacking(spans, ranges_there(blob))
+            if not missing:
                 continue
-            header = (0, _header_length(blob))
-            is_all = join_ranges([header, *spans], GAP) == [(0, file.size)]
-            is_new = size(present) <= max(_LITTLE, header[1])
-            is_whole = download == "whole" or (is_all and is_new)
+            if self.download == "whole":
+                is_whole = size(missing) > most
+            else:
+                is_whole = _is_all_new(blob, file, spans)
             (whole if is_whole else partial)[blob] = file
         return partial, whole
 
     def checked_lines(self, ranges: Mapping[Path, Sequence[Range]]) -> Iterator[str]:
         """Yield the checks that were made of the partial models whose byte ranges were read."""
         for snapshot in self._snapshots.values():
-            if any(snapshot.blob(file) in ranges for file in snapshot.weights.values()):
+            blobs = map(snapshot.blob, snapshot.weights.values())
+            if any(blob in ranges and is_partial(blob) for blob in blobs):
                 yield (
                     f"{snapshot.repository}@{snapshot.commit}: byte ranges were downloaded; "
                     "checked: commit, size, header and length of each range, but no SHA-256 of a "
@@ -268,6 +285,7 @@ class HubModels:
             )
         )
         if is_whole(hub, weights):
+            complete_all(hub)
             return hub
         if self._why_whole is not None:
             LOG.warning("%s is downloaded whole: %s", repository, self._why_whole)
@@ -289,7 +307,7 @@ class HubModels:
                 describe_no_place(error),
                 repository,
             )
-        return Path(
+        whole = Path(
             snapshot_download(
                 repository,
                 revision=hub.name,
@@ -298,6 +316,8 @@ class HubModels:
                 ignore_patterns=list(IGNORED),
             )
         )
+        complete_all(whole)
+        return whole
 
     def _open_partial(self, repository: str, hub: Path) -> Path:
         """Return our folder of a snapshot of the hub's cache that lacks weights."""
@@ -327,14 +347,14 @@ class HubModels:
         _fetch_headers({snapshot.blob(file): file for file in partial.values()})
         for path in sorted(hub.rglob("*")):
             if path.is_file():
-                _link(folder / path.relative_to(hub), path)
+                link(folder / path.relative_to(hub), path)
         for file in partial.values():
-            _link(folder / file.name, snapshot.blob(file))
+            link(folder / file.name, snapshot.blob(file))
         self._snapshots[folder] = snapshot
         return folder
 
     def _complete(self, snapshot: _Snapshot, files: Sequence[RemoteFile]) -> None:
-        """Download files of weights whole into the hub's cache, and put them into our folder."""
+        """Download files of weights whole into the hub's cache, in place of the partial ones."""
         from huggingface_hub import snapshot_download
 
         if not files:
@@ -356,7 +376,8 @@ class HubModels:
             ) from error
         with _place():
             for file in files:
-                _link(snapshot.folder / file.name, folder / file.name)
+                with locked(snapshot.blob(file), file):
+                    complete(snapshot.blob(file), (folder / file.name).resolve())
 
 
 @contextmanager
@@ -380,19 +401,17 @@ def _fetch_headers(files: Mapping[Path, RemoteFile]) -> None:
     fetch_ranges(files, headers, gap=0)
 
 
+def _is_all_new(blob: Path, file: RemoteFile, spans: Sequence[Range]) -> bool:
+    """Return whether ranges are all of a file of which little is there: the library's to download.
+
+    It checks the content of a whole file.
+    """
+    header = (0, _header_length(blob))
+    is_all = join_ranges([header, *spans], GAP) == [(0, file.size)]
+    return is_all and size(ranges_there(blob)) <= max(_LITTLE, header[1])
+
+
 def _header_length(blob: Path) -> int:
     """Return how many bytes before the tensors of a safetensors file there are."""
     with blob.open("rb") as opened:
         return 8 + int.from_bytes(opened.read(8), "little")
-
-
-def _link(link: Path, target: Path) -> None:
-    """Make `link` a link to a file, in place of what is there."""
-    text = os.path.relpath(target, link.parent)
-    if link.is_symlink() and link.readlink() == Path(text):
-        return
-    link.parent.mkdir(parents=True, exist_ok=True)
-    part = link.with_name(f".{link.name}.{os.getpid()}")
-    part.unlink(missing_ok=True)
-    part.symlink_to(text)
-    part.replace(link)

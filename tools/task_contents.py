@@ -9,15 +9,18 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from ablations.tasks.answer_filters import LAST_NUMBER, answer_filter, mgsm_filters
 from ablations.tasks.catalog import FunctionName
-from tools.task_languages import Language, MbppProblems
+from tools.task_languages import Language, MbppProblems, MgsmWords
 
 VERSION = 1.0
 """Version of the protocol: raised with every change that can change a score."""
 
-MGSM_VERSION = 1.1
-"""The version of MGSM and MGSM-Rev2; 1.1: in a chat, exemplars are asked as items are."""
+MGSM_VERSION = 1.2
+"""The version of MGSM and MGSM-Rev2; 1.1: in a chat, exemplars are asked as items are; 1.2: numbers
+are read as the language writes them, also in bold text and in a box."""
+
+GLOBAL_MGSM_VERSION = 1.1
+"""The version of Global-MGSM; 1.1: numbers are read as for MGSM 1.2."""
 
 SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 """Ends of a turn that an engine shows as text when they are not the tokenizer's own."""
@@ -55,26 +58,49 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
             "doc_to_text": f"{words.question}{{{{question}}}}\n{words.answer}",
             "target_delimiter": words.delimiter,
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
-            "filter_list": mgsm_filters(words.phrases),
+            "filter_list": number_filters("NumberAfterPhrase", language, **_phrases(words)),
             "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
         }
 
 
 def global_mgsm_tasks(languages: Languages) -> Iterator[dict[str, Any]]:
     """Yield Global-MGSM in every language that has it: all its words are columns of the data."""
-    function = FunctionName("ablations.tasks.numbers.number_after_prefix")
-    after_prefix = {"function": "custom", "filter_fn": function}
     for code, language in languages.items():
         if language.global_mgsm is not None:
             yield {
                 **_head("global_mgsm", code, language),
                 **_data("global_mgsm", {code: language.global_mgsm}),
                 "generation_kwargs": _greedy([*SPECIAL_STOPS]),
-                "filter_list": [
-                    answer_filter("strict-match", after_prefix),
-                    LAST_NUMBER,
-                ],
+                "filter_list": number_filters("NumberAfterPrefix", language),
+                "metadata": {
+                    **_metadata("global_mgsm", code, language),
+                    "version": GLOBAL_MGSM_VERSION,
+                },
             }
+
+
+def number_filters(strict: str, language: Language, **options: Any) -> list[dict[str, Any]]:
+    """Return the filters of an answer that is a number: after words, and the last one.
+
+    `strict` is the name of a filter of `ablations.tasks.numbers`, with its `options`.
+    """
+    steps = {
+        "strict-match": _number_filter(strict, language, **options),
+        "flexible-extract": _number_filter("LastNumber", language),
+    }
+    return [
+        {"name": name, "filter": [step, {"function": "take_first"}]} for name, step in steps.items()
+    ]
+
+
+def _number_filter(name: str, language: Language, **options: Any) -> dict[str, Any]:
+    digits = language.digits.model_dump(mode="json", exclude_defaults=True)
+    return {"function": FunctionName(f"ablations.tasks.numbers.{name}"), **options, **digits}
+
+
+def _phrases(words: MgsmWords) -> dict[str, Any]:
+    phrases: dict[str, Any] = {"phrases": [*words.phrases]}
+    return {**phrases, "not_after": words.before_phrase} if words.before_phrase else phrases
 
 
 def polymath_tasks(level: str, languages: Languages) -> Iterator[dict[str, Any]]:

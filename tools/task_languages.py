@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from ablations.tasks.catalog import LANGUAGES
+from ablations.tasks.numbers import DecimalSign, Separator
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.strict_yaml import parse_yaml
@@ -41,6 +42,23 @@ class MgsmWords(Frozen):
         """Every phrase, the usual one first."""
         return (self.phrase,) if isinstance(self.phrase, str) else self.phrase
 
+    @property
+    def before_phrase(self) -> str:
+        """The beginning of `answer`, where its end is a phrase; else empty."""
+        header = self.answer.rstrip(":：")
+        ends = [phrase for phrase in self.phrases if header.endswith(phrase)]
+        return header.removesuffix(ends[0]) if ends else ""
+
+
+class Digits(Frozen):
+    """How a language writes numbers, where that is not 1,080.5."""
+
+    groups: tuple[Separator, ...] = ()
+    """What may stand between groups of three digits, beyond what may in every language."""
+
+    decimal: DecimalSign = "point"
+    """The decimal sign; a point is read as one, too, unless it groups."""
+
 
 class MbppProblems(Frozen):
     """A translation of MBPP's problems (or their original), and the words around one."""
@@ -72,6 +90,9 @@ class Language(Frozen):
 
     flores: str = Field(pattern=r"^[a-z]{3}_[A-Z][a-z]{3}$")
     """Code of openlanguagedata/flores_plus: ISO 639-3, underscore, ISO 15924."""
+
+    digits: Digits = Digits()
+    """How its numbers are written."""
 
     bleu: BleuTokenizer | None = None
     """sacrebleu's tokenizer for translations into this language; None for no translation tasks."""

@@ -24,7 +24,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
-from ablations.scoring.observed import empty_notes, notes_on, task_notes
+from ablations.scoring.observed import empty_notes, notes_on, short_notes, task_notes
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.tasks.catalog import may_be_published
 from ablations.tasks.mbpp import code_isolation
@@ -128,7 +128,7 @@ def run_tasks(
             if repeat == 0:
                 raw, notes = result, tuple(notes_on(outcomes))
     all_samples = tuple(sample for part in samples for sample in part)
-    notes = (*notes, *empty_notes(all_samples))
+    notes = (*notes, *empty_notes(all_samples), *short_notes(all_samples, raw["configs"]))
     return Evaluation(
         model=str(folder),
         backend=backend,

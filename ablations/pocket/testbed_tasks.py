@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from ablations.tasks.answer_filters import answer_filter, last_match
 from ablations.tasks.catalog import FunctionName
 
 
@@ -63,10 +62,15 @@ def generated(
         "fewshot_config": {"sampler": "first_n", "doc_to_target": "{{solution}}"},
         "generation_kwargs": {"until": [until], "do_sample": False, "max_gen_toks": max_tokens},
         "filter_list": [
-            answer_filter(name, last_match(pattern)) for name, pattern in filters.items()
+            {"name": name, "filter": [_last_match(pattern), {"function": "take_first"}]}
+            for name, pattern in filters.items()
         ],
         "metric_list": [metric(name) for name in metrics],
     }
+
+
+def _last_match(pattern: str) -> dict[str, Any]:
+    return {"function": "regex", "regex_pattern": pattern, "group_select": -1}
 
 
 def metric(name: str) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def compare_models(
         is_language = frame["metric"] == LANGUAGE_FIDELITY
         frame.loc[is_language, "task"] += _IN_LANGUAGE
         frame["language"] = ""
+    silent = _silent_tasks(data, names)
+    data, scores = (frame[~frame["task"].isin(silent)].copy() for frame in (data, scores))
     scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
     primary = PrimaryBlock(tasks=tuple(dict.fromkeys(scores["task"])))
     report = ReportBlock(primary=primary, margin=study.report.margin)
@@ -138,6 +140,21 @@ def compare_models(
         comparisons=frame,
         study=study,
     )
+
+
+def _silent_tasks(data: pd.DataFrame, models: Sequence[str]) -> list[str]:
+    """Return the tasks of languages in which two models have no item with a verdict in common.
+
+    Answers that are too short for one, such as numbers, say nothing about their language.
+    """
+    spoken = data[data["task"].str.endswith(_IN_LANGUAGE)]
+    silent = list[str]()
+    for task in spoken["task"].unique():
+        rows = spoken[spoken["task"] == task]
+        items = [{*rows[rows["model"] == model]["item"]} for model in models]
+        if any(one.isdisjoint(other) for one, other in itertools.combinations(items, 2)):
+            silent.append(task)
+    return silent
 
 
 def _check_items(row: Any, data: pd.DataFrame) -> None:

@@ -14,13 +14,14 @@ from typing import Any
 
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, Sample
-from ablations.scoring.language_id import is_in_language, why_not_judged
+from ablations.scoring.language_id import FEWEST_LETTERS, is_in_language, why_not_judged
 from ablations.tasks.catalog import language_of_metadata
 from ablations.tasks.mbpp import describe_isolation
 from ablations.tasks.names import language_script
 
 LANGUAGE_FIDELITY = "language_fidelity"
-"""1 where the answer is in the language of the task, by `ablations.scoring.language_id`."""
+"""1 where the answer is in the language of the task, by `ablations.scoring.language_id`; an item
+whose answer is too short to say has none."""
 
 TRUNCATED = "truncated"
 """1 where generation stopped at its token limit, so that the answer may lack its end."""
@@ -124,8 +125,10 @@ def observed_values(
     """
     values = {}
     texts = [response for response in responses if isinstance(response, str)]
-    if language is not None and texts:
-        values[LANGUAGE_FIDELITY] = float(all(is_in_language(text, *language) for text in texts))
+    if language is not None:
+        verdicts = [is_in_language(text, *language) for text in texts]
+        if any(verdict is not None for verdict in verdicts):
+            values[LANGUAGE_FIDELITY] = float(False not in verdicts)
     if any(outcome.is_truncated is not None for outcome in outcomes):
         values[TRUNCATED] = float(any(outcome.is_truncated for outcome in outcomes))
     if outcomes:
@@ -172,6 +175,23 @@ def empty_notes(samples: Iterable[Sample]) -> Iterator[str]:
             yield (
                 f"{task}: {empty} of {len(answers)} answers are empty; compare its prompts in the "
                 "folder of answers with those that the model was trained on"
+            )
+
+
+def short_notes(
+    samples: Iterable[Sample], configs: Mapping[str, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield notes on how many answers of a task are too short for a verdict on their language."""
+    by_task: dict[str, dict[tuple[int, int], bool]] = {}
+    for sample in samples:
+        answers = by_task.setdefault(sample.task, {})
+        answers[sample.doc_id, sample.repeat] = LANGUAGE_FIDELITY not in sample.values
+    for task, answers in by_task.items():
+        language, short = language_of(configs[task]), sum(answers.values())
+        if language is not None and why_not_judged(*language) is None and short:
+            yield (
+                f"{task}: {short} of {len(answers)} answers have fewer than {FEWEST_LETTERS} "
+                f"letters and do not count in {LANGUAGE_FIDELITY}"
             )
 
 

@@ -1,14 +1,16 @@
 r"""Answers in LaTeX: how ``\boxed{...}`` is found in text, and when two are equal.
 
-Compared are numbers and fractions by their value, lists and sets of them in any order, tuples and
-intervals in theirs, and everything else as text after the normalisation that lm-eval's
-`hendrycks_math` has. No algebra is done: ``n(n-1)`` is not ``n^2-n``, and ``\sqrt{8}`` is not
-``2\sqrt{2}``. Nothing of an answer is evaluated, and time grows as its length.
+Compared are numbers and fractions by their value, lists and sets of them in any order (``1, 2, 2``
+is not ``1, 2``), tuples and intervals in theirs, and everything else as text after the
+normalisation that lm-eval's `hendrycks_math` has. No algebra is done: ``n(n-1)`` is not ``n^2-n``,
+and ``\sqrt{8}`` is not ``2\sqrt{2}``. Nothing of an answer is evaluated, and time grows as its
+length.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -24,6 +26,7 @@ _BRACE = re.compile(r"(?P<box>\\boxed\s*\\?)?\{|\}")
 _FRACTION = re.compile(r"(-?)(?:\\frac\{(-?\d+)\}\{(-?\d+)\}|(\d+)/(\d+))")
 _SPELLINGS = (
     (r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\?\$|(?<!\\)\\[()\[\]]", ""),
+    (r"\{,\}", ","),  # between groups of digits
     (r"\\([{}])", r"\1"),
     (r"(?<=\S)\s*\\text\s*\{[^{}]*\}\s*$", ""),  # a unit
     (r"\\(?:text|textbf|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r"\1"),
@@ -100,7 +103,7 @@ def _value(text: str, level: int = 0) -> Hashable:
     values = [_value(part, level + 1) for part in parts]
     # Some of PolyMath's sets are written without their braces.
     is_set = not (is_enclosed and bracketed)
-    return frozenset(values) if is_set else (text[0], *values, text[-1])
+    return frozenset(Counter(values).items()) if is_set else (text[0], *values, text[-1])
 
 
 def _split(text: str) -> tuple[list[str], int]:

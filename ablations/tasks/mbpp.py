@@ -13,6 +13,7 @@ import itertools
 import os
 import platform
 import re
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -37,7 +38,13 @@ _TEST_IDS = range(11, 511)
 """MBPP's test split (its README); the Japanese dataset has all splits in one."""
 
 _MAX_AT_ONCE = 8
-_FENCE = re.compile(r"^[ \t]*(?:```|~~~)[ \t]*[\w+.-]*[ \t]*\r?$", re.MULTILINE)
+_FENCE = re.compile(
+    r"^[ \t]*(?:```|~~~)[ \t]*[\w+.-]*(?:[ \t{][^`\r\n]*)?\r?$"  # perhaps with a title
+    r"|^[ \t]*\[(?:BEGIN|DONE|/?PYTHON)\]|\[(?:DONE|/PYTHON)\][ \t]*\r?$",
+    re.MULTILINE,
+)
+"""Lines between the parts of an answer; in brackets those of MBPP's authors and of Code Llama."""
+
 _isolation: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
 
 
@@ -144,11 +151,17 @@ def run_answers(
         NoIsolation: when no sandbox works on this machine.
     """
     isolation = find_isolation()
-    threads = max(1, min(os.cpu_count() or 1, _MAX_AT_ONCE))
+    # Of 64 cores a job may have two: programs that wait for a core run out of wall time.
+    threads = min(len(os.sched_getaffinity(0)), _MAX_AT_ONCE)
     show_step(Step(f"running {len(items)} generated programs"))
+    # The code that sets tests up follows the program, whose classes it may use.
+    tests = ["\n".join([item["test_setup_code"], *item["test_list"]]) for item in items]
+    programs = [
+        extract_code(item_answers[0], tested_names([text]))
+        for item_answers, text in zip(answers, tests, strict=True)
+    ]
     with ThreadPoolExecutor(threads) as pool:
-        first_answers = [item_answers[0] for item_answers in answers]
-        return list(pool.map(_run_answer, first_answers, items, itertools.repeat(isolation)))
+        return list(pool.map(_run, programs, tests, itertools.repeat(isolation)))
 
 
 def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, float]:
@@ -157,10 +170,7 @@ def score(item: Mapping[str, Any], results: Sequence[RunCode]) -> dict[str, floa
     return {"pass@1": float(program.verdict.status == "passed")}
 
 
-def _run_answer(answer: str, item: Mapping[str, Any], isolation: Isolation) -> RunCode:
-    # The code that sets tests up follows the program, whose classes it may use.
-    tests = "\n".join([item["test_setup_code"], *item["test_list"]])
-    code = extract_code(answer, tested_names([tests]))
+def _run(code: str, tests: str, isolation: Isolation) -> RunCode:
     if not code:
         return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
     verdict = run_program(
@@ -193,7 +203,8 @@ def extract_code(answer: str, names: Collection[str]) -> str:
     Its parts are the texts between two fences, before the first and after the last. The program is
     the first part that defines one of `names`: so prose before a block, prose after it, a
     second block with an example and a block that is opened once more do no harm. Where no part
-    does, it is the first that is not blank.
+    does, it is the first that is not blank. Functions, classes, values and imports that it uses and
+    another part has stand before it.
 
     Args:
         answer: as the model gave it; vLLM may have put one space before it.
@@ -208,7 +219,66 @@ def extract_code(answer: str, names: Collection[str]) -> str:
         re.MULTILINE,
     )
     chosen = next((part for part in parts if names and defines.search(part)), parts[0])
-    return _unindent(chosen)
+    code = _unindent(chosen)
+    helpers = _helpers(code, [_unindent(part) for part in parts if part is not chosen])
+    return "\n\n".join([*helpers, code])
+
+
+def _helpers(code: str, others: Iterable[str]) -> list[str]:
+    """Return the statements of `others` that define what `code` uses, in their order."""
+    definitions: dict[str, str] = {}
+    for other in others:
+        for name, statement in _definitions(other).items():
+            definitions.setdefault(name, statement)
+    used, left = set[str](), [code]
+    while left:
+        new = _undefined_names(left.pop()) & (definitions.keys() - used)
+        used |= new
+        left += [definitions[name] for name in new]
+    return list(dict.fromkeys(text for name, text in definitions.items() if name in used))
+
+
+def _definitions(code: str) -> dict[str, str]:
+    """Return name -> the statement at the margin of `code` that defines it."""
+    lines, definitions = re.split(r"\r\n|\r|\n", code), dict[str, str]()
+    for node in _parse(code).body:
+        first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        statement = "\n".join(lines[first - 1 : node.end_lineno])
+        for name in _defined_names([node]):
+            definitions.setdefault(name, statement)
+    return definitions
+
+
+def _defined_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Yield the names that statements define: of functions, classes, imports and values."""
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (target.id for target in targets if isinstance(target, ast.Name))
+
+
+def _undefined_names(code: str) -> set[str]:
+    """Return the names that `code` reads and neither defines nor takes from Python."""
+    nodes = [*ast.walk(_parse(code))]
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    read = {node.id for node in names if isinstance(node.ctx, ast.Load)}
+    defined = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    defined |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    return read - defined - set(_defined_names(nodes)) - set(dir(builtins))
+
+
+def _parse(code: str) -> ast.Module:
+    """Return the tree of a program, an empty one of what is none."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as on an escape that Python does not know
+            return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ast.Module([], [])
 
 
 def _unindent(code: str) -> str:

@@ -123,8 +123,8 @@ or context_of(str(plan.base.folder)) => or 0
 engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
-ablations/tasks/answer_filters.py @ tasks/test_catalog.py
-"group_select": -1 => "group_select": 0
+return self._pattern.search => return self._last_of(self._pattern.pattern)
+(" " if "space" in groups else "") => " "
 ablations/statistics/means_and_p_values.py @ statistics
 scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
 room = margin - abs(self.mean) => room = margin

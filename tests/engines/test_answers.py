@@ -6,10 +6,12 @@ import errno
 import fcntl
 import logging
 import os
+import shutil
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -298,6 +300,21 @@ def test_scores_are_recalled_from_answers_without_an_engine(begun):
     assert content(recalled) == content(begun.whole)
     assert recalled.answers_before == responses(begun.whole)
     assert begun.recall(system_instruction="Be brief.") is None
+
+
+def test_after_a_change_of_a_filter_stored_answers_are_scored_and_nothing_is_sent(begun, tmp_path):
+    shutil.copytree(begun.request.include_path[0], tmp_path / "tasks")
+    step = {"function": "!function ablations.tasks.numbers.LastNumber"}
+    filters = [{"name": "number", "filter": [step, {"function": "take_first"}]}]
+    path = tmp_path / "tasks" / "words_generate.yaml"
+    text = yaml.safe_dump({"filter_list": filters}).replace("'!f", "!f").replace("r'", "r")
+    path.write_text(path.read_text() + text)
+    again = begun.recall(include_path=(tmp_path / "tasks",))
+    samples = again.samples_of("words_generate")
+    before = begun.whole.samples_of("words_generate")
+    assert [sample.responses for sample in samples] == [sample.responses for sample in before]
+    assert {sample.filter for sample in samples} == {"number"}
+    assert [sample.answers for sample in samples] != [sample.answers for sample in before]
 
 
 def test_another_level_of_intervals_sends_nothing(begun):

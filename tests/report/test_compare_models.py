@@ -66,6 +66,14 @@ def test_folders_of_single_models(tmp_path):
     assert "the primary comparisons (1)" in " ".join(one.output.split())
 
 
+def test_where_one_model_says_nothing_of_its_language_the_other_scores_are_compared(tmp_path):
+    study = study_of(baseline=["base"], recipe=None, evaluate=TASKS)
+    one = write_run(tmp_path / "base", study, level, items=80, observed={"language_fidelity": 1.0})
+    text = str(compare_models([str(one.path), str(single(tmp_path / "soup", "soup"))]))
+    assert "the primary comparisons (2)" in " ".join(text.split())
+    assert "right language" not in text
+
+
 def test_models_of_the_same_weights_are_said_to_be_so(tmp_path):
     run = write_run(tmp_path, study_of(baseline=["soup"]), level, items=20)
     labels = [cell.label for cell in run.cells]

@@ -9,15 +9,20 @@ from pydantic import ValidationError
 from scipy import stats
 
 from ablations.scoring.evaluation import Sample, TaskScore
-from ablations.scoring.language_id import is_in_language, why_not_judged, words_of
-from ablations.scoring.observed import join_notes
+from ablations.scoring.language_id import (
+    FEWEST_LETTERS,
+    is_in_language,
+    why_not_judged,
+    words_of,
+)
+from ablations.scoring.observed import LANGUAGE_FIDELITY, join_notes
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.statistics.intervals import wilson_interval
 from ablations.study.schema import Evaluate
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.validation import validation_texts
-from tests.standins.scripted import PUBLISHED_MGSM
+from tests.standins.scripted import PUBLISHED_MGSM, ask
 
 
 def test_two_ways_of_writing_the_same_are_the_same():
@@ -217,21 +222,45 @@ def test_every_real_sentence_is_in_its_language_and_no_other(code):
         ("Total 5 + 6 = 11 (step by step). సమాధానం పదకొండు బంతులు ఉన్నాయి.", ["te"]),
         # The other way round.
         ("Roger started with five balls and bought six. So the answer is: సమాధానం 11.", ["en"]),
-        # Short, as after a question that asks for no explanation.
-        ("Jibu ni 11.", ["sw"]),
-        ("答えは11", ["ja"]),
         # Chinese shares its letters with Japanese, but not kana.
-        ("因此答案是十一个球", []),
+        ("因此罗杰现在总共有十一个网球，所以这个问题的答案是十一个球", []),
         # Hindi, French: none of the five.
-        ("उत्तर ग्यारह है", []),
+        ("इसलिए रोजर के पास अब कुल ग्यारह गेंदें हैं, उत्तर ग्यारह है", []),
         ("La réponse est donc onze balles de tennis en tout.", []),
-        # No word, no language.
-        ("11", []),
-        ("`x = 11`", []),
     ],
 )
 def test_mixed_answers_count_for_what_most_of_them_is(text, expected):
     assert _languages(text) == expected
+
+
+SHORT = ("Jibu: 18", "الجواب هو ١٨.", "The answer is 18.", "答えは11", "11", "`x = 11`", "")
+
+
+@pytest.mark.parametrize("text", SHORT)
+@pytest.mark.parametrize("code", SCRIPTS)
+def test_an_answer_of_few_letters_says_nothing_about_its_language(text, code):
+    assert is_in_language(text, code, SCRIPTS[code]) is None
+    assert is_in_language(text + " x" * FEWEST_LETTERS, code, SCRIPTS[code]) is not None
+
+
+def test_short_answers_do_not_count_and_their_number_is_said():
+    sentences = (
+        "Kwa hivyo jumla ya mipira ni kumi na moja.",
+        "So it is eleven balls in all.",
+    )
+    answers = iter([*sentences, "Jibu: 18", "18", " "])
+    evaluation = ask(lambda *_: next(answers), ("layerswap_mgsm_sw",))
+    n = len({sample.doc_id for sample in evaluation.samples})
+    assert n > len(sentences)
+    fidelity = evaluation.score("layerswap_mgsm_sw", LANGUAGE_FIDELITY)
+    assert (fidelity.value, fidelity.n) == (0.5, 2)
+    assert [note for note in evaluation.notes if "letters" in note] == [
+        f"layerswap_mgsm_sw: {n - 2} of {n} answers have fewer than 20 letters and do not count in "
+        "language_fidelity"
+    ]
+    digits = ask(lambda *_: " 18", ("layerswap_mgsm_sw",))
+    assert LANGUAGE_FIDELITY not in {score.metric for score in digits.scores}
+    assert f"{n} of {n} answers have fewer" in digits.notes[0]
 
 
 def test_the_words_are_what_is_left_without_formulas_code_and_marks():

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import yaml
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
@@ -122,10 +121,11 @@ def test_a_language_is_one_entry(tmp_path):
     names = ("mgsm_qaa", "mgsm_rev2_qaa", "belebele_qaa", "mmlu_qaa", "qaa")
     pairs = ("flores_en-qaa", "flores_qaa-en")
     assert new == {f"layerswap_{name}.yaml" for name in (*names, *pairs)}
-    mgsm = yaml.safe_load(files["layerswap_mgsm_qaa.yaml"])
+    (tmp_path / "mgsm.yaml").write_text(files["layerswap_mgsm_qaa.yaml"])
+    mgsm = read_task_file(tmp_path / "mgsm.yaml").content
     assert mgsm["doc_to_text"] == "Domanda: {{question}}\nPasso dopo passo:"
     assert mgsm["generation_kwargs"]["until"][0] == "Domanda:"
-    assert "La\\ risposta\\ è" in mgsm["filter_list"][0]["filter"][0]["regex_pattern"]
+    assert mgsm["filter_list"][0]["filter"][0]["phrases"] == ["La risposta è"]
     pair = files["layerswap_flores_en-qaa.yaml"]
     assert "aggregation: !function 'ablations.tasks.translation.bleu_13a'" in pair
 

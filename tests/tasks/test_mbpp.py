@@ -151,10 +151,49 @@ def test_no_stop_string_is_in_an_answer():
         f"```python\nprint('an example first')\n```\n```python3\n{CODE}\n```",
         "    import math\n\n    def area(r):\n        return math.pi * r\n    ```",
         f"\n\n{CODE}\n\n\n",
+        # As MBPP's authors and Code Llama mark programs.
+        f"[BEGIN]\n{CODE}\n[DONE]\n",
+        f"{CODE}\n[DONE]",
+        f"Here it is:\n[PYTHON]\n{CODE}\n[/PYTHON]\n[TESTS]\nassert area(0) == 0\n[/TESTS]",
+        f"[PYTHON] {CODE} [/PYTHON]\nDone.",
+        f'```python title="area.py"\n{CODE}\n```',
+        f"``` python area.py\n{CODE}\n```",
+        f"```python {{linenos=true}}\n{CODE}\n```",
     ],
 )
 def test_the_program_is_found(answer):
     assert extract_code(answer, {"area"}).replace("\r", "") == CODE
+
+
+BLOCKS = {
+    "a function": ("def square(r):\n    return r * r", "def area(r):\n    return 3 * square(r)"),
+    "an import": ("import math", "def area(r):\n    return math.pi * r"),
+    "a name of an import": ("from math import pi as PI", "def area(r):\n    return PI * r"),
+    "a value": ("PI: float = 3.14", "area = lambda r: PI * r"),
+    "a class": ("@dataclass\nclass Circle:\n    r: int", "def area(r):\n    return Circle(r)"),
+}
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_what_a_program_uses_is_taken_from_another_block(kind):
+    helper, code = BLOCKS[kind]
+    example = "print(area(2))\nprint(len(area))"
+    for first, second in [(helper, code), (code, helper)]:
+        answer = f"{first}\n```\nThen:\n```python\n{second}\n{example}\n```\nDone."
+        expected = f"{code}\n{example}" if second == code else code
+        assert extract_code(answer, {"area"}) == f"{helper}\n\n{expected}"
+
+
+def test_of_another_block_only_what_is_used_is_taken():
+    helpers = "import os\n\ndef twice(r):\n    return r + r\n\ndef used(r):\n    return twice(r)"
+    answer = f"{helpers}\nused(1)\n```\n```\ndef area(os, r=0):\n    return used(os)\n```"
+    assert extract_code(answer, {"area"}).split("\n\n") == [
+        *helpers.split("\n\n")[1:],
+        "def area(os, r=0):\n    return used(os)",
+    ]
+    for noise in ("(" * 5_000, "-" * 50_000 + "1", "a\0b", "'\\d'", "x" + ".a" * 5_000):
+        answer = f"{noise}\n```\n```\ndef area(r):\n    return helper(r)\n```"
+        assert extract_code(answer, {"area"}) == "def area(r):\n    return helper(r)"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from ablations.models.find import find_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.lora import (
+    check_for_peft,
     is_lora,
     other_base,
     read_adapter_config,
@@ -92,8 +93,10 @@ def _facts_of(reference: str, files: Model) -> ModelFacts:
     if files.adapter is not None:
         other = other_base(files.adapter, checkpoint)
         kind = unsupported_kind(read_adapter_config(files.adapter))
-        if kind is None or not is_lora(files.adapter):  # others mergekit merges
-            read_changes(files.adapter, checkpoint)  # raises for one that does not fit
+        if kind is None or not is_lora(files.adapter):  # raises for one that does not fit
+            read_changes(files.adapter, checkpoint)
+        else:  # mergekit merges it
+            check_for_peft(files.adapter, checkpoint)
     finding = Finding("warning", other) if other else None
     return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 

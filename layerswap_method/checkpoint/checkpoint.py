@@ -73,7 +73,7 @@ class Checkpoint:
     @cached_property
     def embedding(self) -> str | None:
         """Name of the stored input embedding; None where its name is not known."""
-        return next((name for name in self.tensors if name.endswith(_EMBEDDINGS)), None)
+        return next(filter(is_embedding, self.tensors), None)
 
     def depth(self) -> int:
         """Return `num_layers`; raise where it is unclear which layers are the text decoder's."""
@@ -116,6 +116,11 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
 def is_head(name: str) -> bool:
     """Return whether a tensor is the output embedding, which may be tied to the input's."""
     return name.endswith(_HEADS)
+
+
+def is_embedding(name: str) -> bool:
+    """Return whether a tensor is the input embedding, by its name."""
+    return name.endswith(_EMBEDDINGS)
 
 
 def is_buffer(name: str) -> bool:

@@ -6,53 +6,64 @@ mergekit can still merge those.
 
 from __future__ import annotations
 
+import functools
 import json
-import math
 import re
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import regex
-
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
+from layerswap_method.checkpoint.lora_modules import LoraModules
 from layerswap_method.checkpoint.low_rank import LowRankChange
-from layerswap_method.checkpoint.stored import StoredTensor, read_header, same_content
+from layerswap_method.checkpoint.stored import (
+    StoredTensor,
+    check_rows_there,
+    read_header,
+    read_rows,
+    row_blocks,
+    same_content,
+)
 from layerswap_method.checkpoint.tied_heads import ties, untie_advice
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from layerswap_method.tensor_names import bare_name
+from layerswap_method.tensor_names import bare_name, split_layer
 
 _PREFIX = "base_model.model."
 _FACTOR = re.compile(rf"{re.escape(_PREFIX)}(.+)\.(lora_A\.weight|lora_embedding_A)")
 
-_INITIAL = (None, True, False, "gaussian", "orthogonal")
+_EXPERT = re.compile(r"experts\.\d+\.")
+
+_INITIAL = (None, True, False, "gaussian", "orthogonal", "eva")
 """Values of `init_lora_weights` with which peft leaves the base's weights alone."""
 
-_UNSUPPORTED = (
-    "use_dora",
-    "lora_bias",
-    "modules_to_save",
-    "trainable_token_indices",
+_SAVED_WHOLE = ("modules_to_save", "trainable_token_indices", "lora_bias", "use_dora")
+_OTHER_FACTORS = (
     "layer_replication",
     "target_parameters",
-    "use_qalora",
     "use_bdlora",
     "arrow_config",
     "alora_invocation_tokens",
     "kasa_config",
     "velora_config",
     "monteclora_config",
-    "ensure_weight_tying",
 )
-"""Settings that make an adapter more than a low-rank change of whole tensors."""
+"""Settings that make an adapter more than a low-rank change of whole tensors: by tensors besides,
+or by factors that mean something else."""
+
+_SECTIONS = (
+    "trainable_token_indices",
+    "use_bdlora",
+    "arrow_config",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
+"""Settings that are on where they are empty."""
 
 _CONV1D = ("gpt2", "openai-gpt")
-"""Model types that store weights inputs x outputs; peft goes by that and not by its config."""
-
-_PATTERNS_S, _LONGEST_PATTERN = 10.0, 10_000
-"""Seconds for matching all patterns of an adapter, and the most characters of one."""
+"""Model types whose layers store weights inputs x outputs; peft goes by that and not by its
+config."""
 
 _MERGE_FIRST = (
     "merge it into its base first (peft: merge_and_unload, save_pretrained) and give the folder"
@@ -67,7 +78,8 @@ def is_lora(adapter: Path) -> bool:
 def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
     """Return tensor name -> change, for the tensors of `base` that the adapter changes.
 
-    Raises `InputError` for an adapter that is damaged, of an unsupported kind, or of another model.
+    They are those that peft's `merge_and_unload` adds. Raises `InputError` for an adapter that is
+    damaged, not whole, of an unsupported kind, or of another model.
     """
     config = read_adapter_config(adapter)
     if (kind := unsupported_kind(config)) is not None:
@@ -76,46 +88,157 @@ def read_changes(adapter: Path, base: Checkpoint) -> dict[str, LowRankChange]:
             advice = "a prefix has no weights to merge: use layerswap swap-adapters"
         raise InputError(f"{adapter}: this kind of adapter is not read: {kind}; {advice}")
     stored = read_adapter_tensors(adapter)
-    # A tied output embedding has no change of its own, even where the base stores it.
-    tied = ties(base)
-    shapes = {name: shape for name, shape in base.shapes.items() if not (tied and is_head(name))}
+    names = _Names(base)
+    _check_whole_tensors(adapter, stored, base, names)
+    changes = _read_factors(adapter, config, stored, base, names)
+    read = {factor.name for change in changes.values() for factor in (change.down, change.up)}
+    unread = [
+        name
+        for name, tensor in stored.items()
+        if name not in read and not _is_of_base(name, tensor, base, names)
+    ]
+    if unread:
+        raise InputError(
+            f"{adapter}: the adapter holds {len(unread)} tensors that are not a low-rank change: "
+            f"{name_list(unread)}; {_MERGE_FIRST}"
+        )
+    if not changes:
+        raise InputError(f"{adapter}: the adapter changes no tensor")
+    return changes
+
+
+def check_for_peft(adapter: Path, base: Checkpoint) -> None:
+    """Check that peft, which mergekit calls, can merge an adapter of another kind into its base.
+
+    Raises `InputError` as `read_changes`, for what can be known without peft.
+    """
+    config, stored = read_adapter_config(adapter), read_adapter_tensors(adapter)
+    names = _Names(base)
+    _check_whole_tensors(adapter, stored, base, names)
+    if not any(map(config.get, _OTHER_FACTORS)):
+        _read_factors(adapter, config, stored, base, names)
+
+
+class _Names:
+    """The base's tensors by the names of a loaded model."""
+
+    def __init__(self, base: Checkpoint) -> None:
+        # A tied output embedding has no change of its own, even where the base stores it.
+        tied = ties(base)
+        self.shapes = {n: shape for n, shape in base.shapes.items() if not (tied and is_head(n))}
+        self._by_bare = {bare_name(name): name for name in reversed(self.shapes)}
+
+    def in_file(self, name: str) -> str:
+        """Return the name in the base's files; `name` where they have no such tensor."""
+        return name if name in self.shapes else self._by_bare.get(bare_name(name), name)
+
+
+def _check_whole_tensors(
+    adapter: Path, stored: Mapping[str, StoredTensor], base: Checkpoint, names: _Names
+) -> None:
+    """Check that tensors which an adapter replaces have the shapes of the base's."""
+    for key, tensor in stored.items():
+        name = names.in_file(key.removeprefix(_PREFIX).replace(".base_layer.", "."))
+        shape = base.shapes.get(name, tensor.shape)
+        if tensor.shape == shape:
+            continue
+        where = f"{adapter}: its {name} is {list(tensor.shape)} and the base's {list(shape)}"
+        if name in (base.embedding, base.head) and tensor.shape[1:] == shape[1:]:
+            raise InputError(
+                f"{where}: it was trained with other tokens. Give it a base with as many rows: "
+                f"load {base.name.partition('+')[0]}, resize_token_embeddings({tensor.rows}), save "
+                "it with the adapter's tokenizer"
+            )
+        raise InputError(f"{where}; it was trained on another model")
+
+
+def _read_factors(
+    adapter: Path,
+    config: Mapping[str, Any],
+    stored: Mapping[str, StoredTensor],
+    base: Checkpoint,
+    names: _Names,
+) -> dict[str, LowRankChange]:
+    """Return tensor name -> change of every pair of lora_A and lora_B in an adapter.
+
+    Raises `InputError` where one has no place in the base, or where one is missing.
+    """
+    try:
+        modules = LoraModules.read(config)
+    except ValueError as error:
+        raise InputError(f"{adapter}: {ADAPTER_CONFIG}: {error}") from error
     changes: dict[str, LowRankChange] = {}
-    deadline = time.monotonic() + _PATTERNS_S
-    unread = {name for name, tensor in stored.items() if not _is_of_base(name, tensor, base)}
+    ignored: list[str] = []
     for name, down in stored.items():
         match = _FACTOR.fullmatch(name)
         if match is None:
             continue
         module, kind = match.groups()
         up = stored.get(f"{_PREFIX}{module}.{kind.replace('_A', '_B')}")
-        target = _in_file(f"{module}.weight", shapes)
+        target = names.in_file(f"{module}.weight")
         if up is None:
             raise InputError(f"{adapter}: {target} has lora_A and no lora_B")
-        rank = _pattern(adapter, config, "rank_pattern", module, config["r"], deadline)
-        alpha = _pattern(adapter, config, "alpha_pattern", module, config["lora_alpha"], deadline)
+        try:
+            rank, scaling = modules.rank_of(module), modules.scaling_of(module)
+        except ValueError as error:
+            raise InputError(f"{adapter}: {ADAPTER_CONFIG}: {module}: {error}") from error
+        is_conv1d = base.config.model_type in _CONV1D and base.decoder.layer(target) is not None
         change = LowRankChange(
             down=down,
             up=up,
-            scaling=alpha / (math.sqrt(rank) if config.get("use_rslora") else rank),
-            transposed=kind == "lora_embedding_A" or base.config.model_type in _CONV1D,
+            scaling=scaling,
+            transposed=kind == "lora_embedding_A" or is_conv1d,
             module=module,
         )
-        if target not in shapes:
+        if target not in names.shapes:
             raise InputError(
                 f"{adapter}: the adapter changes {target}, which its base does not hold (another "
                 f"model, or a tied head); {_MERGE_FIRST}"
             )
-        _check_change(f"{adapter}: {target}", shapes[target], change, rank)
+        if target in changes:
+            raise InputError(f"{adapter}: {target} has two changes: {changes[target].module} too")
+        if not modules.has(module) and not modules.has(target.removesuffix(".weight")):
+            ignored.append(module)
+        _check_change(f"{adapter}: {target}", names.shapes[target], change, rank)
         changes[target] = change
-        unread -= {down.name, up.name}
-    if unread:
+    if ignored:
         raise InputError(
-            f"{adapter}: the adapter holds {len(unread)} tensors that are not a low-rank change: "
-            f"{name_list(sorted(unread))}; {_MERGE_FIRST}"
+            f"{adapter}: its {ADAPTER_CONFIG} does not target {name_list(ignored)}, whose matrices "
+            "it holds and peft would leave out; name them in target_modules, or take the matrices "
+            "out of the file"
         )
-    if not changes:
-        raise InputError(f"{adapter}: the adapter changes no tensor")
+    if missing := [*_missing_modules(modules, changes, base)]:
+        raise InputError(
+            f"{adapter}: it lacks the matrices of {name_list(missing)}, which its {ADAPTER_CONFIG} "
+            "targets; save it again as a whole, or name them in exclude_modules where they were "
+            "not trained"
+        )
     return changes
+
+
+def _missing_modules(
+    modules: LoraModules, changes: Mapping[str, LowRankChange], base: Checkpoint
+) -> Iterator[str]:
+    """Yield the modules of decoder layers that an adapter targets and has no change of.
+
+    Files may store matrices of which a loaded model has none, such as those of experts that are
+    one tensor there: they count where the adapter changes the same one of another layer.
+    """
+    decoder, prefix = base.decoder, base.decoder.prefix
+    kinds = set[str]()
+    for name, change in changes.items():
+        layer, kind = split_layer(name)
+        if decoder.layer(name) is not None:
+            kinds.add(kind)
+            prefix = change.module.removesuffix(f".{layer}.{kind.removesuffix('.weight')}")
+    for name, shape in base.shapes.items():
+        layer, kind = split_layer(name)
+        if decoder.layer(name) is None or name in changes or len(shape) != 2:
+            continue
+        module = f"{prefix}.{layer}.{kind.removesuffix('.weight')}"
+        is_module = kind in kinds or (kind.endswith(".weight") and not _EXPERT.search(kind))
+        if is_module and modules.has(module):
+            yield module
 
 
 def other_base(adapter: Path, base: Checkpoint) -> str | None:
@@ -165,8 +288,9 @@ def _unties(adapter: Path, base: Checkpoint) -> bool:
     """Return whether peft's merge of an adapter into a tied base gives a head of its own."""
     if read_adapter_config(adapter).get("ensure_weight_tying"):
         return False
-    names = (name.removeprefix(_PREFIX) for name in read_adapter_tensors(adapter))
-    return any(is_head(name) or _in_file(name, base.tensors) == base.embedding for name in names)
+    names, in_file = read_adapter_tensors(adapter), _Names(base).in_file
+    plain = [name.removeprefix(_PREFIX) for name in names]
+    return any(is_head(name) or in_file(name) == base.embedding for name in plain)
 
 
 def unsupported_kind(config: Mapping[str, Any]) -> str | None:
@@ -176,11 +300,15 @@ def unsupported_kind(config: Mapping[str, Any]) -> str | None:
         problems.append(f"peft_type is {config.get('peft_type')!r}, not 'LORA'")
     if config.get("bias", "none") != "none":
         problems.append(f"bias is {config['bias']!r}, not 'none'")
-    if config.get("init_lora_weights", True) not in _INITIAL:
+    initial = config.get("init_lora_weights", True)
+    initial = "gaussian" if str(initial).lower() == "gaussian" else initial
+    if initial not in _INITIAL:
         problems.append(
             f"init_lora_weights is {config['init_lora_weights']!r}, which changes the base too"
         )
-    problems += [f"{name} is set" for name in _UNSUPPORTED if config.get(name)]
+    for name in (*_SAVED_WHOLE, *_OTHER_FACTORS, "ensure_weight_tying"):
+        if config.get(name) or (name in _SECTIONS and config.get(name) is not None):
+            problems.append(f"{name} is set")
     return "; ".join(problems) or None
 
 
@@ -190,12 +318,7 @@ def read_adapter_config(adapter: Path) -> dict[str, Any]:
         config = json.loads((adapter / ADAPTER_CONFIG).read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise ValueError("it is not a mapping")
-        if config.get("peft_type") == "LORA":
-            rank, alpha = int(config["r"]), float(config["lora_alpha"])
-            if rank < 1 or not math.isfinite(alpha):
-                raise ValueError(f"r is {config['r']} and lora_alpha is {config['lora_alpha']}")
-            config |= {"r": rank, "lora_alpha": alpha}
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{adapter}: no readable {ADAPTER_CONFIG}: {error}") from error
     return config
 
@@ -205,51 +328,25 @@ def read_adapter_tensors(adapter: Path) -> dict[str, StoredTensor]:
     return read_header(adapter / ADAPTER_WEIGHTS)
 
 
-def _pattern(
-    adapter: Path,
-    config: Mapping[str, Any],
-    key: str,
-    module: str,
-    default: float,
-    deadline: float,
-) -> Any:
-    """Return the value of the first pattern that ends the module's name, as peft looks it up.
-
-    Until `deadline`, a time of `time.monotonic`.
-    """
-    try:
-        for pattern, value in (config.get(key) or {}).items():
-            if len(pattern) > _LONGEST_PATTERN:
-                raise ValueError("a pattern is too long")
-            # Repeats in repeats can take for ever.
-            timeout = max(deadline - time.monotonic(), 0.001)
-            if regex.match(rf"(.*\.)?({pattern})$", module, timeout=timeout):
-                if type(value) not in (int, float) or not 0 < value < math.inf:
-                    raise ValueError(f"the value of {pattern} is {value!r}")
-                return value
-    except TimeoutError:
-        raise InputError(
-            f"{adapter}: {key} in {ADAPTER_CONFIG}: its patterns take over {_PATTERNS_S:g} s to "
-            "match; write plain names of modules in their place"
-        ) from None
-    except (regex.error, ValueError, TypeError, AttributeError) as error:
-        raise InputError(f"{adapter}: {key} in {ADAPTER_CONFIG} cannot be read: {error}") from error
-    return default
-
-
-def _in_file(name: str, names: Collection[str]) -> str:
-    """Return a tensor's name in the file."""
-    bare = bare_name(name)
-    return name if name in names else next((n for n in names if bare_name(n) == bare), name)
-
-
-def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint) -> bool:
+def _is_of_base(name: str, copy: StoredTensor, base: Checkpoint, names: _Names) -> bool:
     """Return whether a tensor is the base's embedding or head, which peft saves with its change."""
-    plain = name.removeprefix(_PREFIX).replace(".base_layer.", ".")
-    tensor = base.tensors.get(_in_file(plain, base.tensors))
-    if ".base_layer." not in name or tensor is None or tensor.shape != copy.shape:
+    if ".base_layer." not in name:
         return False
-    return tensor.dtype != copy.dtype or same_content(tensor, copy)
+    tensor = base.tensors.get(names.in_file(name.removeprefix(_PREFIX).replace(".base_layer", "")))
+    return tensor is not None and tensor.shape == copy.shape and _is_copy(copy, tensor)
+
+
+@functools.lru_cache(maxsize=64)
+def _is_copy(copy: StoredTensor, tensor: StoredTensor) -> bool:
+    """Return whether `copy` is what a tensor is in the copy's dtype."""
+    if copy.dtype == tensor.dtype:
+        return same_content(tensor, copy)
+    check_rows_there([(tensor, slice(None))])
+    for rows in row_blocks(tensor.shape):
+        values = read_rows(copy, rows)
+        if not read_rows(tensor, rows).to(values.dtype).equal(values):
+            return False
+    return True
 
 
 def _check_change(

@@ -35,6 +35,8 @@ from layerswap_method.checkpoint.compatible import (
     vocabulary_problems,
 )
 from layerswap_method.checkpoint.lora import (
+    check_for_peft,
+    is_lora,
     read_adapter_config,
     read_adapter_tensors,
     tie_problems,
@@ -150,8 +152,11 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
         for reference, model in sources.items():
             if model.adapter is None:
                 continue
+            base = read_checkpoint(reference, model.folder)
+            if is_lora(model.adapter):
+                check_for_peft(model.adapter, base)
             is_tying = read_adapter_config(model.adapter).get("ensure_weight_tying")
-            if is_tying and ties(read_checkpoint(reference, model.folder)):
+            if is_tying and ties(base):
                 problems = [
                     f"ensure_weight_tying doubles {name}"
                     for name in read_adapter_tensors(model.adapter)

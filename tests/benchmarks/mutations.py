@@ -34,11 +34,12 @@ in (dtype, result) else torch.float32 => in (dtype, result) else dtype
 return total.to(result) => return total.to(dtype).to(result)
 layerswap_method/mix_reader.py @ write/test_files.py
 _deltas[position][offset : offset + count] => _deltas[position][:count]
+layerswap_method/checkpoint/lora_modules.py @ checkpoint/test_lora.py
+math.sqrt(rank) if self.is_stabilised else rank => rank
+return alpha / (math.sqrt => return 1 / (math.sqrt
+or not math.isfinite(value): => or False:
 layerswap_method/checkpoint/lora.py @ checkpoint/test_lora.py
-math.sqrt(rank) if config.get("use_rslora") else rank => rank
-scaling=alpha / ( => scaling=1 / (
-    "use_dora", => "use_no_dora",
-or not math.isfinite(alpha): => or False:
+"lora_bias", "use_dora") => "lora_bias")
 if is_same or path.name.lower() in names: => if True: @ mergekit_plugin/test_errors.py
 layerswap_method/checkpoint/tied_heads.py @ checkpoint
 return not all(model.head for model in (checkpoint, *others)) => return False

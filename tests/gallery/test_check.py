@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 import yaml
 
 from ablations.gallery.check import check_recipe
@@ -264,3 +265,24 @@ def test_an_adapter_that_was_trained_on_another_base_is_told(tmp_path, experts, 
             edited(adapter, "adapter_config.json", **change)
             code, found = check(swap({**experts, "task": f"{experts['task']}+{adapter}"}))
             assert (code, why in str(found)) == (2, True)
+
+
+def test_an_adapter_that_peft_could_not_merge_is_an_error(tmp_path, experts, check):
+    base = experts["task"]
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    rows = model.config.vocab_size
+    model.resize_token_embeddings(rows + 16)
+    model.save_pretrained(tmp_path / "wide")
+    tables = ["embed_tokens", "lm_head"]
+    options = {"target_modules": ["q_proj"], "r": 2, "modules_to_save": tables}
+    adapter = train_adapter(tmp_path / "wide", tmp_path / "adapter", **options)
+    code, found = check(swap({**experts, "task": f"{base}+{adapter}"}))
+    assert code == 2
+    assert f"is [{rows + 16}, 16] and the base's [{rows}, 16]" in str(found)
+    assert f"resize_token_embeddings({rows + 16})" in str(found)
+    # As the message advises.
+    with_rows = {"task": f"{tmp_path / 'wide'}+{adapter}", "language": tmp_path / "wide"}
+    document = merging.recipe(with_rows, ONE_EACH, tmp_path / "wide", dtype="float32")
+    code, found = check(document)
+    assert (code, [m for level, m in found if level == "error"]) == (0, [])
+    assert layerswap("merge", tmp_path / "recipe.yml", tmp_path / "out").exit_code == 0

@@ -18,7 +18,7 @@ from layerswap_method.checkpoint.lora_modules import LoraModules
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import (
     StoredTensor,
-    check_rows_there,
+    ensure_rows_there,
     read_header,
     read_rows,
     row_blocks,
@@ -341,7 +341,7 @@ def _is_copy(copy: StoredTensor, tensor: StoredTensor) -> bool:
     """Return whether `copy` is what a tensor is in the copy's dtype."""
     if copy.dtype == tensor.dtype:
         return same_content(tensor, copy)
-    check_rows_there([(tensor, slice(None))])
+    ensure_rows_there([(tensor, slice(None))])
     for rows in row_blocks(tensor.shape):
         values = read_rows(copy, rows)
         if not read_rows(tensor, rows).to(values.dtype).equal(values):

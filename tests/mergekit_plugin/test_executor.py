@@ -16,7 +16,7 @@ from mergekit.scripts.multimerge import main
 from safetensors.torch import load_file, save_file
 
 from ablations.gallery.check import check_recipe
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
 from tests.standins.fine_tunes import edited, train_adapter, tune

@@ -185,7 +185,8 @@ def test_a_speech_encoder_follows_non_layer_and_its_counts_stay(experts, tmp_pat
     assert {found[name].dtype for name in counts} == {torch.int64}
     for name, tensor in found.items():
         task, language = (model[name].float() for model in models[:2])
-        is_text = name.startswith("language_model.model.model.layers.")
+        # transformers 5.24 saves one `model.` less than 5.19.
+        is_text = name.startswith("language_model.model.") and ".layers." in name
         wanted = language if is_text else (task.double() + language.double()).float() / 2
         assert name in counts or torch.allclose(tensor, wanted, rtol=1e-6), name
     kind = transformers.GraniteSpeechForConditionalGeneration

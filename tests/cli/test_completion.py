@@ -1,6 +1,7 @@
 """Completion in a shell: commands, options, shipped names."""
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -58,10 +59,9 @@ def test_bash_fills_in_the_only_name_and_else_a_file(tmp_path):
     """The script that the page has people evaluate, in a bash that completes."""
     (tmp_path / "study_of_mine.yml").touch()
     program = tmp_path / "layerswap"
-    program.write_text(
-        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(ROOT)!r})\n"
-        "from ablations.cli import main\nmain(prog_name='layerswap')\n"
-    )
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ablations.cli import main; "
+    command = shlex.join([sys.executable, "-c", f"{code}main(prog_name='layerswap')"])
+    program.write_text(f"#!/bin/sh\nexec {command}\n")  # `#!` takes no path with a space
     program.chmod(0o755)
     script = """
 eval "$(_LAYERSWAP_COMPLETE=bash_source layerswap)"

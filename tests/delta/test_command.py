@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -115,11 +114,15 @@ def test_without_matplotlib_the_numbers_are_written(base, tmp_path, monkeypatch)
     assert (alone.exit_code, "pip install 'layerswap[plot]'" in alone.output) == (1, True)
 
 
-def test_experts_have_short_names_of_their_own():
+def test_experts_have_short_names_of_their_own(tmp_path, monkeypatch):
+    for names in ("runs/study", "same/same"):  # two folders may have one name
+        (tmp_path / names).mkdir(parents=True)
     assert label_all(["x/a/model", "x/b/model"]) == ["a/model", "b/model"]
     assert label_all(["org/base+runs/adapter", "org/base"]) == ["adapter", "base"]
-    here = Path.cwd()
-    assert label_all([".", "..", "a", "x/."]) == [here.name, here.parent.name, "a", "x"]
+    monkeypatch.chdir(tmp_path / "runs" / "study")
+    assert label_all([".", "..", "a", "x/."]) == ["study", "runs", "a", "x"]
+    monkeypatch.chdir(tmp_path / "same" / "same")
+    assert label_all([".", ".."]) == ["same/same", f"{tmp_path.name}/same"]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,10 @@ def printable(text: str) -> str:
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", text)
 
 
+_SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "half": "float16"}
+"""What users write for the name of a dtype."""
+
+
 def nearest(name: str, choices: Iterable[str], cutoff: float | None = None) -> str:
     """Return ``"; did you mean 'x'?"`` for the name closest to `name`, in any case, or ``""``.
 
@@ -87,7 +91,8 @@ def nearest(name: str, choices: Iterable[str], cutoff: float | None = None) -> s
     lowered = {choice.lower(): choice for choice in sorted(choices)}
     if cutoff is None:
         cutoff = 1 if len(name) < 3 else 0.5 if len(name) == 3 else 0.6
-    close = difflib.get_close_matches(name.lower(), lowered, n=1, cutoff=cutoff)
+    lower = name.lower()
+    close = difflib.get_close_matches(_SHORT.get(lower, lower), lowered, n=1, cutoff=cutoff)
     return f"; did you mean {lowered[close[0]]!r}?" if close else ""
 
 

@@ -41,5 +41,8 @@ SMALL = (
 )
 """Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
 
+STATES = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
+"""What transformers' Trainer saves beside weights: none of them are weights."""
+
 IGNORED = ("consolidated*", "original/*")
 """The same weights once more."""

@@ -102,12 +102,30 @@ class LazyGroup(click.Group):
                 error = LayerSwapError(f"{where}{error.strerror or error}")
             if isinstance(error, LayerSwapError):
                 error = shown(error)
+            if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+                hint = _other_form(error.option_name, error.ctx.command)
+                error.message += hint  # type: ignore[misc]
             if isinstance(error, click.ClickException):
                 if ctx.meta[_AS_JSON] and has_json(error):
                     print_json_error(error)
                     ctx.exit(error.exit_code)
                 error.message = printable(error.message)  # type: ignore[misc]
             raise error
+
+
+def _other_form(option: str, command: click.Command) -> str:
+    """Return what `option`, which a command does not have, is there: an argument, or a value.
+
+    ``--model M`` is M alone, and ``--cuda`` is ``--device cuda``.
+    """
+    word = option.lstrip("-").replace("-", "_")
+    for parameter in command.params:
+        names = (parameter.name or "", (parameter.name or "").removesuffix("s"))
+        if isinstance(parameter, click.Argument) and word in names:
+            return f" Write {command.name} {word.upper()}: it stands without an option."
+        if isinstance(parameter.type, click.Choice) and word in parameter.type.choices:
+            return f" Write {parameter.opts[0]} {word}."
+    return ""
 
 
 def _explain_interrupt(ctx: click.Context) -> None:

@@ -199,6 +199,8 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
                 "here with --metadata NAME=VALUE, such as tokenizer=MODEL, or in a study with "
                 "evaluate: {metadata: {NAME: VALUE}}"
             ) from error
+        if file is not None and isinstance(error, FileNotFoundError):
+            where = f"; looked beside {file} and in the working directory"
         kind = "data" if isinstance(error, OSError) else "file or data"
         raise TaskFault(
             f"task {name}: its {kind} cannot be read: {describe_error(error)}{where}"

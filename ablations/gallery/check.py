@@ -31,7 +31,7 @@ from layerswap_method.methods.layer_swap_merge import (
     large_swap_warning,
 )
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import OUR_METHODS, read_written
+from layerswap_method.methods.read import OUR_METHODS, RecipeFile, read_written
 from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
@@ -140,16 +140,14 @@ def check_recipe(
         shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
         source = Downloads(download_choice(), headers_only=True) if hub else None
         with nullcontext() if source is None else source.fetching():
-            findings += _findings(opened.document, source=source, shipped=shipped)
+            findings += _findings(opened, source=source, shipped=shipped)
     except InputError as error:
         findings = [*_errors(error)]
     return sorted(dict.fromkeys(findings), key=lambda finding: get_args(Level).index(finding.level))
 
 
-def _findings(
-    document: Mapping[str, Any], *, source: Downloads | None, shipped: bool
-) -> Iterator[Finding]:
-    recipe = None
+def _findings(file: RecipeFile, *, source: Downloads | None, shipped: bool) -> Iterator[Finding]:
+    document, recipe = file.document, None
     try:
         recipe = _read(document)
     except InputError as error:
@@ -160,7 +158,9 @@ def _findings(
         if "+" in reference and is_folder(resolve_from(reference, None)):
             yield Finding("warning", f"{reference}: mergekit-yaml will not find it: {PLUS}")
         try:
-            facts[reference] = model = look_up(reference, hub=source is not None, source=source)
+            facts[reference] = model = look_up(
+                reference, hub=source is not None, source=source, recipe=Path(file.name)
+            )
         except InputError as error:  # a checkpoint that cannot be read
             yield from _errors(error)
             continue

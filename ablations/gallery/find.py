@@ -16,6 +16,7 @@ from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
+from layerswap_method.recipe.kinds import place_kind
 from layerswap_method.recipe.references import is_folder, is_there
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
@@ -42,10 +43,10 @@ def find_recipe(name: str) -> Path:
     for file in (name, f"{name}.yml"):
         if file in shipped:
             return shipped[file]
-    places = ", ".join(map(str, _roots()))
+    hint = nearest_file(name) or nearest(name, shipped)
     raise InputError(
-        f"{name}: no such file, and no recipe of that name in {places}"
-        f"{nearest_file(name) or nearest(name, shipped)}"
+        f"{name}: no such file, and no shipped recipe of that name{hint}"
+        f"{'' if hint else '; layerswap recipes list shows them'}"
     )
 
 
@@ -72,7 +73,11 @@ def open_recipe(recipe: str | os.PathLike[str] | Mapping[str, Any]) -> RecipeFil
     """
     if isinstance(recipe, Mapping):
         return file_of_document(recipe)
-    return read_recipe_file(recipe_path(recipe))
+    path = recipe_path(recipe)
+    if is_folder(path):
+        what = place_kind(path) or "; write the recipe's file in it"
+        raise InputError(f"{path}: is a folder{what}")
+    return read_recipe_file(path)
 
 
 def is_gallery_file(path: Path) -> bool:

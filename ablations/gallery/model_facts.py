@@ -50,11 +50,13 @@ class ModelFacts(NamedTuple):
     adapter: Path | None = None
 
 
-def look_up(reference: str, *, hub: bool, source: Downloads | None = None) -> ModelFacts:
+def look_up(
+    reference: str, *, hub: bool, source: Downloads | None = None, recipe: Path | None = None
+) -> ModelFacts:
     """Return the facts of a model: of its headers if they can be had, else, with `hub`, its config.
 
     With `source` the headers of a model on the hub are fetched where they can be: what is in the
-    cache may be an older commit than the one that a merge takes.
+    cache may be an older commit than the one that a merge takes. `recipe` is as in `find_model`.
 
     Raises:
         InputError: for a checkpoint that cannot be read.
@@ -67,7 +69,7 @@ def look_up(reference: str, *, hub: bool, source: Downloads | None = None) -> Mo
         if facts is not None:
             return facts
     try:
-        files = find_model(reference, download=False)
+        files = find_model(reference, download=False, recipe=recipe)
     except InputError as error:
         placeholder = Finding("note", f"{', '.join(placeholders)}: {PLACEHOLDER}; {UNCHECKED}")
         if model in placeholders:

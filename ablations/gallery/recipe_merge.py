@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -82,7 +83,8 @@ def merge_recipe(
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     try:
-        lines = merge_file(recipe, out, find_model, options, bar, download)
+        find = functools.partial(find_model, recipe=Path(recipe.name))
+        lines = merge_file(recipe, out, find, options, bar, download)
     except NeedsMergekit as error:
         check_form(recipe.document)
         mergekit_command(Path(recipe.name), out, options, mergekit_options, error.reason)

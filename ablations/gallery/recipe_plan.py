@@ -150,8 +150,9 @@ def _swap_plan(record: Mapping[str, Any]) -> RecipePlan:
 def _depth(path: str, document: Mapping[str, Any]) -> int:
     """Return the depth that the first config states that can be read."""
     for reference in dict.fromkeys(named_models(document)):
-        if (depth := look_up(reference, hub=True).depth) is not None:
-            return depth
+        model = look_up(reference, hub=True, recipe=Path(path))
+        if model.depth is not None:
+            return model.depth
     raise InputError(
         f"{path}: no config of its models is local or on the hub, so the number of layers is not "
         "known; write --layers N"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def find_model(
     download: bool = True,
     folder: Path | None = None,
     hub: Downloads | None = None,
+    recipe: Path | None = None,
 ) -> Expert:
     """Return the model of a reference: a folder, a hub id, or either with a LoRA adapter.
 
@@ -49,6 +51,7 @@ def find_model(
         download: whether a hub id may be downloaded; else it must be in the local cache.
         folder: of the file that has the reference, see `resolve_from`; None for the command line.
         hub: fetches the parts of a model that are read; None downloads it whole.
+        recipe: the file that has the reference, whose paths start at the working directory.
 
     Raises:
         InputError: where it does not exist; with what to do.
@@ -60,7 +63,8 @@ def find_model(
     if is_hub_id(reference.partition("+")[0]):
         show_step(Step(""))  # a download shows its own bar
     try:
-        files = find_model_files(reference, folder, download=download, hint=build_hint, hub=hub)
+        hint = functools.partial(build_hint, recipe=recipe)
+        files = find_model_files(reference, folder, download=download, hint=hint, hub=hub)
     except InputError as error:
         # A reference that ends in its name has no name of its own: it is of no experts file.
         place = "" if name in (reference, Path(reference).name) else f"expert {name!r}: "
@@ -95,8 +99,13 @@ _BUILT = {
 """Folder below `runs` -> the command that makes it."""
 
 
-def build_hint(path: str) -> str:
-    """Return how to make a missing folder of a testbed that ships; "" for other folders."""
+def build_hint(path: str, recipe: Path | None = None) -> str:
+    """Return how to make a missing folder of a testbed that ships, or that it is next to a recipe.
+
+    "" for other folders.
+    """
+    if recipe is not None and is_folder(recipe.parent / path):
+        return f"; it is beside {recipe.name}: run the command in {recipe.parent.resolve()}"
     first, second, *_ = (*Path(path).parts, "", "")
     command = _BUILT.get(second) if first == "runs" else None
     return "" if command is None else f"; {command} makes it here"

@@ -43,6 +43,7 @@ from ablations.study.cells import Cell
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.kinds import place_kind
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
 SCHEMA_VERSION = 6
@@ -265,6 +266,7 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
                 shown = ", ".join(map(str, inside[:_SHOWN_FOLDERS]))
                 more = ", ..." if len(inside) > _SHOWN_FOLDERS else ""
                 raise InputError(f"{fault}; give one inside it: {shown}{more}")
+            fault += place_kind(path)
         raise InputError(f"{fault}; give the folder that layerswap run or evaluate wrote")
     for name in ("records", "failures"):
         if (path / name).is_symlink():  # RUN itself may be one

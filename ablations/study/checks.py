@@ -94,9 +94,9 @@ def study_problems(
     for tasks in map(str, evaluate.include_path):
         if not is_folder(tasks):
             hint = build_hint(tasks)
-            yield f"evaluate.include_path: {no_such_folder(tasks, folder=place)}{hint}"
+            yield f"evaluate.include_path: {no_such_folder(tasks, place)}{hint}"
     if evaluate.data_dir is not None and not is_folder(evaluate.data_dir):
-        yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), folder=place)}"
+        yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), place)}"
 
 
 def _task_problems(study: Study) -> Iterator[str]:

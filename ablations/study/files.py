@@ -25,6 +25,7 @@ from ablations.study.schema import Number, Study
 from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
+from layerswap_method.recipe.kinds import document_kind, place_kind
 from layerswap_method.recipe.references import is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts
@@ -107,7 +108,8 @@ def find_file(text: str, kind: Literal["study", "experts"]) -> Path:
         if path.is_file():
             return path
         if path.is_dir() and text not in shipped:
-            raise InputError(f"{path}: is a folder; name the {kind} file in it")
+            what = place_kind(path) or f"; name the {kind} file in it"
+            raise InputError(f"{path}: is a folder{what}")
     if text in shipped:
         return shipped[text]
     guess = nearest(path.stem, shipped)
@@ -129,10 +131,11 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     document = read_yaml(path)
     keys = Study.model_fields.keys() - {"experts"}
     if not isinstance(document, dict) or not document.keys() & keys:
-        raise InputError(
-            f"{path}: is not a study; a study has name:, question:, experts: ... (layerswap init "
-            "study writes one to start from)"
+        form = (
+            "; a study has name:, question:, experts: ... (layerswap init study writes one to "
+            "start from)"
         )
+        raise InputError(f"{path}: is not a study{document_kind(document) or form}")
     document = with_settings(document, settings)
     try:
         study = Study.model_validate(document)
@@ -155,6 +158,8 @@ def read_experts_file(path: Path) -> ExpertsFile:
     document = read_yaml(path)
     if not isinstance(document, dict) or not document:
         raise InputError(f"{path}: names no expert; write NAME: FOLDER, a line for each expert")
+    if what := document_kind(document):
+        raise InputError(f"{path}: is not an experts file{what}")
     if not set(document) & set(ExpertsFile.model_fields):
         document = {"experts": document}
     try:

@@ -50,11 +50,11 @@ from ablations.study.identity import (
     protocol_key,
     read_contents,
 )
-from ablations.study.schema import ROLES, Study
+from ablations.study.schema import EXPERTS, ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.downloads import Downloads, Need, download_choice
-from layerswap_method.recipe.references import is_folder, named_models
+from layerswap_method.recipe.references import is_folder, named_models, resolve_from
 
 _WORTH_IMPORTS = 1_000_000_000
 """Bytes of experts that take longer to read than a thread needs to begin."""
@@ -410,17 +410,21 @@ def _find_experts(
     experts: dict[str, Expert] = {}
     headers_only = Downloads(headers_only=True)
     models_of_recipe = {*named_models(study.recipe or {})} - {*places, *ROLES}
+    # Paths and hub ids have a slash (./math, org/math) and need no experts file.
+    unknown = [name for name in names if name not in places and "/" not in name]
+    if not places:  # without an experts file a word is a folder, as in a recipe
+        unknown = [name for name in unknown if not is_folder(resolve_from(name, folders[False]))]
+        if unknown:
+            problems.append(
+                f"the study does not say where {', '.join(unknown)} is: add --experts FILE, or "
+                "write a folder (./math), a hub id or base+adapter for each expert"
+            )
+    else:
+        problems += [_not_in_experts_file(name, study, places) for name in unknown]
     for name in names:
+        if name in unknown:
+            continue
         try:
-            # Paths and hub ids have a slash (./math, org/math) and need no experts file.
-            if name not in places and "/" not in name:
-                guess = nearest(name, places) or f"; it names {', '.join(sorted(places))}"
-                raise InputError(
-                    f"no expert {name!r} in the experts file{guess}"
-                    if places
-                    else f"the study does not say where {name} is: add --experts FILE, or write a "
-                    "folder (./math), a hub id or base+adapter for each expert"
-                )
             experts[name] = find_model(
                 places.get(name, name),
                 name=name,
@@ -434,6 +438,20 @@ def _find_experts(
             roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
             problems.append(f"{error.message}{roles if name in models_of_recipe else ''}")
     return experts
+
+
+def _not_in_experts_file(name: str, study: Study, places: Mapping[str, str]) -> str:
+    """Return that a name is of no expert, with a near one, or how to name another expert."""
+    if guess := nearest(name, places):
+        return f"no expert {name!r} in the experts file{guess}"
+    advice = ""
+    for role in ROLES:
+        if name in study.experts.names(role):
+            code = study.experts.languages().get(name) if role == "language" else None
+            value = "NAME" if code is None else f"{{{code}: [NAME]}}"
+            advice = f"; for one of them: --set '{EXPERTS}{role}={value}'"
+    names = ", ".join(sorted(places))
+    return f"no expert {name!r} in the experts file, which names {names}{advice}"
 
 
 def _check_experts(

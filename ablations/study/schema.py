@@ -10,11 +10,15 @@ The text below each field is what `ablations/studies/README.md` says of it; afte
 from __future__ import annotations
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
+    BeforeValidator,
     Field,
     StrictBool,
     StrictFloat,
@@ -80,7 +84,8 @@ class Pools(Described):
     """The experts by role. Every task expert is paired with every language expert.
 
     An expert is a name of the experts file, or gives its own location: a path with a slash
-    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter.
+    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. Without an
+    experts file, a name is that of a folder.
     """
 
     base: StrictStr = "base"
@@ -128,6 +133,18 @@ class Evaluate(EvaluationSettings):
     """Options of the engine; see below. The experts file sets what is left out here."""
 
 
+def _check_pairs(value: Any) -> Any:
+    if re.search("[a-z]", str(value)):
+        raise ValueError(
+            f"{value} has a name; write the numbers of two settings of vary, from 1, such as "
+            "[[2, 1]]; the models of baseline go below against, such as against: [soup]"
+        )
+    return value
+
+
+_Pairs = Annotated[tuple[tuple[StrictInt, StrictInt], ...], BeforeValidator(_check_pairs)]
+
+
 class PrimaryBlock(Described):
     """The primary comparisons: corrected together; all others of the report are exploratory."""
 
@@ -147,7 +164,9 @@ class PrimaryBlock(Described):
     """For `first_setting`: only what differs in one of these parameters of `vary` is primary, such
     as ``[placement]``. Without it, every parameter that varies."""
 
-    contrasts: tuple[tuple[StrictInt, StrictInt], ...] = ()
+    contrasts: Annotated[
+        tuple[tuple[StrictInt, StrictInt], ...], BeforeValidator(_check_pairs)
+    ] = ()
     """Pairs of settings of `vary` by their numbers, from 1, such as ``[[2, 1], [3, 2]]``: the first
     minus the second. The report's answer begins with them. With them `against` has no default."""
 
@@ -183,10 +202,20 @@ class ReportBlock(Described):
     report draws the scores over it; for several experts it takes the mean of their facts."""
 
 
+def _check_name(name: str) -> str:
+    if re.fullmatch("[a-z0-9][a-z0-9_-]*", name) is None:
+        plain = re.sub("[^a-z0-9_-]+", "_", name.lower()).strip("_-")
+        raise ValueError(
+            f"{name!r} names no folder; write lower-case letters, digits, _ and -"
+            f"{f', such as {plain}' if plain else ''}"
+        )
+    return name
+
+
 class Study(Described):
     """A study: merges and unmerged models of the same experts, all on the same tasks."""
 
-    name: StrictStr = Field(pattern=r"^[a-z0-9][a-z0-9_-]*$")
+    name: Annotated[StrictStr, AfterValidator(_check_name)]
     """Lower-case letters, digits, ``_`` and ``-``. The run folder is ``runs/NAME``."""
 
     question: StrictStr = Field(min_length=1)
@@ -242,6 +271,14 @@ class Study(Described):
                 f"is named by experts_file: {value}"
             )
         return value
+
+    @model_validator(mode="after")
+    def _names_once(self) -> Study:
+        pools = {f"{EXPERTS}{role}": self.experts.names(role) for role in ROLES}
+        for place, names in {**pools, "baseline": self.baseline}.items():
+            if twice := [name for name, count in Counter(names).items() if count > 1]:
+                raise ValueError(f"{place} names {', '.join(twice)} twice; name it once")
+        return self
 
     @model_validator(mode="after")
     def _vary_is_sound(self) -> Study:

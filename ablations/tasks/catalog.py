@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import Field, StrictStr
 
 from ablations.drawing.text_table import text_table
+from ablations.tasks.suites import read_suites
 from ablations.tasks.task_yaml import read_task_file, task_file_paths
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.frozen import Described, Frozen
@@ -213,7 +214,17 @@ def choose(
     )
     if not problems and not chosen and not {*languages} & {*others}:
         problems.append(f"no task of {', '.join(benchmarks)} in {', '.join(languages)}")
+        for name in benchmarks:
+            codes = dict.fromkeys(task.language for task in tasks if task.benchmark == name)
+            problems[-1] += f"; {name} is in {', '.join(codes)}"
     if problems:
+        suites = [
+            name
+            for name, suite in read_suites().items()
+            if {*languages} & {*suite.codes} and name.startswith(tuple(f"{b}_" for b in benchmarks))
+        ]
+        if suites:
+            problems[-1] += f"; lm-eval's own tasks in it: {', '.join(suites)} (--tasks)"
         raise InputError("\n".join(problems))
     return chosen
 

@@ -303,7 +303,14 @@ def _find_file(source: DataSource, language: str, split: str, data_dir: Path) ->
     path = folder / file
     if not path.is_file():
         names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        raise InputError(f"{path}: no such file{nearest(path.name, names)}")
+        before, after = source.file.format(language="\0", split=split).split("\0")
+        codes = [
+            name.removeprefix(before).removesuffix(after)
+            for name in sorted(names)
+            if name.startswith(before) and name.endswith(after)
+        ]
+        there = f"; in {folder} there is {', '.join(codes)}" if codes else ""
+        raise InputError(f"{path}: no such file{there}")
     return path
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, with_valid
 
 PLACEHOLDER = "{lang}"
 """Stands in a task's name for a language."""
 
-SUITES_FILE = SHIPPED_TASKS / "suites.json"
+SUITES_FILE = Path(__file__).parent / "suites.json"
 
 
 class Suite(NamedTuple):

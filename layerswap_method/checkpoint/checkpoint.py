@@ -12,7 +12,7 @@ from pathlib import Path
 from layerswap_method.checkpoint.config import ModelConfig, read_config
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_header
 from layerswap_method.errors import InputError
-from layerswap_method.file_names import WEIGHTS_FILE, WEIGHTS_INDEX
+from layerswap_method.file_names import STATES, WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.tensor_names import Decoder, find_decoder
 
 _HEADS = ("lm_head.weight", "embed_out.weight")
@@ -147,7 +147,9 @@ def _shards(name: str, path: Path) -> list[tuple[Path, set[str] | None]]:
     if not index.is_file():
         if single.is_file():
             return [(single, None)]
-        if pickles := sorted(path.glob("*.bin")) + sorted(path.glob("*.pt*")):
+        every = (*sorted(path.glob("*.bin")), *sorted(path.glob("*.pt*")))
+        pickles = [file for file in every if not any(map(file.match, STATES))]
+        if pickles:
             raise InputError(
                 f"{name}: only pickled weights ({pickles[0].name}); loading a pickle can run code. "
                 "Convert it: AutoModelForCausalLM.from_pretrained(...).save_pretrained(DIR)"

@@ -315,11 +315,12 @@ def _lossy_casts(checkpoints: Sequence[Checkpoint], dtype: str) -> Iterator[str]
         wider = sorted(name for name in dtypes if _BITS.get(name, 0) > _BITS[dtype])
         if wider:
             yield (
-                f"{checkpoint.name} is stored in {wider[0]} and dtype is {dtype}: what light "
-                f"training changed may be rounded away; write dtype: {wider[0]}"
+                f"{checkpoint.name} is stored in {wider[0]} and the merge is written in {dtype}: "
+                f"what light training changed may be rounded away; write dtype: {wider[0]}, and no "
+                "other out_dtype"
             )
         elif dtype == "float16" and "bfloat16" in dtypes:
             yield (
-                f"{checkpoint.name} is stored in bfloat16 and dtype is float16, whose largest "
-                "number is 65504; write dtype: bfloat16"
+                f"{checkpoint.name} is stored in bfloat16 and the merge is written in float16, "
+                "whose largest number is 65504; write dtype: bfloat16, and no other out_dtype"
             )

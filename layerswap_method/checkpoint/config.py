@@ -15,6 +15,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.frozen import Frozen
 from layerswap_method.hub.cache import file_roots
+from layerswap_method.recipe.kinds import place_kind
 
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 _SIZES = ("_layers", "n_layer", "_size", "_heads", "head_dim", "_experts")
@@ -146,7 +147,8 @@ def read_document(name: str, folder: Path) -> dict[str, Any]:
             if type(value) is int and key.endswith(_SIZES) and not 0 <= value < limit:
                 raise ValueError(f"config.json has {key} {value}, which no model has")
     except (OSError, ValueError, RecursionError) as error:
-        hint = f"; write BASE+{folder}" if (folder / ADAPTER_CONFIG).is_file() else ""
+        is_adapter = (folder / ADAPTER_CONFIG).is_file()
+        hint = f"; write BASE+{folder}" if is_adapter else place_kind(folder)
         fault = f"no readable config: {error}"
         if isinstance(error, FileNotFoundError):
             fault = "no config.json in it, so it is not a model's folder"

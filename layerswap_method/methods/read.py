@@ -22,6 +22,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
 from layerswap_method.methods.passthrough import PassthroughRecipe
 from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.kinds import document_kind
 from layerswap_method.recipe.references import named_models
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_text_and_yaml
 
@@ -122,7 +123,8 @@ def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
 
 def _checked(name: str, text: str, document: Any) -> RecipeFile:
     if not isinstance(document, dict) or not isinstance(document.get("merge_method"), str):
-        raise InputError(f"{name}: is not a recipe; write merge_method:, models: and base_model:")
+        kind = document_kind(document) or "; write merge_method:, models: and base_model:"
+        raise InputError(f"{name}: is not a recipe{kind}")
     return RecipeFile(name, text, document)
 
 

@@ -63,6 +63,14 @@ def _check_template(text: str) -> str:
     return text
 
 
+def _check_unused(value: Any) -> None:
+    if value is not None:
+        raise ValueError("has no use here, as every layer keeps its place; write models: instead")
+
+
+_Unused = Annotated[None, BeforeValidator(_check_unused)]
+
+
 def value_problems(document: Mapping[str, Any]) -> Iterator[str]:
     """Yield which dtypes, and which chat template, of a recipe of any method are not valid."""
     checks = {"dtype": _check_dtype, "out_dtype": _check_dtype, "chat_template": _check_template}
@@ -129,8 +137,8 @@ class Recipe(Described):
     chat_template: Annotated[StrictStr, AfterValidator(_check_template)] | None = None
     """`auto`, a template that mergekit ships, or the template's own text."""
 
-    slices: SkipJsonSchema[None] = None  # as mergekit-multi writes them
-    modules: SkipJsonSchema[None] = None
+    slices: SkipJsonSchema[_Unused] = None  # as mergekit-multi writes them
+    modules: SkipJsonSchema[_Unused] = None
 
     @classmethod
     def method(cls) -> str:

@@ -20,6 +20,7 @@ from layerswap_method.file_names import (
 )
 from layerswap_method.hub.downloads import Downloads, complete_all
 from layerswap_method.hub.refusals import describe_absence, describe_refusal
+from layerswap_method.recipe.kinds import place_kind
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
 """Advice on a reference with a plus sign that may be the folder's own."""
@@ -79,21 +80,28 @@ def resolve_from(path: str | Path, folder: Path | None) -> Path:
     return in_folder if is_there(in_folder) else plain
 
 
-def no_such_folder(path: str | Path, hint: str = "", folder: Path | None = None) -> str:
+def nearest_folder(path: str | Path, folder: Path | None = None) -> str:
+    """Return the hint of `nearest` for a folder that does not exist, of those next to it."""
+    parent = resolve_from(Path(path).parent, folder)
+    entries = parent.iterdir() if is_folder(parent) else ()
+    return nearest(Path(path).name, [entry.name for entry in entries if entry.is_dir()])
+
+
+def no_such_folder(path: str | Path, folder: Path | None = None) -> str:
     """Return the message for a folder that does not exist; `folder` is as in `resolve_from`.
 
     A relative path is looked for from the folders above the current one: commands are often started
     in a subfolder.
     """
     if os.path.isfile(path):  # noqa: PTH113 - as in `is_there`
-        return f"{path}: is a file, not a folder{hint}"
+        return f"{path}: is a file, not a folder{place_kind(Path(path))}"
     current = Path.cwd()
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
     remedy = "" if place is None else f"; {place} has it: run the command there"
     search = f"the current directory is {current}"
     if folder is not None and folder.resolve() != current and not Path(path).is_absolute():
         search = f"looked in {folder.resolve()} and in the current directory, {current}"
-    return f"{path}: no such folder{hint} ({search}{remedy})"
+    return f"{path}: no such folder{nearest_folder(path, folder)} ({search}{remedy})"
 
 
 def is_placeholder(path: str | Path) -> bool:
@@ -163,13 +171,12 @@ def _find_folder(
     if is_folder(path):
         return path.resolve()
     if is_there(path):
-        raise InputError(f"{text}: is a file; write its folder, {path.parent}")
+        kind = place_kind(path) or f"; write its folder, {path.parent}"
+        raise InputError(f"{text}: is a file, and a model is a folder{kind}")
     if not is_hub_id(text) or is_folder(parent):
-        entries = parent.iterdir() if is_folder(parent) else ()
-        name_hint = nearest(path.name, [entry.name for entry in entries if entry.is_dir()])
-        problem = no_such_folder(text, name_hint, folder)
         remedy = f"; it is {PLACEHOLDER}" if is_placeholder(text) else hint(text)
-        raise InputError(f"{problem}{'' if name_hint else remedy}")
+        remedy = "" if nearest_folder(text, folder) else remedy
+        raise InputError(f"{no_such_folder(text, folder)}{remedy}")
     from huggingface_hub import snapshot_download
 
     repository, _, revision = text.partition("@")
@@ -196,7 +203,7 @@ def _find_folder(
             refusal = describe_refusal(repository, revision or None, error)
         else:
             refusal = describe_absence(repository, revision or None)
-        raise InputError(f"{no_such_folder(text, folder=folder)}, and {refusal}") from error
+        raise InputError(f"{no_such_folder(text, folder)}, and {refusal}") from error
 
 
 def is_hub_id(text: str) -> bool:

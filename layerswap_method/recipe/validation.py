@@ -189,7 +189,9 @@ def _members(annotation: Any) -> Iterator[Any]:
 
 
 def _number_hint(kind: str, value: Any) -> str:
-    """Return how to write a number that YAML took for text, such as 1e-6 or "1"."""
+    """Return how to write numbers as text, or one that YAML took for text, such as 1e-6."""
+    if kind == "string_type" and isinstance(value, list) and {*map(type, value)} == {int}:
+        return f'; write "{",".join(map(str, value))}"'
     if kind in ("string_type", "string_sub_type") and isinstance(value, int | float):
         return f'; write it in quotes: "{value}"'
     if kind not in ("int_type", "float_type") or not isinstance(value, str):

@@ -216,7 +216,7 @@ def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
         (swap(trio), ""),
         (swap(trio, language=turned), "; rope_parameters.rope_theta: "),
         (wide, "different dtypes"),
-        (wide | {"dtype": "bfloat16"}, "is stored in float32 and dtype is bfloat16"),
+        (wide | {"dtype": "bfloat16"}, "is stored in float32 and the merge is written in bfloat16"),
         (swap(trio, dtype="float16"), "whose largest number is 65504"),
         (swap(trio, language=other), "different settings"),
         (swap(trio, {"bottom_layers": 3}), "of the 6 layers come from the language expert, more"),

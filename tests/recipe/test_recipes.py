@@ -151,7 +151,10 @@ HUGE = {"model": "a", "parameters": {"role": "task", "weight": 1e308}}
 TOP = [
     ({"base_model": None}, ["base_model is missing", "write base_model: task"]),
     ({"tokeniser": "base"}, ["tokeniser: unknown key", "did you mean 'tokenizer"]),
-    ({"slices": [{"sources": []}]}, ["slices: must be None"]),
+    (
+        {"slices": [{"sources": []}]},
+        ["slices: has no use here, as every layer keeps its place; write models: instead"],
+    ),
     ({"models": []}, ["no model with role: task", "no model with role: language"]),
     ({"models": [HUGE, {**HUGE, "model": "b"}, LANGUAGE]}, ["of role task sum to inf"]),
     ({"models": [3, None]}, ["models[0]", "models[1]"]),

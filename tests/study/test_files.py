@@ -177,7 +177,10 @@ def test_an_experts_file_that_is_none_says_why(tmp_path, text, message):
         ("runs/pocket_experts/math_1", r"make pocket-experts .* makes it here"),
         ("runs/smol_experts/fr_1", "make real-model"),
         ("some-org/some-model", "hf download some-org/some-model"),
-        ("{}/base/model.safetensors", "is a file; write its folder, .*base$"),
+        (
+            "{}/base/model.safetensors",
+            "is a file, and a model is a folder; write its folder, .*base$",
+        ),
         ("{0}/base+{0}/base", r"no adapter_config\.json"),
     ],
 )

@@ -59,8 +59,16 @@ def test_an_error_names_both_folders_and_no_download(work, problem):
     assert f"./mth: no such folder; did you mean 'math'? {looked}" in told
     assert f"experts/math: no such folder {looked}" in told
     assert "hf download" not in told
-    told = problem(None, **placed(work, experts={**POOLS, "task": "math"}))
-    assert "the study does not say where math is: add --experts FILE, or write a folder" in told
+    told = problem(None, **placed(work, experts={"base": "bse", "task": "mth", "language": "sw"}))
+    assert "the study does not say where bse, mth, sw is: add --experts FILE, or write" in told
+
+
+def test_a_word_is_a_folder_where_there_is_no_experts_file(work, models, plan):
+    """As in a recipe: a folder beside the study, or in the working directory."""
+    words = {"base": "base", "task": "math", "language": "swahili"}
+    found = plan(None, **placed(work, experts=words)).experts
+    assert {name: expert.name for name, expert in found.items()} == {n: n for n in words.values()}
+    assert found["math"].folder == models / "math"
 
 
 def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work, plan):

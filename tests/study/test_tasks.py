@@ -96,7 +96,8 @@ def test_a_language_that_a_suite_lacks_is_one_problem(problem, plan, shipped):
     needs = "needs experts.language by language: {sw: [NAME, ...]}"
     assert told.endswith(f"study.yml: {{lang}} in a task's name {needs}")
     told = problem(shipped, **with_languages({"de": ["swahili"]}, benchmarks=["belebele"]))
-    assert told.endswith("study.yml: no task of belebele in de")
+    assert "study.yml: no task of belebele in de; belebele is in en, ja, bn, sw, te" in told
+    assert "lm-eval's own tasks in it: belebele_{lang} (--tasks)" in told
 
 
 def test_primary_tasks_may_have_lang(plan, experts):

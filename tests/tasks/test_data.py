@@ -140,7 +140,7 @@ def text(content):
 @pytest.mark.parametrize(
     ("file", "harm", "parts"),
     [
-        ("mgsm/sw_test.jsonl", lambda path: path.unlink(), ["sw_test.jsonl: no such file; did"]),
+        ("mgsm/sw_test.jsonl", lambda path: path.unlink(), ["sw_test.jsonl: no such file; in"]),
         ("mgsm/sw_test.jsonl", text(b"\n"), ["sw_test.jsonl: no rows"]),
         ("mgsm/sw_test.jsonl", text(b'{"question": 1}\n{"quest'), ["jsonl, line 2: not JSON: Unt"]),
         (

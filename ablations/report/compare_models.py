@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.report.comparisons import NO_RESULT, comparisons
+from ablations.report.comparisons import NO_RESULT, comparisons, partial_comparisons
 from ablations.report.contrasts import Contrast
 from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
@@ -114,7 +114,8 @@ def compare_models(
     data, scores = (frame[~frame["task"].isin(silent)].copy() for frame in (data, scores))
     scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
     primary = PrimaryBlock(tasks=tuple(dict.fromkeys(scores["task"])))
-    report = ReportBlock(primary=primary, margin=study.report.margin)
+    # The strictest margin, so the order of the models decides nothing.
+    report = ReportBlock(primary=primary, margin=min(run.study.report.margin for run in runs))
     study = study.model_copy(update={"report": report})
     contrasts = [
         Contrast(first, second, (first,), (second,), "compare")
@@ -127,7 +128,8 @@ def compare_models(
     frame = comparisons(results, shown, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         _check_items(row, data)
-    warnings = [
+    warnings = [*partial_comparisons(frame, shown)]
+    warnings += [
         f"{name}: {text}"
         for run, name in zip(runs, names, strict=True)
         for text in (*warnings_of(run), *evaluation_problems(run))

@@ -20,12 +20,14 @@ from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
 from ablations.statistics.holm import holm
 from ablations.statistics.mcnemar import mcnemar_p, paired_interval, paired_p_outside
-from ablations.statistics.means_and_p_values import Estimate, estimate, estimate_over_clusters
+from ablations.statistics.means_and_p_values import (
+    Estimate,
+    alpha_of,
+    estimate,
+    estimate_over_clusters,
+)
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import kind_text, merge_text, setting_key
-
-ALPHA = 0.05
-"""A p below it is called evidence: corrected for primary comparisons, as it is for others."""
 
 BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "cannot tell"
 """Verdicts. ``no relevant difference``: both one-sided tests are inside the study's margin."""
@@ -72,6 +74,8 @@ def comparisons(
         shown: its tasks.
         others: comparisons in place of the study's.
 
+    A difference has a verdict at the level of the study's intervals: 0.05 for 95 %.
+
     Raises:
         InputError: for a task or metric of the study's report that is not in the run.
     """
@@ -111,7 +115,8 @@ def comparisons(
         rows += contrast_rows
         rows += _over_languages(contrast_rows, shown.primary, study)
     rows += _over_bases(rows, study, models)
-    frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)))
+    alpha = alpha_of(study.evaluate.level)
+    frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)), alpha)
     return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
 
 
@@ -139,8 +144,11 @@ def compare_sides(
 ) -> dict[str, Any] | None:
     """Return the numbers of a comparison; None where no cell or item is on both sides.
 
-    Cells are matched by the experts that both sides have. Two single cells with right and wrong
-    answers have the exact test of McNemar and Tango's interval; all others Student's t.
+    Cells are matched by the roles in which both sides have the same experts, and a cell without a
+    counterpart is left out: in such a role the difference is of the same experts, each with the
+    same weight on both sides. A role whose experts are not the same matches nothing, so the
+    difference is that of the two mean scores. Two single cells with right and wrong answers have
+    the exact test of McNemar and Tango's interval; all others Student's t.
 
     Args:
         first: values of its cells, from `rows_of`.
@@ -150,25 +158,16 @@ def compare_sides(
         strata: model -> its stratum; only models of one stratum are matched.
     """
     first_cells, second_cells = (side.index.to_frame(index=False) for side in (first, second))
-    for cells in (first_cells, second_cells):
-        cells["stratum"] = cells["model"].map(strata) if strata else ""
-    shared_roles = [role for role in ROLES if {*first_cells[role]} & {*second_cells[role]} - {""}]
-    pairs = first_cells.reset_index().merge(
-        second_cells.reset_index(), on=["stratum", *shared_roles], suffixes=("_first", "_second")
-    )
-    if pairs.empty:
-        return None
-    sizes = pairs.groupby("index_first")["index_second"].transform("size")
-    pairs["weight"] = 1 / sizes / pairs["index_first"].nunique()
-    first_weights = pairs.groupby("index_first")["weight"].sum()
-    second_weights = pairs.groupby("index_second")["weight"].sum()
+    first_weights, second_weights = _matched_weights(first_cells, second_cells, strata or {})
     rows = pd.concat([first.iloc[first_weights.index], second.iloc[second_weights.index]])
     rows = rows.dropna(axis="columns")
     if rows.empty:
         return None
     values, items = rows.to_numpy(), rows.shape[1]
     counts = {"items": items, "cells": len(rows)}
-    if (pairs["weights_first"] == pairs["weights_second"]).all():
+    weights = np.array([*first_weights, *-second_weights])
+    by_content = pd.Series(weights, rows.index.get_level_values("weights")).groupby(level=0).sum()
+    if np.allclose(by_content, 0):
         return {"difference": 0.0, "verdict": ONE_MODEL, **counts}
     is_binary = bool(np.isin(values, (0.0, 1.0)).all())
     if len(rows) == 2 and is_binary:
@@ -184,13 +183,54 @@ def compare_sides(
             **counts,
         }
     axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
-    least = 1 / (items + 2) ** 2 / len(first_weights) if is_binary else 0.0
-    weights = np.array([*first_weights, *-second_weights])
+    fewest = min(len(first_weights), len(second_weights))
+    least = 1 / (items + 2) ** 2 / fewest if is_binary else 0.0
     return {**_tested(estimate(values, weights, axes, least), level, margin), **counts}
 
 
-def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return comparisons with corrected p-values and verdicts.
+def _matched_weights(
+    first: pd.DataFrame, second: pd.DataFrame, strata: Mapping[str, str]
+) -> tuple[pd.Series, pd.Series]:
+    """Return number of a cell -> its weight, for each side; both empty where nothing matches.
+
+    Every group of matched cells has the same weight, on each side even over its cells there.
+    """
+    sides = [
+        side.assign(stratum=side["model"].map(strata) if strata else "") for side in (first, second)
+    ]
+    shared = {*sides[0]["stratum"]} & {*sides[1]["stratum"]}
+    sides = [side[side["stratum"].isin(shared)] for side in sides]
+    names = ["stratum", *(role for role in ROLES if {*sides[0][role]} == {*sides[1][role]})]
+    groups = [pd.MultiIndex.from_frame(side[names]) for side in sides]
+    common = groups[0].intersection(groups[1])
+    weights = []
+    for side, group in zip(sides, groups, strict=True):
+        matched = side[group.isin(common)]
+        sizes = matched.groupby(names)["model"].transform("size")
+        weights.append(1 / sizes / len(common))
+    return weights[0], weights[1]
+
+
+def partial_comparisons(frame: pd.DataFrame, shown: ShownTasks) -> Iterator[str]:
+    """Yield which comparisons leave out finished cells of their models.
+
+    Args:
+        frame: from `comparisons`.
+        shown: the tasks that it is of.
+    """
+    for row in frame[frame["items"].notna() & frame["clusters"].eq(0)].to_dict("records"):
+        models = [row["first"], row["second"]]
+        cells = len(rows_of(shown.matrices[row["task"]], models, row["language"]))
+        if row["cells"] < cells:
+            yield (
+                f"{row['task']}: {row['first']} and {row['second']} are compared over "
+                f"{row['cells']:.0f} of their {cells} cells, those with the same experts on both "
+                "sides; their scores are over all."
+            )
+
+
+def with_verdicts(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+    """Return comparisons with corrected p-values and verdicts, which need a p below `alpha`.
 
     Differences and margins are two families: a difference is tested against zero and against the
     margin, each corrected for all primary comparisons.
@@ -200,7 +240,7 @@ def with_verdicts(frame: pd.DataFrame) -> pd.DataFrame:
     for name in ("p", "p_margin"):
         frame[f"{name}_holm"] = np.nan
         frame.loc[tested, f"{name}_holm"] = holm(frame.loc[tested, name].astype(float).tolist())
-    frame["verdict"] = [_verdict(row) for row in frame.to_dict("records")]
+    frame["verdict"] = [_verdict(row, alpha) for row in frame.to_dict("records")]
     return frame
 
 
@@ -312,20 +352,25 @@ def _clustered(rows: Sequence[dict[str, Any]], study: Study, **labels: str) -> d
 
 
 def _tested(estimated: Estimate, level: float, margin: float) -> dict[str, float]:
+    """Return the numbers of a difference of scores, which is from -1 to 1 as they are from 0 to 1.
+
+    An interval that ends there says that the data set no limit on that side.
+    """
     half = estimated.half_width(level)
+    low, high = np.clip([estimated.mean - half, estimated.mean + half], -1.0, 1.0)
     return {
         "difference": estimated.mean,
-        "low": estimated.mean - half,
-        "high": estimated.mean + half,
+        "low": float(low),
+        "high": float(high),
         "p": estimated.p_value(),
         "p_margin": estimated.p_outside(margin),
     }
 
 
-def _verdict(row: Mapping[str, Any]) -> str:
+def _verdict(row: Mapping[str, Any], alpha: float) -> str:
     if pd.isna(row["p"]):
         return NO_RESULT if pd.isna(row["difference"]) else ONE_MODEL
     corrected = "_holm" if row["family"] == "primary" else ""
-    if row[f"p{corrected}"] < ALPHA:
+    if row[f"p{corrected}"] < alpha:
         return BETTER if (row["difference"] > 0) == row["higher_is_better"] else WORSE
-    return SAME if row[f"p_margin{corrected}"] < ALPHA else UNCLEAR
+    return SAME if row[f"p_margin{corrected}"] < alpha else UNCLEAR

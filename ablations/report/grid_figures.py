@@ -11,7 +11,7 @@ import pandas as pd
 
 from ablations.drawing.canvas import Place, draw_cells, new_canvas
 from ablations.drawing.colors import COLORS, SUBTITLE_COLOR
-from ablations.report.comparisons import ALPHA, BETTER
+from ablations.report.comparisons import BETTER
 from ablations.report.figure_layout import (
     LINE_IN,
     SMALL_PT,
@@ -25,16 +25,12 @@ from ablations.report.grids import ParameterAxis, ParameterGrid
 from ablations.report.sentences import best_sentences
 from ablations.report.tables import column_name
 from ablations.statistics.as_text import number
+from ablations.statistics.means_and_p_values import alpha_of
 from ablations.study.schema import Study
 from ablations.study.wording import kind_text
 
 MOST_PANELS = 9
 """Tasks that a map or curve shows; of more only the primary ones."""
-
-_BEST_RULE = (
-    "{}: the best score. {}: what cannot be told from it (p of the difference at least "
-    f"{ALPHA}, corrected by Holm's method over all models of the grid)."
-)
 
 _LINES = tuple(
     zip(COLORS[1:], ("--", ":", "-.", (0, (6, 2, 1, 2, 1, 2)), (0, (1, 3))), strict=True)
@@ -63,17 +59,10 @@ def grid_figures(
         title, caption, draw = _curve(grid.axes[0], grid.places, panels, scores, study, best)
         yield draw_figure("curve", title, caption, alt, draw)
         return
-    primary = frame[frame["family"] == "primary"]
-    rivals = list(dict.fromkeys(primary["second"]))
-    counts = primary[primary["verdict"] == BETTER].groupby(["task", "language", "first"]).size()
-    wins = {at for at, count in counts.items() if count == len(rivals)}
-    won = (
-        f" ▲: better than {' and '.join(rivals)} (primary comparisons, p corrected)."
-        if wins
-        else ""
-    )
+    wins, won = _wins(frame[frame["family"] == "primary"])
     # A third axis has a map for each of its values: the one with the fewest, the last of equals.
     sizes = [len(axis.ticks) for axis in grid.axes]
+    level = study.evaluate.level
     third = len(sizes) - 1 - sizes[::-1].index(min(sizes)) if len(sizes) > 2 else None
     for value in range(1 if third is None else sizes[third]):
         places = {
@@ -82,12 +71,35 @@ def grid_figures(
             if third is None or place[third] == value
         }
         axes = [axis for number, axis in enumerate(grid.axes) if number != third]
-        title, caption, draw = _map(axes, places, panels, scores, wins, best)
+        title, caption, draw = _map(axes, places, panels, scores, wins, best, level)
         key = "map"
         if third is not None:
             key = f"map-{value + 1}"
             title += f"; {grid.axes[third].title}: {grid.axes[third].ticks[value]}"
         yield draw_figure(key, title, caption + won, alt, draw)
+
+
+def _wins(primary: pd.DataFrame) -> tuple[set[tuple[str, str, str]], str]:
+    """Return task, language and model of each that is better than all its rivals; what ▲ means.
+
+    The experts of a model decide which rivals are its own.
+    """
+    groups = primary.groupby(["task", "language", "first"])
+    wins = {at for at, part in groups if part["verdict"].eq(BETTER).all()}
+    if not wins:
+        return wins, ""
+    rivals = {tuple(part["second"]) for _, part in groups}
+    names = (
+        " and ".join(next(iter(rivals))) if len(rivals) == 1 else "all rivals of its own experts"
+    )
+    return wins, f" ▲: better than {names} (primary comparisons, p corrected)."
+
+
+def _best_rule(star: str, frame: str, level: float) -> str:
+    return (
+        f"{star}: the best score. {frame}: what cannot be told from it (p of the difference at "
+        f"least {alpha_of(level):g}, corrected for all pairs of models of the grid)."
+    )
 
 
 def _map(
@@ -97,6 +109,7 @@ def _map(
     scores: pd.DataFrame,
     wins: Collection[tuple[str, str, str]],
     best: pd.DataFrame,
+    level: float,
 ) -> tuple[str, str, Draw]:
     """Return title, caption and drawing of scores over two axes, with one panel per task."""
     rows, columns = axes
@@ -143,7 +156,7 @@ def _map(
     has_stars = (best["is_open"] & best["is_best"]).any()
     caption = [
         "Darker is better, with a scale for each task.",
-        _BEST_RULE.format("★", "Framed") if has_stars else "",
+        _best_rule("★", "Framed", level) if has_stars else "",
         "" if is_whole else "White: not in the study.",
         "" if finished >= {*cells.values()} else "Hatched: no result.",
     ]
@@ -239,8 +252,9 @@ def _curve(
         return canvas
 
     has_stars = (best["is_open"] & best["is_best"]).any()
-    rule = _BEST_RULE.format("Star", "Filled") + " Hollow: worse." if has_stars else ""
-    caption = f"With {study.evaluate.level:.0%} intervals. {rule}".strip()
+    level = study.evaluate.level
+    rule = _best_rule("Star", "Filled", level) + " Hollow: worse." if has_stars else ""
+    caption = f"With {level:.0%} intervals. {rule}".strip()
     return f"Score by {axis.title}", caption, draw
 
 

@@ -6,17 +6,18 @@ Parameters that only change together, such as both transition zones, are one axi
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from ablations.report.comparisons import ALPHA, compare_sides, rows_of
+from ablations.report.comparisons import compare_sides, rows_of
 from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
-from ablations.statistics.holm import holm
+from ablations.statistics.means_and_p_values import alpha_of
 from ablations.study.schema import EXPERTS, Study, Value
 from ablations.study.wording import describe_value, setting_key
 from layerswap_method.methods.layer_swap import LETTERS
@@ -36,7 +37,7 @@ _BEST_COLUMNS = (
     "low",
     "high",
     "p",
-    "p_holm",
+    "p_pairs",
     "is_open",
     "is_best",
 )
@@ -100,11 +101,14 @@ def differences_to_best(
 
     Columns: ``model``, ``best`` (label of the model with the best score), ``task``, ``language``,
     ``difference`` (model minus best, on the scale of the score), ``low``, ``high``, ``p``,
-    ``p_holm`` (corrected for all models of the grid on that task), ``is_open``: whether the data
-    cannot tell it from the best, and ``is_best``: whether it has the best score, alone or with
-    others; none is best where all of several score the same. Though the best is chosen by its
-    score, the truly best model is open in over 95 % of studies: of all comparisons with it each is
-    corrected for the others.
+    ``p_pairs`` (corrected by Bonferroni's method for all pairs of models of the grid on that task),
+    ``is_open``: whether the data cannot tell it from the best, and ``is_best``: whether it has the
+    best score, alone or with others; none is best where all of several score the same.
+
+    The best is chosen by its score, so which pairs are tested depends on the data. As p is
+    corrected for every pair that could have been, all models that are not open are truly worse than
+    the one with the best score in at least 95 % of studies (the level of the intervals), and the
+    truly best model is open in as many.
 
     Args:
         results: of a run.
@@ -136,10 +140,10 @@ def differences_to_best(
             place = {"model": model, "best": best["model"], "task": task, "language": language}
             panel_rows.append({**place, **(numbers or {})})
         tested = [row for row in panel_rows if "p" in row]
-        for row, p in zip(tested, holm([row["p"] for row in tested]), strict=True):
-            row["p_holm"] = p
+        for row in tested:
+            row["p_pairs"] = min(1.0, row["p"] * math.comb(len(panel), 2))
         for row in panel_rows:
-            row["is_open"] = bool(tested) and row.get("p_holm", 1.0) >= ALPHA
+            row["is_open"] = bool(tested) and row.get("p_pairs", 1.0) >= alpha_of(level)
             row["is_best"] = row["model"] in best_models
         rows += panel_rows
     return pd.DataFrame(rows, columns=list(_BEST_COLUMNS))

@@ -17,8 +17,8 @@ def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
     Columns: ``model``, ``kind``, ``task``, ``metric``, ``language`` (of the experts), ``value``,
     ``low``, ``high`` (of the interval over experts, seeds and items; of a single cell the record's
     own, as everywhere), ``min`` and ``max`` over cells, ``cells``, ``cells_expected``
-    (of the study), ``trainings`` (most experts of a role), ``is_share``, ``is_primary``, ``floor``,
-    ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
+    (of the study), ``trainings`` (most experts of a role; 0 for the base alone), ``is_share``,
+    ``is_primary``, ``floor``, ``floor_name``, ``is_below`` (its floor), ``pairs`` and ``above``
     (pairs better than both of their own experts; empty for what has none).
     """
     study, models, scores = results.study, results.models, results.scores
@@ -46,7 +46,7 @@ def score_frame(results: Results, shown: ShownTasks) -> pd.DataFrame:
                 "cells": done["cell"].nunique(),
                 "min": done["value"].min(),
                 "max": done["value"].max(),
-                "trainings": of_model[[*EXPERT_KINDS]].nunique().max(),
+                "trainings": of_model[[*EXPERT_KINDS]].replace("", None).nunique().max(),
                 "value": done["value"].mean(),
                 "is_primary": task in shown.primary[code],
             }

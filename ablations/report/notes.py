@@ -16,6 +16,7 @@ from ablations.scoring.observed import (
     truncation_note,
 )
 from ablations.statistics.as_text import number, percent
+from ablations.statistics.means_and_p_values import alpha_of
 from ablations.study.wording import describe_setting, merge_note
 from ablations.tasks.names import task_name
 
@@ -91,7 +92,7 @@ def facts(run: Run) -> dict[str, str]:
 
 
 def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
-    margin = run.study.report.margin
+    margin, alpha = run.study.report.margin, alpha_of(run.study.evaluate.level)
     yield (
         "Differences are over the same items. Their variance has a part for task experts, one for "
         "language experts, one for seeds and one for items; p and interval are Student's t with "
@@ -100,9 +101,9 @@ def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:
         "add up. A role with one expert adds no part: another training run may differ by more."
     )
     yield (
-        "Better, worse: p below 0.05, of primary comparisons corrected by Holm's method over all "
-        f"of them. No relevant difference: both one-sided tests at 0.05 inside ±{margin:g} points, "
-        "corrected likewise. Cannot tell: neither."
+        f"Better, worse: p below {alpha:g}, of primary comparisons corrected by Holm's method over "
+        f"all of them. No relevant difference: both one-sided tests at {alpha:g} inside "
+        f"±{margin:g} points, corrected likewise. Cannot tell: neither."
     )
     if (frame["clusters"] > 0).any():
         yield (

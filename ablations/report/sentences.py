@@ -16,7 +16,7 @@ from ablations.report.comparisons import (
     WORSE,
 )
 from ablations.report.contrasts import EXPERT_KINDS
-from ablations.report.tables import interval_text, largest_text, task_text
+from ablations.report.tables import interval_text, missed_text, task_text
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.study.wording import kind_text
@@ -73,7 +73,7 @@ def sentences(
         bests = best_sentences(best, scores[scores["is_primary"]])
         lines += bests if len(bests) <= MOST_SENTENCES else []
     lines += [*_clusters(frame, primary), *_pairs(scores)]
-    if scores["trainings"].max() <= 1:
+    if scores["trainings"].max() == 1:
         lines.append(
             "Each expert was trained once: no interval covers another training run, which may "
             "differ by more."
@@ -99,7 +99,7 @@ def answer(row: Any, frame: pd.DataFrame, margin: float) -> str:
         return f"On {task}, {answer}. It is {_points(row)}, within ±{margin:g}."
     if verdict == UNCLEAR:
         answer = f"the data cannot tell {first} from {second}"
-        end = "" if pd.isna(row["low"]) else f"; up to {largest_text(row)} points are possible"
+        end = "" if pd.isna(row["low"]) else f"; {missed_text(row, 'points are possible')}"
         if row["low"] > 0 or row["high"] < 0:  # by itself it would be evidence
             end = f"; corrected p = {p_text(row['p_holm'])}, the interval is not corrected"
     else:
@@ -121,7 +121,7 @@ def best_sentences(best: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
         rows = scores[(scores["task"] == task) & (scores["language"] == language)]
         first = part["best"].iloc[0]
         row = rows[rows["model"] == first]
-        if row.empty or part["p_holm"].isna().all():
+        if row.empty or part["p_pairs"].isna().all():
             continue
         score, tied = row.iloc[0], part[part["is_best"]]
         value = f"({number_text(score['value'], score['is_share'])})"

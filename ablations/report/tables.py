@@ -20,6 +20,7 @@ from ablations.runs.observations import SCORE
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.statistics.corpus import CORPUS_METRICS
+from ablations.statistics.means_and_p_values import alpha_of
 from ablations.study.schema import Study
 from ablations.tasks.names import language_name, task_name
 
@@ -125,12 +126,13 @@ def comparisons_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     ]
     columns = ["contrast", "task", "difference", UNCORRECTED, "p", "corrected p", "verdict"]
     number = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
+    sampled = "experts, seeds and items" if (frame["cells"] > 2).any() else "items"
     return table(
         pd.DataFrame(rows, columns=[*columns, "family", "over"]),
         "comparisons",
         "All comparisons",
-        f"Differences in points, first minus second, with {level:.0%} intervals over experts, "
-        f"seeds and items. Corrected p: Holm's method over the primary comparisons ({number}). "
+        f"Differences in points, first minus second, with {level:.0%} intervals over {sampled}. "
+        f"Corrected p: Holm's method over the primary comparisons ({number}). "
         "Exploratory comparisons and all intervals are not corrected.",
     )
 
@@ -179,7 +181,7 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
             text = _ALIKE
         elif row["is_best"]:
             text = "best" if row["tied"] == 1 else _TIED
-        elif not pd.isna(row["p_holm"]):
+        elif not pd.isna(row["p_pairs"]):
             mark = MARKS[UNCLEAR] if row["is_open"] else MARKS[WORSE]
             text = f"{points(row['difference'])} {interval_text(row)}".rstrip() + f" {mark}"
         texts.append((row["model"], task_text(row, scores), text))
@@ -188,9 +190,9 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         "to-best",
         "Differences to the best",
         f"Points below the best score of the task, with {level:.0%} intervals, which are not "
-        f"corrected. {MARKS[WORSE]}: worse, p below 0.05 by Holm's method over the models of the "
-        f"task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is the highest of "
-        "several and likely too high.",
+        f"corrected. {MARKS[WORSE]}: worse, p below {alpha_of(level):g}, corrected for all pairs "
+        f"of models on the task; {MARKS[UNCLEAR]}: cannot be told from the best. The best score is "
+        "the highest of several and likely too high.",
         f"{_TIED}: several have the best score; intervals are to the first of them."
         if (tied > 1).any()
         else "",
@@ -274,12 +276,19 @@ def verdict_text(row: Any) -> str:
     """Return the verdict; where it is open, the difference that could have been missed."""
     if row["verdict"] != UNCLEAR or pd.isna(row["low"]):
         return str(row["verdict"])
-    return f"cannot tell: up to {largest_text(row)} points possible"
+    return f"cannot tell: {missed_text(row, 'points possible')}"
 
 
-def largest_text(row: Any) -> str:
-    """Return the largest difference that the interval holds, in points."""
-    return percent(max(abs(row["low"]), abs(row["high"])))
+def missed_text(row: Any, end: str) -> str:
+    """Return the largest difference that the interval holds, before `end`, or why there is none."""
+    largest = max(abs(row["low"]), abs(row["high"]))
+    if largest < 1:
+        return f"up to {percent(largest)} {end}"
+    if row["clusters"]:
+        return f"the {row['clusters']} means differ too much to limit the difference"
+    if row["cells"] > 2:
+        return "the trainings differ too much to limit the difference"
+    return "too few items to limit the difference"
 
 
 def _wide(head: str, texts: Iterable[tuple[str, str, str]]) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from ablations.machine.whole_files import (
     write_bytes,
     write_errors,
 )
-from ablations.report.comparisons import comparisons
+from ablations.report.comparisons import comparisons, partial_comparisons
 from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
 from ablations.report.figure_layout import Figure
 from ablations.report.figures import figures
@@ -97,7 +97,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     best = None if grid is None else differences_to_best(results, shown, means, grid)
     tables = [
         scores_table(means, study),
-        None if best is None or best["p_holm"].isna().all() else best_table(best, means, level),
+        None if best is None or best["p_pairs"].isna().all() else best_table(best, means, level),
         pairs_table(means),
         *layout_tables(means, study.report.tables, shown),
         comparisons_table(frame, level) if len(frame) else None,
@@ -105,7 +105,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     ]
     if has_answers_table(frame):
         tables.insert(0, answers_table(frame, level))
-    remarks = notes(run, frame)
+    remarks = [*partial_comparisons(frame, shown), *notes(run, frame)]
     drawn: list[Figure] = []
     if draw and can_draw():
         drawn = figures(frame, means, results, grid, best)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from ablations.statistics.means_and_p_values import alpha_of
+
 
 def mcnemar_p(first_only: int, second_only: int) -> float:
     """Return the exact two-sided p of McNemar's test for two models on the same items.
@@ -62,7 +64,7 @@ def paired_interval(
         return float(sign) if room(edge) > 0 else float(brentq(room, middle, edge))
 
     low, high = reached(-1), reached(1)
-    if mcnemar_p(first_only, second_only) > 1 - level:
+    if mcnemar_p(first_only, second_only) >= alpha_of(level):
         low, high = min(low, 0.0), max(high, 0.0)
     return low, high
 

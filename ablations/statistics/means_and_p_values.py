@@ -16,6 +16,14 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.float64]
 
+_ROUNDING = 1e-12
+"""Differences and standard errors of scores from 0 to 1 below it come of rounding."""
+
+
+def alpha_of(level: float) -> float:
+    """Return the p below which there is evidence, where intervals have this level."""
+    return round(1 - level, 12)
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -28,7 +36,7 @@ class Estimate:
     """Variance of `mean`, over experts, seeds and items."""
 
     df: float
-    """Degrees of freedom of `variance`; infinite where it is 0."""
+    """Degrees of freedom of `variance`; infinite where it is 0, so where all items are the same."""
 
     items: int
     """Number of items."""
@@ -46,7 +54,7 @@ class Estimate:
         from scipy.stats import t
 
         distance = abs(self.mean - null)
-        if distance < 1e-12:
+        if distance < _ROUNDING:
             return 1.0
         if not self.variance:
             return self._same_sign
@@ -95,7 +103,7 @@ def estimate(
         weights: shape [cells].
         axes: for each axis but the items, the unit of every cell; empty for a cell without one. An
             axis with one unit gives nothing: one expert says nothing of how experts differ.
-        least: the least that items give, for values that hardly differ.
+        least: lower bound of the variance over items, for values that hardly differ.
     """
     items = values.shape[1]
     shares = np.zeros(values.shape)
@@ -140,10 +148,12 @@ def estimate(
     )
     largest = max((variance for variance, _ in parts), default=0.0)
     variance = max(total_variance - repeated, largest)
+    mean = float((weights[:, None] * values).sum() / items)
+    if variance < _ROUNDING**2:
+        return Estimate(mean, 0.0, math.inf, items)
     spread = sum(variance**2 / df for variance, df in parts)
     several = sum(map(bool, sums)) > 1
-    df = (total_variance if several else variance) ** 2 / spread if spread > 0 else math.inf
-    mean = float((weights[:, None] * values).sum() / items)
+    df = (total_variance if several else variance) ** 2 / spread
     return Estimate(mean, variance, df, items)
 
 
@@ -155,8 +165,10 @@ def estimate_over_clusters(means: Sequence[float]) -> Estimate:
     """
     if len(means) < 2:
         raise ValueError("one cluster says nothing of how clusters differ")
-    variance = float(np.var(np.array(means) - means[0], ddof=1) / len(means))  # 0 if all equal
-    return Estimate(float(np.mean(means)), variance, len(means) - 1, len(means))
+    variance, mean = float(np.var(means, ddof=1) / len(means)), float(np.mean(means))
+    if variance < _ROUNDING**2:
+        return Estimate(mean, 0.0, math.inf, len(means))
+    return Estimate(mean, variance, len(means) - 1, len(means))
 
 
 def _axis_parts(sides: Sequence[dict[str, float]]) -> list[tuple[float, int]]:

@@ -16,12 +16,15 @@ from ablations.report.comparisons import (
     SAME,
     UNCLEAR,
     WORSE,
+    compare_sides,
     comparisons,
     pairs_above,
     with_verdicts,
 )
 from ablations.report.shown_tasks import matrix_of, shown_tasks
-from ablations.runs.observations import read_observations
+from ablations.report.tables import verdict_text
+from ablations.report.write import make_report
+from ablations.runs.observations import CELL, read_observations
 from ablations.runs.records import load_run, write_run_file
 from ablations.runs.results import read_results
 from ablations.runs.score_table import shown_scores, table_of_scores
@@ -109,6 +112,116 @@ def test_a_failed_cell_leaves_its_pair_out(nine_pairs):
         mean["recipe", *pair] - value for (kind, *pair), value in mean.items() if kind == "soup"
     ]
     assert row["difference"] == pytest.approx(np.mean(differences))
+
+
+def side(cells, model):
+    """Return the values of a model: (task expert, language expert) -> values of its items."""
+    index = pd.MultiIndex.from_tuples(
+        [(model, *experts, "", "", f"{model}{experts}") for experts in cells],
+        names=[*CELL, "language", "weights"],
+    )
+    return pd.DataFrame([*cells.values()], index=index)
+
+
+def scored(*experts, mean=0.5, items=40, seed=0):
+    """Return values with the same right answers for cells of the same experts."""
+    rng = np.random.default_rng(seed)
+    return {pair: (rng.random(items) < mean).astype(float) for pair in experts}
+
+
+SIDES = [
+    ((("t1", ""), ("t2", ""), ("t3", "")), (("t3", ""), ("t4", ""))),
+    ((("t1", ""), ("t2", "")), (("t1", "s1"), ("t1", "s2"), ("t2", "s1"))),
+    ((("t1", "s1"), ("t1", "s2"), ("t2", "s1"), ("t2", "s2")), (("t1", ""), ("t2", ""))),
+    ((("t1", "s1"), ("t1", "s2"), ("t2", "s1")), (("t1", "s1"), ("t2", "s2"), ("t2", "s1"))),
+    ((("t1", ""),), (("t1", ""), ("t2", ""), ("t3", ""))),
+    ((("t1", ""),), (("t1", ""),)),
+]
+
+
+@pytest.mark.parametrize("experts", SIDES)
+def test_a_minus_b_is_minus_b_minus_a(experts):
+    first, second = (
+        side(scored(*each, mean=0.4 + 0.2 * at, seed=at), "AB"[at])
+        for at, each in enumerate(experts)
+    )
+    there = compare_sides(first, second, 0.95, 0.02)
+    back = compare_sides(second, first, 0.95, 0.02)
+    for name in ("p", "p_margin", "items", "cells"):
+        assert there[name] == pytest.approx(back[name]), name
+    numbers = [there[name] for name in ("difference", "low", "high")]
+    assert numbers == pytest.approx([-back[name] for name in ("difference", "high", "low")])
+
+
+def test_other_experts_are_not_left_out_of_a_difference():
+    """Of three trainings and two others, one is the same: .65 and .1, and not .1 and .1."""
+    right = {number: np.repeat([1.0, 0.0], [number, 100 - number]) for number in (90, 10)}
+    first = side({("t1", ""): right[90], ("t2", ""): right[90], ("t3", ""): right[10]}, "A")
+    second = side({("t3", ""): right[10], ("t4", ""): right[10]}, "B")
+    numbers = compare_sides(first, second, 0.95, 0.02)
+    assert numbers["difference"] == pytest.approx(first.to_numpy().mean() - 0.1)
+    assert numbers["cells"] == 5
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 1), (3, 3)])
+def test_no_interval_is_beyond_what_a_score_can_differ_by(shape):
+    """Two trainings that differ much set no limit, and the report says that in place of one."""
+    first, second = (
+        side(
+            {
+                (f"t{number}", ""): np.repeat([1.0, 0.0], [90, 10][:: 1 - 2 * (number % 2)])
+                for number in range(count)
+            },
+            name,
+        )
+        for name, count in zip("AB", shape, strict=True)
+    )
+    second.iloc[:] = 0.5
+    row = compare_sides(first, second, 0.95, 0.02)
+    assert -1 <= row["low"] <= row["difference"] <= row["high"] <= 1
+    row = {"verdict": UNCLEAR, "clusters": 0, **row}
+    if shape != (3, 3):
+        assert verdict_text(row) == (
+            "cannot tell: the trainings differ too much to limit the difference"
+        )
+    assert "points possible" in verdict_text({**row, "low": -0.4, "high": 0.6})
+    few = {**row, "low": -1.0, "high": 0.9, "cells": 2}
+    assert verdict_text(few).endswith("too few items to limit the difference")
+
+
+def test_a_mean_over_bases_is_not_beyond_what_a_score_can_differ_by(tmp_path):
+    vary = [{"experts.base": base, "experts.task": [f"math_{base}"]} for base in ("b1", "b2")]
+    study = study_of(vary=vary, baseline=["task_expert"], evaluate={"tasks": [TASK]})
+
+    def ability(cell, task):
+        return 9.0 if (cell.kind, cell.experts["task"]) == ("recipe", "math_b1") else -9.0
+
+    row = one(compared(write_run(tmp_path, study, ability, items=20)), clusters=2)
+    assert (row["low"], row["high"]) == (-1.0, 1.0)
+    assert verdict_text(row).endswith("the 2 means differ too much to limit the difference")
+
+
+def test_a_verdict_has_the_level_of_its_interval(tmp_path):
+    verdicts = []
+    for level_ in (0.95, 0.999):
+        study = study_of(baseline=["soup"], evaluate={"tasks": [TASK], "level": level_})
+        run = write_run(
+            tmp_path / str(level_), study, lambda cell, _: 0.35 * (cell.kind == "recipe"), items=250
+        )
+        row = one(compared(run), task=TASK)
+        is_evidence = row["verdict"] in (BETTER, WORSE)
+        assert is_evidence == (not row["low"] <= 0 <= row["high"])
+        verdicts.append(row["verdict"])
+    assert verdicts == [BETTER, UNCLEAR]
+
+
+def test_cells_that_are_left_out_are_named(nine_pairs):
+    (line,) = (
+        note
+        for note in make_report(nine_pairs, draw=False).notes
+        if note.startswith("mgsm_sw: layer swap t_b=0 t_u=0 and soup")
+    )
+    assert "over 16 of their 17 cells" in line
 
 
 def test_bleu_is_that_of_sacrebleu(nine_pairs):

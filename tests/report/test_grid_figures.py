@@ -1,5 +1,7 @@
 """Maps and curves of the grid of a study."""
 
+import re
+
 from ablations.report.write import make_report, render_latex, render_markdown
 from tests.report.runs import level, study_of, write_run
 
@@ -18,7 +20,7 @@ def test_figures_of_grids_stand_in_every_format(nine_settings):
     report = make_report(nine_settings)
     (figure,) = (each for each in report.figures if each.key == "map")
     assert figure.title == "Score by bottom layers (b) and top layers (u)"
-    assert "corrected by Holm's method over all models" in figure.caption
+    assert "corrected for all pairs of models" in figure.caption
     assert "5 of the other 8 settings cannot be told" in figure.alt
     assert "](figures/map.svg)" in render_markdown(report)
     text = rf"\includegraphics[width={min(1, figure.share):.3f}\linewidth]{{figures/map.pdf}}"
@@ -45,3 +47,23 @@ def test_one_number_that_varies_has_a_curve(tmp_path):
     assert [n for n in range(5) if f"<!-- {n} -->" in svg][:4] == [0, 1, 2, 3]
     for text in ("bottom layers (b)", "base", "soup", "math, Swahili, exact match"):
         assert f"<!-- {text} -->" in svg
+
+
+def test_a_win_is_over_the_rivals_of_a_merges_own_experts(tmp_path):
+    """Each setting has other experts, so other baselines."""
+    study = study_of(
+        vary={"experts.task": [["math"], ["hot"]], "bottom_layers": [0, 1, 2]},
+        baseline=["task_expert"],
+        evaluate={"tasks": ["pocket_math_sw"]},
+    )
+
+    def ability(cell, task):
+        return 2.0 if cell.values.get("bottom_layers") == 1 else -1.0
+
+    (figure,) = (
+        each
+        for each in make_report(write_run(tmp_path, study, ability, items=200)).figures
+        if each.key == "map"
+    )
+    assert len(re.findall(r"<!-- ★?▲ -->", figure.images["svg"].decode())) == 2
+    assert "▲: better than all rivals of its own experts (" in figure.caption

@@ -142,7 +142,6 @@ def merge(
     threads: int | None = None,
     device: str = "cpu",
     verify: bool = False,
-    resume: bool = False,
     download: Download | None = None,
     mergekit_options: Names = (),
 ) -> Merged:
@@ -158,10 +157,9 @@ def merge(
         threads: number of tensors that are written at once; None is the processors, at most 4.
         device: where averages are computed, such as ``cuda``.
         verify: whether the output is read again and compared, tensor by tensor.
-        resume: whether the finished files of an interrupted merge are reused.
         download: what is fetched of models of the hub; None is what LAYERSWAP_DOWNLOAD says, or
             ``ranges``.
-        mergekit_options: further options of mergekit-yaml, for a recipe that is passed on.
+        mergekit_options: options of mergekit-yaml, which then merges the recipe.
 
     Raises:
         InputError: for a recipe, a model, a folder or an option that is wrong.
@@ -174,10 +172,9 @@ def merge(
 
     options = WriteOptions(
         shard_bytes=read_size(str(shard_size)),
-        threads=min(4, os.cpu_count() or 1) if threads is None else threads,
+        threads=threads,
         verify=verify,
         device=device,
-        resume=resume,
     )
     lines = merge_recipe(
         open_recipe(recipe),

@@ -1,25 +1,20 @@
-"""The output folder of a merge: all of it or nothing, and nothing of the user's is lost."""
+"""The output folder of a merge: all of it or nothing, and nothing of the user's is touched."""
 
 from __future__ import annotations
 
 import fcntl
-import itertools
+import hashlib
 import json
-import logging
 import os
-import re
 import shutil
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatch
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.file_names import ADAPTER_CONFIG, TOKENIZER_FILES
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
 PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
@@ -31,40 +26,10 @@ HARMONIZE_FILE = "harmonize.json"
 FILES = ".layerswap.json"
 """The list of what was written into a folder, in the folder: only that is ever replaced."""
 
-_MERGED = (PLAN_FILE, REVERT_PLAN_FILE, HARMONIZE_FILE, "mergekit_config.yml")
-"""Files that only a merge, or `layerswap harmonize`, leaves."""
-
-
-_WEIGHTS = re.compile(
-    r"((pytorch_)?model|adapter_model)(-\d+-of-\d+)?\.(safetensors|bin)(\.index\.json)?"
-)
-_SETTINGS = (
-    ADAPTER_CONFIG,
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    *_MERGED,
-)
-_TOKENS = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "merges.txt",
-    "vocab.json",
-    "vocab.txt",
-    "spiece.model",
-    "tekken.json",
-)
-"""Exact names by which a model is loaded. A file of the user, or of an earlier merge that has no
-list, would be taken for the new merge's, which may have none of that name."""
-
-_PARTIAL = ".layerswap-*.partial"
 _REPLACED = "replaced"
 """Folder of the earlier merge while the new one takes its place."""
 
-LOG = logging.getLogger("layerswap")
+_SHOWN = 3
 
 
 def output_folder(out_path: str) -> Path:
@@ -74,15 +39,20 @@ def output_folder(out_path: str) -> Path:
     return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
 
 
-def check_output(out: Path, inputs: Iterable[Path], listing: str = FILES) -> None:
-    """Check that a merge may be written to `out`, and that it can be."""
+def check_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -> None:
+    """Check that a merge of the folders `inputs` may be written to `out`, and that it can be.
+
+    It must be new, empty, or hold nothing but what its file `listing` lists.
+    """
     if problem := _place_problem(out, [path.resolve() for path in inputs]):
         raise InputError(f"{out}: {problem}; give another")
-    names = sorted(path.name for path in out.glob("*"))
-    if names and not _is_merge(out, listing):
+    names = list(_unlisted(out, listed_files(out, listing))) if out.is_dir() else []
+    if names:
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise InputError(
-            f"{out}: the folder has files that no merge has written ({', '.join(names[:3])}); give "
-            "another folder, or empty it"
+            f"{out}: the folder has files that no merge has listed there "
+            f"({', '.join(names[:_SHOWN])}{more}), and is left as it is; move them away, or give "
+            "another folder"
         )
 
 
@@ -107,17 +77,24 @@ def _place_problem(out: Path, inputs: Collection[Path]) -> str | None:
     return None
 
 
-def _is_merge(folder: Path, listing: str) -> bool:
-    return any((folder / name).is_file() for name in (*_MERGED, listing))
+def _unlisted(folder: Path, listed: Collection[str], above: str = "") -> Iterator[str]:
+    """Yield what is in a folder and on no list: files, links, and folders without a listed file."""
+    parents = {str(parent) for name in listed for parent in PurePosixPath(name).parents}
+    for path in sorted(folder.iterdir()):
+        name = f"{above}{path.name}"
+        if name in parents and path.is_dir() and not path.is_symlink():
+            yield from _unlisted(path, listed, f"{name}/")
+        elif name not in listed:
+            yield name
 
 
-def listed_files(folder: Path, listing: str = FILES) -> frozenset[str] | None:
-    """Return the names, relative to `folder`, that its list has; None where it has no list."""
+def listed_files(folder: Path, listing: str = FILES) -> frozenset[str]:
+    """Return the names, relative to `folder`, that its list has, and the list's own."""
     try:
         names = json.loads((folder / listing).read_text(encoding="utf-8"))["files"]
         return frozenset([*map(str, names), listing])
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+        return frozenset()
 
 
 def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None:
@@ -126,60 +103,32 @@ def write_list(folder: Path, names: Iterable[str], listing: str = FILES) -> None
     (folder / listing).write_text(text + "\n", encoding="utf-8")
 
 
-def put_aside(folder: Path, names: Collection[str]) -> None:
-    """Make place for files that are moved to `folder` one by one, and list them there.
-
-    A file of one of their names that is not listed is the user's, and gets another name.
-    """
-    listed = listed_files(folder) or frozenset()
-    for path in (folder / name for name in sorted({*names} - listed)):
-        if os.path.lexists(path):
-            _move_aside(path, path.parent)
-    write_list(folder, [*names, *listed])
-
-
 @contextmanager
-def temporary_output(
-    out: Path, key: str | None = None, *, resume: bool = False, listing: str = FILES
-) -> Iterator[Path]:
-    """Yield a folder that becomes `out` when the body ends, and vanishes if the body fails.
+def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
+    """Claim `out`, and yield a folder that takes its place when the body ends.
 
-    It vanishes on Ctrl-C and SIGTERM too. Of an existing `out` only what its list names is
-    replaced; other files stay, under another name where the new folder has a file of theirs. Once
-    the body has ended, nothing is deleted before the new folder is whole in its place. The list is
-    written here; the body writes one of another name than `FILES` itself, with its own keys.
+    Nobody else can claim it meanwhile. The folder vanishes if the body fails, and on Ctrl-C and
+    SIGTERM. Once the body has ended, nothing is deleted before the new folder is whole in its
+    place. The list is written here; the body writes one of another name than `FILES` itself, with
+    its own keys.
     """
     check_output(out, (), listing)
     place = out.resolve()
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if key is None:
-            holder = Path(
-                tempfile.mkdtemp(prefix=".layerswap-", suffix=".partial", dir=place.parent)
-            )
-        else:
-            holder = place.parent / f".layerswap-{key}.partial"
-            holder.mkdir(exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out}: the output folder cannot be made: {error.strerror}") from error
-    for partial in sorted(place.parent.glob(_PARTIAL)):
-        if partial != holder and (partial / _REPLACED).exists():
-            LOG.warning("%s: has files of an earlier merge; move what you need away", partial)
-        elif partial != holder and (partial / out.name).exists():
-            LOG.warning("%s belongs to a merge; if none is running, delete it", partial)
+    # One name for each output: what a killed merge left is put in order by the next one.
+    key = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
+    holder = place.parent / f".layerswap-{key}.partial"
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
-    is_spare = not resume
-    with _exclusive_lock(holder), _ended_by_sigterm():
+    is_spare = True
+    with _exclusive_lock(holder, out), _ended_by_sigterm():
         try:
-            _restore(holder / _REPLACED, place, listing)
+            _restore(holder / _REPLACED, place)
             shutil.rmtree(holder / _REPLACED, ignore_errors=True)
-            if folder.exists() and not resume:
-                shutil.rmtree(folder)
-            folder.mkdir(exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
             try:
                 yield folder
                 if listing == FILES:
-                    _list_files(folder, place)
+                    _list_files(folder)
                 give_folder_mode(folder)
             except InterruptedError:
                 raise
@@ -187,16 +136,13 @@ def temporary_output(
                 raise LayerSwapError(f"{out}: cannot be written: {error.strerror}") from error
             is_spare = False  # until all of it is in its place
             try:
-                _replace(folder, place, holder, listing)
-            except OSError as error:
-                if folder.exists():
-                    raise LayerSwapError(
-                        f"{out}: the merge is finished, but cannot be moved there "
-                        f"({error.strerror}); it is in {folder}"
-                    ) from error
+                check_output(out, (), listing)
+                _replace(folder, place, holder / _REPLACED)
+            except (OSError, InputError) as error:
+                reason = error.message if isinstance(error, InputError) else error.strerror
                 raise LayerSwapError(
-                    f"{out}: the merge is written, but the files before it cannot be moved back "
-                    f"({error.strerror}); it is in {holder / _REPLACED}"
+                    f"{out}: the merge is finished, but cannot be moved there ({reason}); it is in "
+                    f"{folder}"
                 ) from error
             is_spare = True
         finally:
@@ -230,110 +176,62 @@ def _can_be_renamed(folder: Path) -> bool:
     return folder.stat().st_dev == parent.stat().st_dev and os.access(parent, os.W_OK | os.X_OK)
 
 
-def _replace(folder: Path, out: Path, holder: Path, listing: str) -> None:
+def _replace(folder: Path, out: Path, replaced: Path) -> None:
     """Put `folder` in the place of `out`; a failure leaves both whole, and so does a crash."""
-    if not out.exists():
-        folder.replace(out)
-        return
-    replaced = holder / _REPLACED
-    shutil.copymode(out, folder)
-    out.replace(replaced)
+    if out.exists():
+        shutil.copymode(out, folder)
+        out.replace(replaced)
     try:
         folder.replace(out)
     finally:
-        _restore(replaced, out, listing)
+        _restore(replaced, out)
 
 
-def _restore(replaced: Path, out: Path, listing: str) -> None:
-    """Put an earlier merge back where no new one is; else only the files that it did not write."""
-    if not replaced.is_dir():
-        return
-    if not out.exists():
+def _restore(replaced: Path, out: Path) -> None:
+    """Put an earlier merge back where no new one is."""
+    if replaced.is_dir() and not out.exists():
         replaced.replace(out)
-        return
-    written = _written(replaced, listing) - _staying(replaced, out, listing)
-    settings = _SETTINGS + _TOKENS if _has_tokens(out) else _SETTINGS
-    _put_back(replaced, out, written, settings)
 
 
-def _put_back(
-    replaced: Path, out: Path, written: Collection[str], settings: Collection[str] = ()
-) -> None:
-    """Move files that are not `written` to their places, or aside.
-
-    A file goes aside where its place is taken, or where a model would be loaded by its name.
-    """
-    for path in sorted(replaced.iterdir()):
-        target, start = out / path.name, f"{path.name}/"
-        below = {name.removeprefix(start) for name in written if name.startswith(start)}
-        if path.is_dir() and not path.is_symlink() and (below or target.is_dir()):
-            target.mkdir(exist_ok=True)
-            _put_back(path, target, below)
-            with suppress(OSError):  # it has files
-                target.rmdir()
-        elif path.name not in written:
-            is_loaded = path.name in settings or (settings and _WEIGHTS.fullmatch(path.name))
-            if os.path.lexists(target) or is_loaded:
-                _move_aside(path, out)
-            else:
-                path.replace(target)
-
-
-def _move_aside(path: Path, folder: Path) -> None:
-    """Move a file of the user to `folder`, under a name that is neither there nor where it is."""
-    ends = itertools.chain(["before"], (f"before-{number}" for number in itertools.count(2)))
-    names = (f"{path.name}.{end}" for end in ends)
-    places = (path.parent, folder)
-    free = (name for name in names if not any(os.path.lexists(at / name) for at in places))
-    target = folder / next(free)
-    LOG.warning("%s: is not of the run before; it is now %s", folder / path.name, target.name)
-    path.replace(target)
-
-
-def _has_tokens(folder: Path) -> bool:
-    return any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES)
-
-
-def _written(folder: Path, listing: str) -> frozenset[str]:
-    """Return which files of a folder an earlier merge has written."""
-    if (names := listed_files(folder, listing)) is not None:
-        return names
-    settings = ("config.json", *_SETTINGS, *_TOKENS)
-    if not _is_merge(folder, listing):
-        return frozenset()
-    card = ("README.md",) if (folder / "mergekit_config.yml").is_file() else ()
-    names = frozenset(path.name for path in folder.iterdir())
-    return frozenset(n for n in names if n in (*settings, *card) or _WEIGHTS.fullmatch(n))
-
-
-def _staying(replaced: Path, out: Path, listing: str) -> frozenset[str]:
-    """Return the files of an earlier merge's tokenizer, () where the merge in `out` has its own."""
-    if _has_tokens(out):
-        return frozenset()
-    patterns = [pattern for pattern in TOKENIZER_FILES if pattern != "chat_template*"]
-    names = _written(replaced, listing)
-    return frozenset(n for n in names if any(fnmatch(n.split("/")[0], p) for p in patterns))
-
-
-def _list_files(folder: Path, place: Path) -> None:
-    """Write the list of a new merge, with what stays of the one in its place."""
+def _list_files(folder: Path) -> None:
     paths = (path for path in folder.rglob("*") if path.is_symlink() or not path.is_dir())
-    staying = _staying(place, folder, FILES) if place.is_dir() else ()
-    write_list(folder, [*(path.relative_to(folder).as_posix() for path in paths), *staying])
+    write_list(folder, (path.relative_to(folder).as_posix() for path in paths))
 
 
 @contextmanager
-def _exclusive_lock(folder: Path) -> Iterator[None]:
-    opened = os.open(folder, os.O_RDONLY)
+def _exclusive_lock(holder: Path, out: Path) -> Iterator[None]:
+    """Hold the lock of the folder `holder`, which whoever had it before may have just removed."""
+    while True:
+        try:
+            holder.mkdir(parents=True, exist_ok=True)
+            opened = os.open(holder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise InputError(
+                f"{out}: the output folder cannot be made: {error.strerror}"
+            ) from error
+        try:
+            with suppress(OSError):  # a file system without locks
+                try:
+                    fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    raise InputError(
+                        f"{out}: another merge to this folder is running; let it end"
+                    ) from None
+            if not _is_same(opened, holder):
+                continue
+            yield
+            return
+        finally:
+            os.close(opened)
+
+
+def _is_same(opened: int, folder: Path) -> bool:
     try:
-        with suppress(OSError):  # a file system without locks
-            try:
-                fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise InputError(f"{folder}: the same merge is running; let it end") from None
-        yield
-    finally:
-        os.close(opened)
+        return os.path.samestat(os.fstat(opened), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

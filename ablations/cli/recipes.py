@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from ablations.cli.options import (
     download_option,
     shard_size_option,
 )
-from ablations.machine.progress import Step, byte_progress, show_step
+from ablations.machine.progress import byte_progress
 from ablations.study.start_files import COMMANDS_OF_KINDS, write_start_file
 
 
@@ -163,27 +162,19 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 @click.option(
     "--threads",
     type=COUNT,
-    default=min(4, os.cpu_count() or 1),
-    show_default="processors, at most 4",
-    help="Number of tensors that are written at once.",
+    help="Number of tensors that are written at once.  [default: processors, at most 4]",
 )
 @choice_option("--device", ["cpu", "cuda"], "Where averages are computed.")
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
-@click.option(
-    "--resume",
-    is_flag=True,
-    help="Reuse the finished files of an interrupted merge, and keep them if this one stops.",
-)
 @download_option
 def merge(
     recipe: str,
     out: str,
     mergekit_options: tuple[str, ...],
     shard_size: int,
-    threads: int,
+    threads: int | None,
     device: str,
     verify: bool,
-    resume: bool,
     download: str,
 ) -> None:
     """Merge RECIPE, a file or the name of a shipped one, into the folder OUT, in little memory.
@@ -195,21 +186,17 @@ def merge(
     from ablations.gallery.recipe_merge import MergekitFailed, merge_recipe
     from layerswap_method.merge import WriteOptions
 
-    options = WriteOptions(
-        shard_bytes=shard_size, threads=threads, verify=verify, device=device, resume=resume
-    )
-    with watched("reading the recipe and the models"):
-        lines = merge_recipe(
-            open_recipe(recipe),
-            out,
-            options,
-            mergekit_options=mergekit_options,
-            bar=byte_progress,
-            download=download,
-        )
+    options = WriteOptions(shard_bytes=shard_size, threads=threads, verify=verify, device=device)
     try:
-        with watched("preparing the merge"):
-            show_step(Step(""))  # huggingface_hub and mergekit show their own bars
+        with watched("reading the recipe and the models"):
+            lines = merge_recipe(
+                open_recipe(recipe),
+                out,
+                options,
+                mergekit_options=mergekit_options,
+                bar=byte_progress,
+                download=download,
+            )
             for line in lines:
                 print_line(line)
     except MergekitFailed as error:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.gallery.recipe_plan import RecipePlan, plan_recipe
+from ablations.machine.progress import Step, show_step
 from ablations.models.find import find_model
-from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.errors import LayerSwapError, NeedsMergekit
 from layerswap_method.merge import WriteOptions, merge_file
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.mergekit_plugin.run import mergekit_command
@@ -68,13 +69,13 @@ def merge_recipe(
     bar: Bar = no_bar,
     download: str | None = None,
 ) -> Iterator[str]:
-    """Read a recipe and find its models; return the lines of the merge, which goes on with them.
+    """Merge a recipe, and yield the lines of the log.
 
     Args:
         recipe: from `open_recipe`.
         out: the folder of the merge.
         options: how it is written.
-        mergekit_options: options of mergekit-yaml, for a recipe that only mergekit can merge.
+        mergekit_options: options of mergekit-yaml, which then merges the recipe.
         bar: shows progress in bytes.
         download: what is fetched of models of the hub, as in `open_downloads`.
 
@@ -83,25 +84,22 @@ def merge_recipe(
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     try:
+        if mergekit_options:
+            raise NeedsMergekit("there are options after --")
         find = functools.partial(find_model, recipe=Path(recipe.name))
-        lines = merge_file(recipe, out, find, options, bar, download)
+        yield from merge_file(recipe, out, find, options, bar, download)
     except NeedsMergekit as error:
         check_form(recipe.document)
-        mergekit_command(Path(recipe.name), out, options, mergekit_options, error.reason)
-        return _by_mergekit(recipe, out, options, mergekit_options, error.reason)
-    if mergekit_options:
-        raise InputError(
-            f"{' '.join(mergekit_options)}: mergekit is not needed for this recipe; remove what is "
-            "after --, or merge with mergekit-yaml"
-        )
-    return lines
+        yield from _by_mergekit(recipe, out, options, mergekit_options, error.reason)
 
 
 def _by_mergekit(
     recipe: RecipeFile, out: str, options: WriteOptions, more: Sequence[str], reason: str
 ) -> Iterator[str]:
-    yield f"{recipe.name} is passed on to mergekit-yaml: {reason}"
     path = Path(recipe.name)
+    mergekit_command(path, out, options, more, reason)  # raises
+    yield f"{recipe.name} is passed on to mergekit-yaml: {reason}"
+    show_step(Step(""))  # mergekit shows its own bars
     with contextlib.ExitStack() as stack:
         if not path.is_file():  # written by a program
             path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "recipe.yml"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import io
+import itertools
 import json
+import logging
 import os
 import secrets
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +19,9 @@ from typing import Any, BinaryIO, TextIO
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import note_finished_work
 from layerswap_method.errors import InputError, LayerSwapError, first_line
-from layerswap_method.output import listed_files, temporary_output, write_list
+from layerswap_method.output import check_output, claim_output, listed_files, write_list
+
+LOG = logging.getLogger("layerswap")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -123,7 +127,7 @@ def check_results(out: Path, names: Iterable[str]) -> None:
         InputError: where the folder cannot be made, or has a file of that name that is the user's.
     """
     check_place(out / RESULTS)
-    written = listed_files(out, RESULTS) or ()
+    written = listed_files(out, RESULTS)
     for name in names:
         if name not in written and os.path.lexists(out / name):
             raise InputError(
@@ -134,7 +138,23 @@ def check_results(out: Path, names: Iterable[str]) -> None:
 
 def list_results(out: Path, names: Iterable[str]) -> None:
     """Add the names of results that were written to the list of their folder."""
-    write_list(out, {*names, *(listed_files(out, RESULTS) or ())}, RESULTS)
+    write_list(out, {*names, *listed_files(out, RESULTS)}, RESULTS)
+
+
+def put_aside(folder: Path, names: Collection[str]) -> None:
+    """Make place for files that are moved to `folder` one by one, and list them there.
+
+    A file of one of their names that is not listed is the user's, and gets another name.
+    """
+    listed = listed_files(folder)
+    for path in (folder / name for name in sorted({*names} - listed)):
+        if os.path.lexists(path):
+            ends = itertools.chain(["before"], (f"before-{n}" for n in itertools.count(2)))
+            names_left = (path.with_name(f"{path.name}.{end}") for end in ends)
+            target = next(free for free in names_left if not os.path.lexists(free))
+            LOG.warning("%s: is not of the run before; it is now %s", path, target.name)
+            path.replace(target)
+    write_list(folder, [*names, *listed])
 
 
 class DiskFull(LayerSwapError):
@@ -206,21 +226,16 @@ class Stage:
         """Check that the folder may be replaced.
 
         Raises:
-            InputError: if the folder exists and was not written by a build.
+            InputError: if the folder has files that no build has written.
         """
-        if self.folder.exists() and not (self.folder / self.manifest).exists():
-            raise InputError(
-                f"{self.folder} exists and was not written by a build (it has no {self.manifest}); "
-                "move it away, or build in another folder"
-            )
+        check_output(self.folder, (), self.manifest)
 
     def write(self, fill: Callable[[Path], Mapping[str, Any] | None]) -> None:
         """Put a new folder in the stage's place; `fill` writes its files, and returns a record.
 
-        Of what is there, only the files that the manifest lists are replaced.
+        What is there must be a stage, with nothing but what its manifest lists.
         """
-        # The files of a killed build are in the temporary folder of that key.
-        with temporary_output(self.folder, self.name, listing=self.manifest) as temporary:
+        with claim_output(self.folder, self.manifest) as temporary:
             record = fill(temporary) or {}
             manifest = {"key": self.key, **record, "files": self.hashes(temporary)}
             text = json.dumps(manifest, indent=2) + "\n"

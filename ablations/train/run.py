@@ -18,7 +18,7 @@ import yaml
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, show_step, status_line
-from ablations.machine.whole_files import write_errors, write_text
+from ablations.machine.whole_files import put_aside, write_errors, write_text
 from ablations.models.find import Expert, find_model
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
@@ -41,7 +41,7 @@ from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG
-from layerswap_method.output import give_folder_mode, put_aside
+from layerswap_method.output import give_folder_mode
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerswap_method.adapter_swap.card import adapter_card_text
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -14,14 +14,18 @@ from layerswap_method.checkpoint.stored import StoredTensor, same_content
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.hub.downloads import Downloads, download_choice
+from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import RecipeFile, read_written
-from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
+from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
 from layerswap_method.recipe.pinned import commits, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.files import write_json, write_synced_text
+
+if TYPE_CHECKING:
+    from layerswap_method.adapter_swap.adapters import NewAdapter
 
 LOG = logging.getLogger("layerswap")
 
@@ -39,14 +43,38 @@ def swap_adapters(
     `InputError` for a recipe, models or a folder that are wrong, `LayerSwapError` where something
     cannot be written.
     """
-    recipe = _read(file)
-    hub = Downloads(download_choice())
-    models = {reference: find(reference, hub=hub) for reference in recipe.references}
-    base = models[str(recipe.base_model)]
-    out = output_folder(out_path)
-    check_output(out, [path for model in models.values() for path in model.folders])
+    recipe, out = _read(file), output_folder(out_path)
     if (out / "config.json").is_file():
         raise InputError(f"{out}: the folder holds a whole model; give another folder")
+    with claim_output(out) as folder:  # before anything is downloaded
+        hub = Downloads(download_choice())
+        models = {reference: find(reference, hub=hub) for reference in recipe.references}
+        check_output(out, [path for model in models.values() for path in model.folders])
+        adapter, plan, record = _swap(recipe, models, hub, rank)
+        yield from layer_swap_merge.swap_lines(record)
+        yield from adapter.lines
+        if recipe.written_dtype is not None:
+            dtype = recipe.written_dtype
+            yield f"dtype {dtype} is for merged weights; the adapter has its experts'"
+        from safetensors.torch import save
+
+        base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
+        base_name = os.path.expanduser(base_name)  # noqa: PTH111 - peft does not
+        origin = {"base_model_name_or_path": base_name, "revision": revision or None}
+        (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
+        write_json(folder / ADAPTER_CONFIG, {**origin, **adapter.config})
+        write_json(folder / PLAN_FILE, record)
+        card = adapter_card_text(out.name, base_name, revision, record, plan)
+        write_synced_text(folder / "README.md", card)
+    nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
+    yield f"{out_path}: {nbytes / 1e6:.2f} MB"
+
+
+def _swap(
+    recipe: LayerSwapRecipe, models: Mapping[str, Model], hub: Downloads, rank: int | None
+) -> tuple[NewAdapter, LayerPlan, Mapping[str, Any]]:
+    """Return the new adapter, its layer plan, and the content of its plan file."""
+    base = models[str(recipe.base_model)]
     configs = {
         model.name: read_adapter_config(model.adapter)
         for model in models.values()
@@ -75,23 +103,7 @@ def swap_adapters(
     for warning in warnings:
         LOG.warning("%s", warning)
     record = {**with_commits(record, commits(models)), "adapter": adapter.record}
-    yield from layer_swap_merge.swap_lines(record)
-    yield from adapter.lines
-    if recipe.written_dtype is not None:
-        yield f"dtype {recipe.written_dtype} is for merged weights; the adapter has its experts'"
-    from safetensors.torch import save
-
-    base_name, _, revision = str(recipe.base_model).partition("+")[0].partition("@")
-    base_name = os.path.expanduser(base_name)  # noqa: PTH111 - peft does not
-    config = {"base_model_name_or_path": base_name, "revision": revision or None, **adapter.config}
-    with temporary_output(out) as folder:
-        (folder / ADAPTER_WEIGHTS).write_bytes(save(dict(adapter.tensors), {"format": "pt"}))
-        write_json(folder / ADAPTER_CONFIG, config)
-        write_json(folder / PLAN_FILE, record)
-        card = adapter_card_text(out.name, base_name, revision, record, plan)
-        write_synced_text(folder / "README.md", card)
-    nbytes = sum(tensor.nbytes for tensor in adapter.tensors.values())
-    yield f"{out_path}: {nbytes / 1e6:.2f} MB"
+    return adapter, plan, record
 
 
 def _read(file: RecipeFile) -> LayerSwapRecipe:

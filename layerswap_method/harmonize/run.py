@@ -17,7 +17,7 @@ from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_
 from layerswap_method.errors import InputError
 from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
 from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
-from layerswap_method.output import HARMONIZE_FILE, check_output, output_folder, temporary_output
+from layerswap_method.output import HARMONIZE_FILE, check_output, claim_output, output_folder
 from layerswap_method.progress import Bar, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
@@ -80,7 +80,7 @@ def harmonize(
             for name, origin in model.origins.items()
         ]
         inputs = {stored.file: stored.stamp for stored in tensors.values()}
-        with temporary_output(folder) as temporary:
+        with claim_output(folder) as temporary:
             layout = lay_out_tensors(written_tensors, temporary, shard_bytes, inputs)
             with bar(f"writing {folder.name}", layout.nbytes) as advance:
                 write_files(layout, advance=advance)

@@ -50,7 +50,8 @@ from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.merges import merge_models
-from layerswap_method.output import PLAN_FILES, check_output, output_folder, temporary_output
+from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.output import PLAN_FILES, check_output, claim_output, output_folder
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
@@ -72,22 +73,61 @@ _ALIGNED = "vocabulary rows are compared as they are stored, before the recipe a
 
 def merge_by_mergekit(
     run_merge: Callable[..., None],
-    recipe: Recipe,
-    document: Mapping[str, Any],
-    text: str,
+    file: RecipeFile,
     out_path: str,
     merge_config: Any,
     options: Any,
 ) -> None:
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
-    out = output_folder(out_path)
-    sources = {
-        reference: find_model_files(reference, cache_dir=options.transformers_cache)
-        for reference in recipe.references
-    }
-    check_output(out, [path for model in sources.values() for path in model.folders])
-    source_commits = commits(sources)
-    text = pinned_text(text, source_commits) if source_commits else text
+    recipe, out = read_recipe(file.document), output_folder(out_path)
+    with claim_output(out) as folder:  # before anything is downloaded
+        sources = {
+            reference: find_model_files(reference, cache_dir=options.transformers_cache)
+            for reference in recipe.references
+        }
+        check_output(out, [path for model in sources.values() for path in model.folders])
+        _check_files(recipe, sources, options)
+        source_commits = commits(sources)
+        text = pinned_text(file.text, source_commits) if source_commits else file.text
+        # mergekit writes the tokenizer, and not all of the other files.
+        donor = sources[str(recipe.base_model)].folder
+        other_files = list(donor_files(donor, with_tokenizer=False))
+        with _merged_adapters(sources, options) as models:
+            checkpoints = [
+                read_checkpoint(reference, model.folder) for reference, model in models.items()
+            ]
+            _check(recipe, checkpoints, options)
+            config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
+            write_log(lines, options.model_dump())
+            with _failures_in_one_message(verbose=options.verbosity > 0):
+                # Held for the life of a process by the reference alone: a folder that was written
+                # anew between two merges would be read as it was.
+                LoaderCache.loaders.clear()
+                run_merge(config, str(folder), options, text)
+        if options.safe_serialization:
+            merged = read_checkpoint("the merge", folder)
+            _check_layers(checkpoints[0], merged)
+            dtypes = {
+                tensor.torch_name for tensor in merged.tensors.values() if not is_table(tensor)
+            }
+            is_one_dtype = recipe.written_dtype is None and len(dtypes) == 1
+            write_config(
+                folder,
+                folder,
+                dtypes.pop() if is_one_dtype else None,
+                further_layer_settings(merged.decoder, merged.tensors),
+            )
+        for other in other_files:
+            if not (folder / other.name).exists():
+                shutil.copyfile(other, folder / other.name)
+        write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, source_commits))
+        if options.write_model_card:
+            card = card_text(file.document, text, out.name, lines)
+            write_synced_text(folder / "README.md", card)
+
+
+def _check_files(recipe: Recipe, sources: Mapping[str, Model], options: Any) -> None:
+    """Raise for tokenizers that are missing, and for adapters that mergekit would merge wrongly."""
     where = f"{recipe.method()} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
@@ -97,40 +137,6 @@ def merge_by_mergekit(
             for reference, model in sources.items()
         )
         InputError.raise_any(where, tie_problems(with_adapters))
-    # mergekit writes the tokenizer, and not all of the other files.
-    other_files = list(donor_files(sources[str(recipe.base_model)].folder, with_tokenizer=False))
-    with _merged_adapters(sources, options) as models:
-        checkpoints = [
-            read_checkpoint(reference, model.folder) for reference, model in models.items()
-        ]
-        _check(recipe, checkpoints, options)
-        config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
-        write_log(lines, options.model_dump())
-        with temporary_output(out) as folder:
-            with _failures_in_one_message(verbose=options.verbosity > 0):
-                # Held for the life of a process by the reference alone: a folder that was written
-                # anew between two merges would be read as it was.
-                LoaderCache.loaders.clear()
-                run_merge(config, str(folder), options, text)
-            if options.safe_serialization:
-                merged = read_checkpoint("the merge", folder)
-                _check_layers(checkpoints[0], merged)
-                dtypes = {
-                    tensor.torch_name for tensor in merged.tensors.values() if not is_table(tensor)
-                }
-                is_one_dtype = recipe.written_dtype is None and len(dtypes) == 1
-                write_config(
-                    folder,
-                    folder,
-                    dtypes.pop() if is_one_dtype else None,
-                    further_layer_settings(merged.decoder, merged.tensors),
-                )
-            for file in other_files:
-                if not (folder / file.name).exists():
-                    shutil.copyfile(file, folder / file.name)
-            write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, source_commits))
-            if options.write_model_card:
-                write_synced_text(folder / "README.md", card_text(document, text, out.name, lines))
 
 
 @contextmanager

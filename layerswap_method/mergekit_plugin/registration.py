@@ -100,7 +100,7 @@ def _merge_own(
     """Merge a recipe of this project: from file to file, or by mergekit's `original` run_merge."""
     from layerswap_method.errors import NeedsMergekit
     from layerswap_method.mergekit_plugin.run import merge_by_files, write_log
-    from layerswap_method.methods.read import read_recipe
+    from layerswap_method.methods.read import RecipeFile
     from layerswap_method.recipe.strict_yaml import parse_yaml
 
     method = merge_config.merge_method
@@ -110,15 +110,15 @@ def _merge_own(
     if not is_own or type(merge_config).model_validate(document) != merge_config:  # was changed
         text = merge_config.to_yaml()
         document = parse_yaml(text, f"{method} recipe")
-    recipe = read_recipe(document)
+    file = RecipeFile(f"{method} recipe", text, document)
     option_values = options.model_dump()
     try:
-        merge_by_files(recipe, document, text, out_path, option_values)
+        merge_by_files(file, out_path, option_values)
     except NeedsMergekit as error:
         from layerswap_method.mergekit_plugin.executor import merge_by_mergekit
 
         write_log([f"mergekit's executor merges this recipe: {error.reason}"], option_values)
-        merge_by_mergekit(original, recipe, document, text, out_path, merge_config, options)
+        merge_by_mergekit(original, file, out_path, merge_config, options)
 
 
 def withdraw() -> None:

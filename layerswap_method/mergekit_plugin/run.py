@@ -20,10 +20,9 @@ import click
 
 from layerswap_method.command_line import parse_size, shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
-from layerswap_method.merge import WriteOptions, find_models, open_downloads, write_merge
-from layerswap_method.methods.read import OUR_METHODS, read_recipe, read_recipe_file
+from layerswap_method.merge import WriteOptions, merge_file
+from layerswap_method.methods.read import OUR_METHODS, RecipeFile, read_recipe_file
 from layerswap_method.progress import Advance
-from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import find_model_files, is_there
 
 LOG = logging.getLogger("layerswap")
@@ -52,44 +51,30 @@ _SHARED_OPTIONS = (
 """Options of mergekit that mean the same where a merge is written from file to file."""
 
 
-def merge_by_files(
-    recipe: Recipe,
-    document: Mapping[str, Any],
-    text: str,
-    out_path: str,
-    options: Mapping[str, Any],
-) -> None:
+def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) -> None:
     """Merge a recipe from file to file.
 
     Raises `NeedsMergekit`, before anything is written, where only mergekit can.
     """
     if (reason := why_mergekit(options)) is not None:
         raise NeedsMergekit(reason)
-    cache = options.get("transformers_cache")
-    hub = open_downloads(recipe, cache_dir=cache)
-    models = find_models(
-        recipe, lambda reference: find_model_files(reference, cache_dir=cache, hub=hub)
-    )
-    if (threads := options.get("num_threads") or 2) < 1:
+    cache, threads = options.get("transformers_cache"), options.get("num_threads")
+    if threads is not None and threads < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
-    quiet = bool(options.get("quiet"))
-    lines = write_merge(
-        recipe,
-        models,
+    lines = merge_file(
+        file,
         out_path,
-        document=document,
-        text=text,
-        options=WriteOptions(
+        functools.partial(find_model_files, cache_dir=cache),
+        WriteOptions(
             shard_bytes=options.get("out_shard_size") or WriteOptions.shard_bytes,
             threads=threads,
             device=str(options.get("device") or ("cuda" if options.get("cuda") else "cpu")),
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
         ),
-        bar=functools.partial(_byte_bar, quiet=quiet),
-        hub=hub,
+        functools.partial(_byte_bar, quiet=bool(options.get("quiet"))),
+        cache_dir=cache,
     )
-    write_log(["merging from file to file; mergekit's executor is not needed"], options)
     write_log(lines, options)
 
 
@@ -107,11 +92,10 @@ def mergekit_command(
 
     Raises `InputError` for options that it does not have.
     """
-    for name in ("verify", "resume"):
-        if getattr(options, name):
-            raise InputError(f"--{name} cannot be used: mergekit must merge this recipe ({reason})")
+    if options.verify:
+        raise InputError(f"--verify cannot be used: mergekit must merge this recipe ({reason})")
     size = ["--out-shard-size", str(options.shard_bytes)]
-    device = [] if options.device == "cpu" else ["--cuda"]
+    device = [] if options.device == "cpu" else ["--device", options.device]
     return [*mergekit_yaml(), str(recipe), out_path, *size, *more, *device]
 
 
@@ -122,6 +106,9 @@ def why_mergekit(options: Mapping[str, Any]) -> str | None:
     for name, value in options.items():
         if value and name not in _SHARED_OPTIONS:
             return f"it was called with --{name.replace('_', '-')}"
+    device = str(options.get("device") or "cpu")
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        return f"it was called with --device {device}"
     return None
 
 
@@ -203,13 +190,13 @@ def _merge(arguments: list[str]) -> bool:
     is_mergekits = not path.is_file() or options["device"] == "auto"
     if is_mergekits or why_mergekit(options) is not None or not _is_own(path):
         return False
-    _, text, document = read_recipe_file(path)
+    file = read_recipe_file(path)
     level = {0: logging.WARNING, 1: logging.INFO}.get(options["verbosity"], logging.DEBUG)
     logging.basicConfig(level=level)
-    if document["merge_method"] not in OUR_METHODS:
+    if file.document["merge_method"] not in OUR_METHODS:
         return False
     try:
-        merge_by_files(read_recipe(document), document, text, out, options)
+        merge_by_files(file, out, options)
     except NeedsMergekit:
         return False
     return True

@@ -43,24 +43,19 @@ def write_files(
     layout: Layout,
     *,
     threads: int = 1,
-    resume: bool = False,
     device: str = "cpu",
     advance: Advance = lambda count: None,
 ) -> None:
     """Write the files of a layout into their folder, which exists, and an index of several.
 
-    They are on the disk when this returns. `threads` tensors are written at once, what is no copy
-    is computed on `device`, and with `resume` finished files are left alone. Raises `InputError` if
-    an input is gone or was written anew; `LayerSwapError` where the disk is too small.
+    They are on the disk when this returns. `threads` tensors are written at once, and what is no
+    copy is computed on `device`. Raises `InputError` if an input is gone or was written anew;
+    `LayerSwapError` where the disk is too small.
     """
     files = layout.files
     folder = files[0].path.parent
-    waiting = [file for file in files if not (resume and is_finished(file))]
-    advance(layout.nbytes - sum(file.nbytes for file in waiting))
-    for unfinished in folder.glob(f"*{_PART}"):
-        unfinished.unlink()
-    _check_space(folder, sum(file.nbytes for file in waiting))
-    for file in waiting:
+    _check_space(folder, layout.nbytes)
+    for file in files:
         _write_file(file, threads, device, advance)
     for path, stamp in layout.inputs.items():
         check_unchanged(path, stamp)
@@ -95,16 +90,6 @@ def verify_files(
     ]
     with _threads_for(layout.files, threads) as pool:
         run_counted_jobs(jobs, pool, advance)
-
-
-def is_finished(file: FileToWrite) -> bool:
-    """Return whether a file of this layout exists: a file gets its name only when it is whole."""
-    try:
-        with file.path.open("rb") as opened:
-            is_long = os.fstat(opened.fileno()).st_size == file.nbytes
-            return is_long and opened.read(len(file.head)) == file.head
-    except OSError:
-        return False
 
 
 def write_synced_text(file: Path, text: str) -> None:

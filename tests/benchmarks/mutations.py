@@ -81,10 +81,10 @@ layerswap_method/write/donor_files.py @ merge/test_merge.py
 layerswap_method/write/card.py @ merge/test_merge.py
 "`" * max(3, longest + 1) => "`" * 3
 layerswap_method/output.py @ write/test_output.py
-if names and not _is_merge(out, listing): => if False:
+    if names: => if False:
     if place in inputs: => if False:
-        _restore(replaced, out, listing) => pass
-    if (names := listed_files(folder, listing)) is not None: => if (names := None) is not None:
+        _restore(replaced, out) => pass
+                check_output(out, (), listing) => pass
             is_spare = False => is_spare = True
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge/test_faults.py

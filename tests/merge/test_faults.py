@@ -30,17 +30,16 @@ from tests.standins.oracle import assert_same, stored
 KILLS = int(os.environ.get("KILLS", "20"))
 
 
-@pytest.mark.parametrize("resume", [False, True])
-def test_a_disk_that_is_full(resume, trio, tmp_path):
+def test_a_disk_that_is_full(trio, tmp_path):
     document, out = recipe(roles(trio), SWAP, trio.base), tmp_path / "out"
-    options = ["--shard-size", "3K", "--threads", "1", *(["--resume"] if resume else [])]
+    options = ["--shard-size", "3K", "--threads", "1"]
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (3_800, limits[1]))
     done = run_merge(document, out, *options)
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (done.exit_code, out.exists()) == (1, False)
     assert "cannot be written: File too large" in done.output
-    assert bool(left_in(tmp_path)) == resume
+    assert left_in(tmp_path) == []
     assert run_merge(document, out, *options).exit_code == 0
     assert_same(stored(out), tensors_of(document))
     assert left_in(tmp_path) == []
@@ -173,11 +172,10 @@ def test_killed_at_any_moment(program, tmp_path):
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     chance, killed, partly = random.Random(13), 0, 0
     for turn in range(KILLS // 2):
-        more = ["--resume"] if turn % 2 and program == "layerswap" else []
         # While Python starts, from the first byte on, or from the first finished file on.
         awaited = (None, "*", "*", "*.safetensors", "*.safetensors")[turn % 5]
         moment = functools.partial(is_written, out, awaited) if awaited else None
-        running = start([*command, *more], **quiet)
+        running = start(command, **quiet)
         code = kill_when(running, moment, after_s=chance.uniform(0, 0.15))
         killed += code == -signal.SIGKILL
         partly += any(out.parent.glob(".layerswap-*/out/*.safetensors"))

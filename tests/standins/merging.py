@@ -4,10 +4,10 @@ from pathlib import Path
 
 import yaml
 
-from layerswap_method.merge import WriteOptions, write_merge
+from layerswap_method.merge import WriteOptions, merge_file
 from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.passthrough import merge_of_one
-from layerswap_method.methods.read import read_recipe
+from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import Merge
@@ -102,9 +102,8 @@ def tensors_of(given):
 
 def begun(document, out, **how):
     """Return the lines of a merge from file to file that goes on as they are taken."""
-    given, text = read_recipe(document), yaml.safe_dump(dict(document), sort_keys=False)
-    models = {name: find_model_files(name) for name in given.references}
-    return write_merge(given, models, str(out), document=document, text=text, **how)
+    text = yaml.safe_dump(dict(document), sort_keys=False)
+    return merge_file(RecipeFile("recipe", text, document), str(out), find_model_files, **how)
 
 
 def write(document, out, **options):

@@ -1,4 +1,4 @@
-"""Files as they are laid out, written, resumed and verified; what lies or fails is one error."""
+"""Files as they are laid out, written and verified; what lies or fails is one error."""
 
 import errno
 import json
@@ -85,22 +85,6 @@ def test_a_kernel_that_cannot_copy(number, trio, tmp_path, monkeypatch):
     assert len(calls) > 1
     for name in ("first", "second"):
         assert_same(stored(tmp_path / name), stored(trio.base))
-
-
-def test_only_what_is_not_finished_is_written_again(trio, tmp_path):
-    layout = write_weights(one(trio.task), tmp_path, 6_000, threads=2)
-    first, second, third = (file.path for file in layout.files[:3])
-    before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in (first, third)}
-    first.rename(aside := tmp_path / "aside")  # or its inode could be given to another file
-    second.write_bytes(second.read_bytes()[:-1])
-    done = []
-    write_files(layout, resume=True, advance=done.append)
-    aside.unlink()
-    after = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in before}
-    assert after[third] == before[third]
-    assert after[first][0] != before[first][0]
-    assert sum(done) == layout.nbytes
-    assert_same(stored(tmp_path), stored(trio.task))
 
 
 def test_a_flipped_bit_is_found(trio, tmp_path):

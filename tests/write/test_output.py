@@ -1,7 +1,7 @@
 """The output folder: whole or not there, and nothing of the user's lost, whatever fails when."""
 
 import errno
-import fcntl
+import functools
 import os
 import shutil
 import signal
@@ -13,26 +13,20 @@ import pytest
 
 from layerswap_method import output
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.output import PLAN_FILE, check_output, output_folder, temporary_output
+from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
 from tests.read_only import without_root
-from tests.standins.experts import content, left_in
+from tests.standins.experts import left_in
 
 OLD = {
     "config.json": "old",
     "model-00001-of-00002.safetensors": "old",
     "model.safetensors.index.json": "old",
-    "tokenizer.json": "old",
-    "special_tokens_map.json": "old",
-    "vocab.json": "old",
     "chat_template.jinja": "old",
+    "additional_chat_templates/old.jinja": "old",
     "README.md": "old",
-    "mergekit_config.yml": "old",
     PLAN_FILE: "old",
-    "notes.txt": "of the user",
 }
 NEW = {"config.json": "new", "model.safetensors": "new", "tokenizer.json": "new", PLAN_FILE: "new"}
-STAYS = {"notes.txt": "of the user"}
-"""What no merge writes stays beside the new files."""
 
 
 def fill(folder, files):
@@ -43,108 +37,100 @@ def fill(folder, files):
     return folder
 
 
+def earlier(folder, files=OLD):
+    """Fill a folder as an earlier merge did."""
+    output.write_list(fill(folder, files), files)
+    return folder
+
+
 def texts(folder):
-    return {name: each.decode() for name, each in content(folder).items() if name[0] != "."}
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    files = {path.relative_to(folder).as_posix(): path.read_text() for path in paths}
+    return {name: text for name, text in files.items() if name != output.FILES}
 
 
-def replace(out, key="k", files=NEW, raised=None, **options):
-    with temporary_output(out, key, **options) as folder:
+def replace(out, files=NEW, raised=None):
+    with claim_output(out) as folder:
         assert folder.name == out.name  # mergekit writes it on the card
         fill(folder, files)
         if raised is not None:
             raise raised
 
 
-def test_a_new_folder_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
+def test_a_new_folder_an_empty_one_and_an_earlier_merge_replaced(tmp_path, monkeypatch):
     out = tmp_path / "deep" / "out"
     replace(out)
     assert texts(out) == NEW
-    single, shards = {**OLD, "model.safetensors": "old"}, {"model-00001-of-00001.safetensors": "x"}
-    for earlier, files in ((OLD, NEW), (single, shards | NEW)):
-        shutil.rmtree(out)
-        fill(out, earlier)
-        replace(out, files=files)
-        assert texts(out) == files | STAYS
-    shutil.rmtree(out)
-    fill(out, single)
-    shards |= {"config.json": "new"}
+    replace(out, files=OLD)
+    assert texts(out) == OLD
+    replace(fill(tmp_path / "deep" / "empty", {}))
     monkeypatch.chdir(out)
-    replace(output_folder("../out/."), files=shards)
-    names = ("tokenizer.json", "special_tokens_map.json", "vocab.json")  # the new one has none
-    wanted = shards | STAYS | dict.fromkeys(names, "old")
-    assert texts(out) == wanted  # no single file beside shards
+    replace(output_folder("../out/."))
+    assert texts(out) == NEW  # no single file beside shards, no template of another
     assert left_in(out.parent) == left_in(out) == []
 
 
-MINE = (
+STRANGERS = (
+    "notes.txt",
+    "README.md.before",
     "model_before.safetensors",
-    "vocabulary.csv",
-    "tokenizer_notes.md",
-    "llama.model",
-    "chat_template_old.jinja",
-    "adapter_model_v1.safetensors",
+    "vocab.json",
     "notes/tokenizer.json",
+    "additional_chat_templates/mine.jinja",
+    ".hidden",
 )
-"""Files of a user whose names begin or end as those of a merge do."""
 
 
-@pytest.mark.parametrize("earlier", [OLD, {}], ids=["without a list", "with a list"])
-def test_files_of_the_user_stay_whatever_their_names(earlier, tmp_path):
-    out = fill(tmp_path / "out", earlier)
-    if not earlier:
-        replace(out, files={**NEW, "additional_chat_templates/old.jinja": "old"})
-    mine = dict.fromkeys((*MINE, "additional_chat_templates/mine.jinja", "empty/.file"), "mine")
-    fill(out, mine)
-    replace(out)
-    paths = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
-    del paths[output.FILES]
-    wanted = {**NEW, **mine, **(STAYS if earlier else {})}
-    assert {name: path.read_text() for name, path in paths.items()} == wanted
-    replace(out, "other")
-    assert all((out / name).read_text() == "mine" for name in mine)
-
-
-def test_a_file_of_the_user_in_the_way_gets_another_name(tmp_path, caplog):
-    """Where the merge has a file of its name, or a loader would take it for one of the merge's."""
-    out = tmp_path / "out"
-    replace(out)
-    mine = {"README.md": "mine", "model.safetensors.index.json": "mine", "vocab.json": "mine"}
-    for expected in ("before", "before-2"):
-        fill(out, mine)
-        replace(out, files=NEW | {"README.md": "new"})
-        assert texts(out).items() >= {f"{name}.{expected}": "mine" for name in mine}.items()
-        assert {name: texts(out).get(name) for name in mine} == {
-            **dict.fromkeys(mine),
-            "README.md": "new",
-        }
-        moved = f"{out}/README.md: is not of the run before; it is now README.md.{expected}"
-        assert moved in caplog.text
-        (out / "README.md").unlink()
+@pytest.mark.parametrize("name", STRANGERS)
+def test_a_file_that_no_merge_has_listed_is_named_and_nothing_is_touched(name, tmp_path):
+    out = fill(earlier(tmp_path / "out"), {name: "mine"})
+    with pytest.raises(InputError) as caught:
         replace(out)
-
-
-def test_a_tokenizer_that_stayed_is_replaced_by_the_next_one(tmp_path):
-    out = tmp_path / "out"
-    replace(out, files={**NEW, "vocab.json": "old"})
-    replace(out, files={"config.json": "new", PLAN_FILE: "new"})
-    assert texts(out)["vocab.json"] == "old"
+    assert f"no merge has listed there ({name.removesuffix('/tokenizer.json')})" in str(
+        caught.value
+    )
+    assert texts(out) == OLD | {name: "mine"}
+    assert left_in(tmp_path) == []
+    (out / name).unlink()
+    if name == "notes/tokenizer.json":
+        (out / "notes").rmdir()
     replace(out)
     assert texts(out) == NEW
 
 
+def test_a_file_that_comes_while_the_merge_runs_is_not_lost(tmp_path):
+    out = earlier(tmp_path / "out")
+    claim = claim_output(out)
+    folder = fill(claim.__enter__(), NEW)
+    fill(out, {"notes.txt": "mine"})
+    with pytest.raises(LayerSwapError, match=rf"is finished, but.*notes\.txt.*it is in {folder}"):
+        claim.__exit__(None, None, None)
+    assert texts(out) == OLD | {"notes.txt": "mine"}
+    assert texts(folder) == NEW
+
+
+def test_a_link_in_a_merge_is_listed_and_one_of_the_user_is_not_followed(tmp_path):
+    out = earlier(tmp_path / "out")
+    mine = fill(tmp_path / "mine", {"a": "mine"})
+    (out / "link").symlink_to(mine)
+    with pytest.raises(InputError, match="link"):
+        replace(out)
+    assert texts(mine) == {"a": "mine"}
+
+
 def test_a_link_to_a_folder_on_another_disk(tmp_path):
-    big = fill(tmp_path / "big" / "merged", OLD)
+    big = earlier(tmp_path / "big" / "merged")
     link = tmp_path / "here" / "merged"
     link.parent.mkdir()
     link.symlink_to(big)
     replace(link)
     assert link.is_symlink()
-    assert texts(big) == NEW | STAYS
+    assert texts(big) == NEW
     assert left_in(link.parent) == left_in(big.parent) == left_in(big) == []
 
 
 def test_a_mount_point_is_refused_before_anything_is_computed(tmp_path, monkeypatch):
-    out = fill(tmp_path / "out", OLD)
+    out = earlier(tmp_path / "out")
     monkeypatch.setattr(output, "_can_be_renamed", lambda folder: False)
     with pytest.raises(InputError, match="is a mount point, or the folder above"):
         check_output(out, [])
@@ -154,7 +140,7 @@ def test_a_fault_at_every_rename_leaves_the_old_or_the_new_whole(tmp_path, monke
     """The new one, which took hours, is never thrown away."""
     real, faults = Path.replace, 0
     for step in range(1, 40):
-        out, calls = fill(tmp_path / str(step) / "out", OLD), []
+        out, calls = earlier(tmp_path / str(step) / "out"), []
 
         def faulty(self, target, calls=calls, step=step):
             calls.append(self)
@@ -172,16 +158,11 @@ def test_a_fault_at_every_rename_leaves_the_old_or_the_new_whole(tmp_path, monke
         if len(calls) < step:
             break
         faults += 1
-        holder = next(out.parent.glob(".layerswap-*"))
-        named = holder / ("out" if (holder / "out").exists() else "replaced")
-        if named.name == "out":
-            assert (texts(out), texts(named)) == (OLD, NEW), (step, calls[-1])
-        else:  # the new one is in its place, and what is the user's aside
-            assert texts(out) == NEW
-            assert (named / "notes.txt").is_file()
+        named = next(out.parent.glob(".layerswap-*")) / "out"
+        assert (texts(out), texts(named)) == (OLD, NEW), (step, calls[-1])
         assert (type(error), str(named) in error.message) == (LayerSwapError, True)
         replace(out)
-        assert texts(out) == NEW | STAYS
+        assert texts(out) == NEW
         assert left_in(out) == left_in(out.parent) == []
     assert (faults >= 2, error) == (True, None)
 
@@ -193,7 +174,7 @@ import os
 from pathlib import Path
 from layerswap_method import output
 {more}
-with output.temporary_output(Path({str(out)!r}), "k") as folder:
+with output.claim_output(Path({str(out)!r})) as folder:
     for name, text in {NEW!r}.items():
         (folder / name).write_text(text)
 """
@@ -209,20 +190,20 @@ Path.replace = lambda self, to: real(self, to) if next(steps, None) is not None 
 
 def test_a_kill_at_a_rename_loses_nothing_and_the_next_run_ends_it(tmp_path):
     killed = 0
-    for step in range(3):
-        out = fill(tmp_path / str(step) / "out", OLD)
+    for step in range(2):
+        out = earlier(tmp_path / str(step) / "out")
         killed += in_a_process(out, KILLED.format(step=step)).returncode == 9
         found = [texts(path) for path in (out, *out.parent.glob(".layerswap-*/*")) if path.is_dir()]
-        assert any(files in (OLD, NEW, NEW | STAYS) for files in found)
+        assert any(files in (OLD, NEW) for files in found)
         assert in_a_process(out).returncode == 0
-        assert texts(out) == NEW | STAYS, step
+        assert texts(out) == NEW, step
         assert left_in(out) == left_in(out.parent) == []
     assert killed >= 2
 
 
 @pytest.mark.parametrize("locked", ["out", "parent"])
 def test_folders_that_may_not_be_written(locked, tmp_path):
-    out = fill(tmp_path / "parent" / "out", OLD)
+    out = earlier(tmp_path / "parent" / "out")
     place = out if locked == "out" else out.parent
     place.chmod(0o555)
     try:
@@ -239,13 +220,11 @@ def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeyp
     """`layerswap merge recipe.yml .` replaced README.md and config.json."""
     mine = {"README.md": "mine", "config.json": "mine"}
     monkeypatch.chdir(own := fill(tmp_path / "project", mine))
-    with pytest.raises(InputError, match=r"no merge has written.*README\.md"):
+    with pytest.raises(InputError, match=r"no merge has listed there \(README\.md"):
         check_output(output_folder("."), [])
-    with pytest.raises(InputError, match="no merge has written"):
+    with pytest.raises(InputError, match="no merge has listed"):
         replace(own)
     assert texts(own) == mine
-    check_output(fill(tmp_path / "earlier", {"mergekit_config.yml": "x", "README.md": "y"}), [])
-    check_output(fill(tmp_path / "empty", {}), [])
 
 
 def test_places_that_are_refused(trio, tmp_path):
@@ -266,44 +245,57 @@ def test_places_that_are_refused(trio, tmp_path):
         with pytest.raises(InputError, match=part):
             check_output(out, [trio.task, tmp_path / "absent"])
     for out in (tmp_path / "file" / "out", Path("/proc/merged/out")):
-        with pytest.raises(InputError, match=str(out)), temporary_output(out):
+        with pytest.raises(InputError, match=str(out)), claim_output(out):
             pytest.fail("it cannot be made")
     with pytest.raises(InputError, match="empty"):
         output_folder(" ")
 
 
-def test_the_same_merge_twice_at_once(tmp_path):
-    (tmp_path / ".layerswap-k.partial").mkdir()
-    opened = os.open(tmp_path / ".layerswap-k.partial", os.O_RDONLY)
-    fcntl.flock(opened, fcntl.LOCK_EX)
-    with pytest.raises(InputError, match="is running"):
-        replace(tmp_path / "out")
-    os.close(opened)
-    replace(tmp_path / "out")
+def test_two_merges_to_one_folder(tmp_path):
+    with claim_output(tmp_path / "out") as folder:
+        with pytest.raises(InputError, match=r"out: another merge to this folder is running"):
+            replace(tmp_path / "out")
+        replace(tmp_path / "other")
+        fill(folder, NEW)
+    assert texts(tmp_path / "out") == NEW
     assert left_in(tmp_path) == []
 
 
-def test_what_fails_leaves_nothing_unless_it_is_to_be_resumed(tmp_path, caplog):
-    out = fill(tmp_path / "out", OLD)
+def test_a_merge_that_ends_while_the_next_one_claims_its_folder(tmp_path, monkeypatch):
+    """Its temporary folder vanishes between any two steps of the other; a raw error, once."""
+    out, real, vanished = tmp_path / "out", os.open, []
+
+    def vanishing(path, *args, before, **kwargs):
+        is_holder = str(path).endswith(".partial") and before not in vanished
+        if is_holder and before:
+            vanished.append(before)
+            shutil.rmtree(path)
+        opened = real(path, *args, **kwargs)
+        if is_holder and not before:
+            vanished.append(before)
+            shutil.rmtree(path)
+        return opened
+
+    for before in (True, False):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "open", functools.partial(vanishing, before=before))
+            replace(out)
+        assert texts(out) == NEW
+    assert vanished == [True, False]
+    assert left_in(tmp_path) == []
+
+
+def test_what_fails_leaves_nothing(tmp_path):
+    out = earlier(tmp_path / "out")
     for raised in (ValueError, KeyboardInterrupt, SystemExit):
         with pytest.raises(raised):
             replace(out, raised=raised)
+        assert texts(out) == OLD
         assert left_in(tmp_path) == []
-    half = {"model.safetensors": "half"}
-    with pytest.raises(KeyboardInterrupt):
-        replace(out, files=half, raised=KeyboardInterrupt, resume=True)
-    replace(tmp_path / "elsewhere", "other")
-    assert not caplog.text
-    replace(out, "other")
-    assert ".layerswap-k.partial belongs to a merge; if none is running" in caplog.text
-    with temporary_output(out, "k", resume=True) as folder:
-        assert texts(folder) == half
-        fill(folder, NEW)
-    assert texts(out) == NEW | STAYS
 
 
 def test_sigterm_ends_a_merge_as_ctrl_c_does(tmp_path):
-    with pytest.raises(SystemExit) as caught, temporary_output(tmp_path / "out"):
+    with pytest.raises(SystemExit) as caught, claim_output(tmp_path / "out"):
         os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.code == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
@@ -312,7 +304,7 @@ def test_sigterm_ends_a_merge_as_ctrl_c_does(tmp_path):
 
 def test_others_may_read_what_the_folder_lets_them_read(tmp_path):
     before = os.umask(0o027)
-    with temporary_output(tmp_path / "out") as folder:
+    with claim_output(tmp_path / "out") as folder:
         fill(folder, NEW)
         (folder / "model.safetensors").chmod(0o600)
     os.umask(before)

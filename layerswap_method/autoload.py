@@ -13,7 +13,6 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -23,9 +22,6 @@ _CALLBACKS = {
     "mergekit.merge": "on_merge",
 }
 """Module of mergekit -> the function of `mergekit_plugin.registration` that completes it."""
-
-_PROGRAM = "mergekit.scripts.run_yaml"
-"""Module of the command `mergekit-yaml`; its imports take seconds and 500 MB."""
 
 failure: Exception | None = None
 """Why `layer_swap` was given up in this process, if it was."""
@@ -38,15 +34,14 @@ class LayerSwapFinder:
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Return the spec another finder has for a watched module, else None."""
-        is_program = name == _PROGRAM and Path(sys.argv[0]).stem == "mergekit-yaml"
-        if (name not in _CALLBACKS and not is_program) or self not in sys.meta_path:
+        if name not in _CALLBACKS or self not in sys.meta_path:
             return None
         # Finders before this one are not asked: two such hooks that ask each other would never end.
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             find = getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
-                _watch(spec.loader, is_program)
+                _watch(spec.loader)
                 return spec
         return None
 
@@ -66,7 +61,7 @@ def install() -> None:
             _complete(sys.modules[name])
 
 
-def _watch(loader: Any, is_program: bool) -> None:
+def _watch(loader: Any) -> None:
     """Have a module completed after `loader`, which is then as it was, has executed it."""
     original = getattr(loader, "exec_module", None)
     if original is None or failure is not None:
@@ -74,14 +69,6 @@ def _watch(loader: Any, is_program: bool) -> None:
 
     def exec_module(module: ModuleType) -> None:
         vars(loader).pop("exec_module", None)
-        if is_program:
-            try:
-                from layerswap_method.mergekit_plugin.run import lazy_main
-
-                module.main = lazy_main(module, original)  # type: ignore[attr-defined]
-                return
-            except Exception as error:
-                _give_up(error)
         original(module)
         _complete(module)
 

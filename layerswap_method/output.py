@@ -50,7 +50,7 @@ def check_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise InputError(
-            f"{out}: the folder has files that no merge has listed there "
+            f"{out}: the folder has files that no earlier run has listed in {listing} "
             f"({', '.join(names[:_SHOWN])}{more}), and is left as it is; move them away, or give "
             "another folder"
         )
@@ -118,6 +118,7 @@ def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
     key = hashlib.sha256(os.fsencode(place.name)).hexdigest()[:16]
     holder = place.parent / f".layerswap-{key}.partial"
     folder = holder / out.name  # mergekit prints the last part of the path on the model card
+    new_parents = [parent for parent in place.parents if not parent.exists()]
     is_spare = True
     with _exclusive_lock(holder, out), _ended_by_sigterm():
         try:
@@ -148,6 +149,9 @@ def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
         finally:
             if is_spare:
                 shutil.rmtree(holder, ignore_errors=True)
+            with suppress(OSError):  # they are not empty
+                for parent in new_parents:
+                    parent.rmdir()
 
 
 def sync_folder(folder: Path) -> None:
@@ -204,13 +208,14 @@ def _exclusive_lock(holder: Path, out: Path) -> Iterator[None]:
     while True:
         try:
             holder.mkdir(parents=True, exist_ok=True)
-            opened = os.open(holder, os.O_RDONLY)
-        except FileNotFoundError:
-            continue
         except OSError as error:
             raise InputError(
                 f"{out}: the output folder cannot be made: {error.strerror}"
             ) from error
+        try:
+            opened = os.open(holder, os.O_RDONLY)
+        except FileNotFoundError:
+            continue
         try:
             with suppress(OSError):  # a file system without locks
                 try:

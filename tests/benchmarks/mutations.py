@@ -88,7 +88,7 @@ layerswap_method/output.py @ write/test_output.py
             is_spare = False => is_spare = True
 sys.exit(128 + number)) => sys.exit(0))
 layerswap_method/merge.py @ merge/test_faults.py
-        if options.verify: => if False:
+    if options.verify: => if False:
 layerswap_method/command_line.py @ cli/test_errors.py
     exit_code = 2 => exit_code = 1
 layerswap_method/methods/delta_share.py @ methods/test_measured.py

@@ -74,7 +74,7 @@ def test_a_written_stage_is_done_and_records_what_fill_returned(stage):
 
 @pytest.mark.parametrize(
     ("file", "text"),
-    [("data/rows.jsonl", "{ }\n"), ("data/rows.jsonl", None), (MANIFEST, "{")],
+    [("data/rows.jsonl", "{ }\n"), ("data/rows.jsonl", None)],
 )
 def test_damage_is_noticed_and_rebuilt(stage, file, text):
     path = stage.folder / file
@@ -85,17 +85,17 @@ def test_damage_is_noticed_and_rebuilt(stage, file, text):
     assert stage.is_done()
 
 
-def test_files_of_the_user_stay_in_a_stage_and_are_no_damage(stage):
-    mine = {"notes.txt": "mine", "data/extra.jsonl": "mine", "data/more/rows.jsonl": "mine"}
+def test_files_of_the_user_in_a_stage_are_no_damage_and_are_not_replaced(stage):
+    mine = {"notes.txt": "mine", "data/extra.jsonl": "mine"}
     for name, text in mine.items():
         write_text(stage.folder / name, text)
     assert stage.is_done()
-    Stage(stage.folder, "other", MANIFEST).write(fill)
+    with pytest.raises(InputError, match=r"data/extra\.jsonl, notes\.txt"):
+        Stage(stage.folder, "other", MANIFEST).write(fill)
     assert {name: (stage.folder / name).read_text() for name in mine} == mine
-    assert list(stage.read()["files"]) == ["data/rows.jsonl"]
     assert names(stage.folder.parent) == ["base"]
 
 
 def test_a_folder_of_something_else_is_refused(stage):
-    with pytest.raises(InputError, match=r"base exists and was not written by a build \(it has no"):
+    with pytest.raises(InputError, match=r"no earlier run has listed in other\.json \(data"):
         Stage(stage.folder, "key", "other.json").check()

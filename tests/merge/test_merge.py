@@ -194,11 +194,13 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
     document = recipe(roles(trio), SWAP, trio.base) | change
     if "parameters" in change:
         document["models"] = [{"model": str(each)} for each in (trio.task, trio.language)]
-    done = run_merge(document, tmp_path / "out", "--", "--cuda")
-    assert (done.exit_code, reason in done.output) == (3, True), done.output
-    assert "passed on to mergekit-yaml" in done.output
     files = [str(tmp_path / "recipe.yml"), str(tmp_path / "out")]
-    assert calls[0][-5:] == [*files, "--out-shard-size", "5000000000", "--cuda"]
+    for options, why in (([], reason), (["--cuda"], "options after --")):
+        done = run_merge(document, tmp_path / "out", "--", *options)
+        assert (done.exit_code, why in done.output) == (3, True), done.output
+        assert "passed on to mergekit-yaml" in done.output
+        words = [*files, "--out-shard-size", "5000000000", *options]
+        assert calls.pop()[-len(words) :] == words
     refused = run_merge(document, tmp_path / "out", "--verify")
     assert (refused.exit_code, "--verify" in refused.output) == (2, True)
 

@@ -154,7 +154,7 @@ def test_what_is_in_the_way_is_one_message(tmp_path, monkeypatch):
     (tmp_path / "runs/smol/base").mkdir(parents=True)
     (tmp_path / "runs/smol/base/mine").touch()
     result = run()
-    assert (result.exit_code, "was not written by a build" in result.output) == (2, True)
+    assert (result.exit_code, "no earlier run has listed" in result.output) == (2, True)
 
 
 @pytest.mark.slow

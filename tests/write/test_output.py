@@ -220,9 +220,9 @@ def test_folders_that_no_merge_has_written_are_not_overwritten(tmp_path, monkeyp
     """`layerswap merge recipe.yml .` replaced README.md and config.json."""
     mine = {"README.md": "mine", "config.json": "mine"}
     monkeypatch.chdir(own := fill(tmp_path / "project", mine))
-    with pytest.raises(InputError, match=r"no merge has listed there \(README\.md"):
+    with pytest.raises(InputError, match=r"listed in \.layerswap\.json \(README\.md"):
         check_output(output_folder("."), [])
-    with pytest.raises(InputError, match="no merge has listed"):
+    with pytest.raises(InputError, match="no earlier run has listed"):
         replace(own)
     assert texts(own) == mine
 
@@ -299,6 +299,9 @@ def test_sigterm_ends_a_merge_as_ctrl_c_does(tmp_path):
         os.kill(os.getpid(), signal.SIGTERM)
     assert caught.value.code == 128 + signal.SIGTERM
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises(KeyError), claim_output(tmp_path / "deep" / "er" / "out"):
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []  # nor the folders above it
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 

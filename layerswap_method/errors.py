@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 
 class LayerSwapError(Exception):
@@ -23,6 +24,14 @@ class LayerSwapError(Exception):
     def __init__(self, message: str) -> None:
         super().__init__(message)
         self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes an equal error in another process, whatever its type is made from."""
+        return _made_again, (type(self), self.args), self.__dict__
+
+
+def _made_again(kind: type[LayerSwapError], args: tuple[Any, ...]) -> LayerSwapError:
+    return kind.__new__(kind, *args)
 
 
 class InputError(LayerSwapError):

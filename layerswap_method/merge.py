@@ -88,6 +88,50 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
     return models
 
 
+def merge_file(
+    file: RecipeFile,
+    out_path: str,
+    find: Callable[..., Model],
+    options: WriteOptions = WriteOptions(),
+    bar: Bar = no_bar,
+    download: str | None = None,
+    cache_dir: str | None = None,
+) -> Iterator[str]:
+    """Merge a recipe, and yield lines for the log; the output folder appears when it is whole.
+
+    `find` takes a reference and `hub`, `bar` shows progress in bytes; `download` and `cache_dir`
+    are as in `open_downloads`. Raises `NeedsMergekit` where only mergekit can merge it,
+    `InputError` for what does not fit, `LayerSwapError` where something cannot be written.
+    """
+    recipe = read_recipe(file.document)
+    check_device(options.device)
+    out = output_folder(out_path)
+    with claim_output(out) as folder:  # before anything is downloaded
+        hub = open_downloads(recipe, download, cache_dir)
+        models = find_models(recipe, functools.partial(find, hub=hub))
+        check_output(out, [path for model in models.values() for path in model.folders])
+        with hub.fetching(bar):
+            merge = merge_models(recipe, models)
+        hub.fetch(merge.ranges, bar)
+        for warning in merge.warnings:
+            LOG.warning("%s", warning)
+        revisions = commits(models)
+        text = pinned_text(file.text, revisions) if revisions else file.text
+        lines = [*merge.lines, *hub.checked_lines(merge.ranges)]
+        needs_code = needs_remote_code(merge.donor)
+        list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises
+        yield from lines
+        texts = {}
+        if options.with_card:
+            card = card_text(file.document, text, out.name, lines, needs_code=needs_code)
+            texts = {"README.md": card, "mergekit_config.yml": text}
+        merge = replace(merge, record=with_commits(merge.record, revisions))
+        nbytes = write_merge(merge, folder, options, texts, bar)
+    sync_folder(out.parent)
+    checked = ", read again and compared" if options.verify else ""
+    yield f"{out}: {len(merge.tensors)} tensors in {nbytes / 1e9:.3g} GB{checked}"
+
+
 def write_merge(
     merge: Merge, folder: Path, options: WriteOptions, texts: Mapping[str, str], bar: Bar
 ) -> int:

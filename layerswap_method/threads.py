@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+_TORCHS = threading.Lock()
+"""Held while torch's setting for the whole process is another: of two pools that are made at once,
+the second would take the first one's for the user's."""
+
 
 def one_core_threads(count: int, name: str = "") -> ThreadPoolExecutor:
     """Return threads that run, in each of which torch computes on one core.
@@ -18,13 +22,17 @@ def one_core_threads(count: int, name: str = "") -> ThreadPoolExecutor:
 
     pool = ThreadPoolExecutor(count, thread_name_prefix=name)
     all_run = threading.Barrier(count)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for started in [
-            pool.submit(lambda: all_run.wait() + torch.get_num_threads()) for _ in range(count)
-        ]:
-            started.result()
-    finally:
-        torch.set_num_threads(before)
+
+    def take_setting() -> None:
+        all_run.wait()
+        torch.get_num_threads()
+
+    with _TORCHS:
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            for started in [pool.submit(take_setting) for _ in range(count)]:
+                started.result()
+        finally:
+            torch.set_num_threads(before)
     return pool

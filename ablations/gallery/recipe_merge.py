@@ -29,10 +29,6 @@ class MergekitFailed(LayerSwapError):
         super().__init__(f"mergekit-yaml ended with exit code {exit_code}; its messages say why")
         self.exit_code = exit_code
 
-    def __reduce__(self) -> tuple[type[MergekitFailed], tuple[int]]:
-        """Return what makes an equal error in another process."""
-        return MergekitFailed, (self.exit_code,)
-
 
 @dataclass(frozen=True)
 class Merged:

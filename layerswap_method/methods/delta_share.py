@@ -3,9 +3,7 @@
 Source:
 Shin and Hwang, "Layer-wise Swapping for Generalizable Multilingual Safety" (EACL 2026, arXiv
 2601.22620), as its authors' public code has it (github.com/00HS/layer-wise_swapping, commit
-5a2a3ea); their safety expert is the task expert here. The rule with the base as a third choice
-follows the model card of AraSwap (mariklolik228/AraSwap-Qwen3-8B-Adapters on the hub), which
-compares Frobenius norms and asks for 15 %; its code was not open to us.
+5a2a3ea); their safety expert is the task expert here.
 """
 
 from __future__ import annotations
@@ -47,25 +45,17 @@ def delta_shares(norms: Sequence[float]) -> tuple[float, ...]:
     return tuple(norm / total for norm in norms)
 
 
-def choose_source(
-    task: float, language: float, threshold: float = THRESHOLD, dominance: float | None = None
-) -> Source:
+def choose_source(task: float, language: float, threshold: float = THRESHOLD) -> Source:
     """Return the source of a unit, from the two experts' `delta_shares` t and l of it.
 
-    With tau = `threshold`; and in its place, where neither expert is to have what both changed
-    alike, with D = `dominance` (shares take the place of AraSwap's norms, so that the expert that
-    was trained longer does not get every unit)::
+    With tau = `threshold`::
 
-        task       if t - l > tau           task       if t > (1 + D) l
-        language   if t - l < -tau          language   if l > (1 + D) t
-        average    otherwise                base       otherwise
+        task       if t - l > tau
+        language   if t - l < -tau
+        average    otherwise
     """
-    if dominance is None:
-        lead = task - language
-        return "task" if lead > threshold else "language" if lead < -threshold else "average"
-    if task > (1 + dominance) * language:
-        return "task"
-    return "language" if language > (1 + dominance) * task else "base"
+    lead = task - language
+    return "task" if lead > threshold else "language" if lead < -threshold else "average"
 
 
 Soup = Sequence[tuple["DeltaPair", float]]
@@ -93,7 +83,7 @@ def share_units(
     task = _unit_shares(task_soup, units, spec)
     language = _unit_shares(language_soup, units, spec)
     sources = tuple(
-        choose_source(task_share, language_share, spec.delta_threshold, spec.delta_dominance)
+        choose_source(task_share, language_share, spec.delta_threshold)
         for task_share, language_share in zip(task, language, strict=True)
     )
     plan = LayerPlan(sources)

@@ -62,7 +62,7 @@ PARENT_ADVICE = (
 )
 """Advice where an expert's change from the base is zero."""
 
-_DELTAS = ("delta_unit", "delta_threshold", "delta_dominance", "delta_blend")
+_DELTAS = ("delta_unit", "delta_threshold", "delta_blend")
 
 
 class LayerSwapSpec(Described):
@@ -111,11 +111,6 @@ class LayerSwapSpec(Described):
     delta_threshold: Weight = THRESHOLD
     """For `placement: delta_share`: tau, the difference of shares up to which a unit is blended."""
 
-    delta_dominance: Weight | None = Field(default=None, examples=[0.15])
-    """For `placement: delta_share`, in place of `delta_threshold`: a unit comes from the expert
-    whose share is larger than the other's by more than this fraction of it, else from the base
-    (AraSwap asks for 0.15)."""
-
     delta_blend: Share = BLEND
     """For `placement: delta_share`: alpha, the task expert's share (0 to 1) of every average, the
     non-layer parameters among them; 1-alpha is the language expert's. Weights multiply it."""
@@ -158,10 +153,6 @@ class LayerSwapSpec(Described):
             self._refuse(counts, UNCOUNTED[self.placement])
         if self.placement != "delta_share":
             self._refuse(_DELTAS, "write placement: delta_share")
-        if self.delta_dominance is not None and "delta_threshold" in self.model_fields_set:
-            raise ValueError(
-                "delta_threshold and delta_dominance are two rules for the same choice: drop one"
-            )
         if self.placement in ("soup", "delta_share") and self.swap_modules != "all":
             substitute = " (delta_unit: module)" if self.placement == "delta_share" else ""
             raise ValueError(

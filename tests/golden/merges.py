@@ -46,7 +46,6 @@ _SWAPS = {
     "delta_share, modules": ({**_SHARE, "delta_unit": "module", "delta_blend": 0.9}, {}),
     "magnitude": ({"bottom_layers": 1, "bottom_transition": 2, "weighting": "magnitude"}, {}),
     "layers, base outside": ({**_LISTED, "non_layer": "base", "swap_modules": "attention"}, {}),
-    "delta_share, dominance": ({"placement": "delta_share", "delta_dominance": 0.01}, {}),
     "norms, weight 0": ({**_TRANSITION, "layer_norms": "average", "task_weight": 0}, {}),
     "layer_norms average": ({"bottom_layers": 2, "top_layers": 1, "layer_norms": "average"}, {}),
     "bfloat16 out": (_TRANSITION, {"out_dtype": "bfloat16"}),

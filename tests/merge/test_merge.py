@@ -14,6 +14,8 @@ import layerswap_method
 from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError
+from layerswap_method.merge import WriteOptions
+from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.output import FILES, PLAN_FILE, listed_files
 from layerswap_method.verify import compare
 from tests.standins.command import layerswap, told
@@ -201,6 +203,10 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
         assert "passed on to mergekit-yaml" in done.output
         words = [*files, "--out-shard-size", "5000000000", *options]
         assert calls.pop()[-len(words) :] == words
+    command = mergekit_command(
+        tmp_path / "recipe.yml", "out", WriteOptions(device="cuda:1"), (), ""
+    )
+    assert command[-2:] == ["--device", "cuda:1"]  # it computed on GPU 0
     refused = run_merge(document, tmp_path / "out", "--verify")
     assert (refused.exit_code, "--verify" in refused.output) == (2, True)
 

@@ -11,12 +11,16 @@ import pytest
 import torch
 import yaml
 from click.testing import CliRunner
+from mergekit.common import ModelPath, ModelReference
+from mergekit.io.tasks import LoaderCache
 from mergekit.merge_methods import merge_state_dicts
 from mergekit.scripts.multimerge import main
 from safetensors.torch import load_file, save_file
 
 from ablations.gallery.check import check_recipe
 from layerswap_method.errors import InputError
+from layerswap_method.mergekit_plugin.kernels.plain import decoder_in
+from layerswap_method.output import FILES, write_list
 from tests.standins.by_peft import merged
 from tests.standins.experts import assert_loads
 from tests.standins.fine_tunes import edited, train_adapter, tune
@@ -238,12 +242,14 @@ def test_what_fails_inside_mergekit_leaves_nothing(is_there, trio_copy, merge, t
     mine = tmp_path / "out" / "merged" / "mergekit_config.yml"
     if is_there:
         mine.parent.mkdir(parents=True)
-        mine.write_text("mine")
+        mine.write_text("earlier")
+        write_list(mine.parent, [mine.name])
     result = merge(document | {"tokenizer": {"source": "base"}})
     assert result.exit_code == 1, result.output
     assert result.output.startswith("Error: mergekit failed, and nothing was written: ")
     assert "add -v for the traceback" in result.output
-    assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == [mine] * is_there
+    left = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert sorted(left) == [mine.parent / FILES, mine] * is_there
 
 
 def test_a_model_written_anew_between_two_merges_is_read_anew(tmp_path):
@@ -254,6 +260,7 @@ def test_a_model_written_anew_between_two_merges_is_read_anew(tmp_path):
             shutil.rmtree(folder, ignore_errors=True)
             make_model("llama", folder, seed + shift)
         document = recipe(folders, SWAP.parameters())
+        write_list(folders["task"], (file.name for file in folders["task"].iterdir()))
         with pytest.raises(InputError, match="is one of the merge's inputs"):
             merge(document, folders["task"] / "." / "x" / "..", clone_tensors=True)
         out = merge(document, tmp_path / f"merged-{seed}", clone_tensors=True)
@@ -336,6 +343,16 @@ def test_the_example_of_the_page_merges_models_in_memory(tmp_path, monkeypatch):
     assert_same(namespace["merged"], wanted)
     found = namespace["models"]["math"].state_dict()
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+def test_the_names_of_a_model_that_is_written_anew_are_read_anew(tmp_path):
+    """They were kept for the life of the process."""
+    model = ModelReference(model=ModelPath(path=str(tmp_path / "model")))
+    for family, prefix in (("llama", "model.layers"), ("gpt2", "transformer.h")):
+        LoaderCache.loaders.clear()  # as mergekit's merges of ours do
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        make_model(family, tmp_path / "model", 0)
+        assert decoder_in(model, "any", None, None).prefix == prefix
 
 
 def test_features_go_back_by_the_names_of_the_model_type():

@@ -43,7 +43,6 @@ SWAPS = {
     "seed": (1, 2, {**COUNTS, **RANDOM}),
     "delta_unit": ("module", None, SHARE),
     "delta_threshold": (0.5, None, SHARE),
-    "delta_dominance": (0.5, None, SHARE),
     "delta_blend": (0.75, None, SHARE),
     "non_layer": ("task", "base", COUNTS),
     "layer_norms": ("average", None, COUNTS),

@@ -18,7 +18,6 @@ from tests.standins.model_families import LAYERS
 from tests.standins.oracle import (
     assert_same,
     chosen,
-    dominant,
     layer_number,
     mean_change,
     mixture,
@@ -78,7 +77,7 @@ def check(merged, sources, of):
 RULES = [
     ({"delta_threshold": 0.001, "delta_blend": 0.9}, "average"),
     ({"delta_threshold": 0.03, "delta_blend": 0.3}, "average"),
-    ({"delta_dominance": 0.15, "non_layer": "base"}, "base"),
+    ({"delta_threshold": 0.001, "non_layer": "base"}, "base"),
 ]
 
 
@@ -89,12 +88,7 @@ def test_every_tensor_goes_by_its_units_share(unit, rule, outside, tuned):
     merged = merge_of(measured(tuned, {"placement": "delta_share", "delta_unit": unit, **rule}))
     base, task, language = (stored(tuned[name]) for name in ("base", "math", "swahili"))
     of_task, of_language = (published_shares(e, base, unit) for e in (task, language))
-    places = {
-        p: dominant(of_task[p], of_language[p], rule["delta_dominance"])
-        if "delta_dominance" in rule
-        else chosen(of_task[p] - of_language[p], rule["delta_threshold"])
-        for p in of_task
-    }
+    places = {p: chosen(of_task[p] - of_language[p], rule["delta_threshold"]) for p in of_task}
     assert {"task", "language"} <= set(places.values())
 
     def source(name):
@@ -209,10 +203,6 @@ def test_what_stands_on_the_line():
     assert [choose_source(*pair, 0.25) for pair in pairs] == ["average"] * 3
     for rule in ((0.249,), ()):
         assert [choose_source(*pair, *rule) for pair in pairs] == ["task", "average", "language"]
-    pairs = [(0.75, 0.5), (0.25, 0.5)]
-    assert [choose_source(*pair, dominance=0.5) for pair in pairs] == ["base", "language"]
-    assert [choose_source(*pair, dominance=0.49) for pair in pairs] == ["task", "language"]
-    assert choose_source(0.5, 0.5, dominance=0.0) == "base"
     assert unit_norm([0.3, 0.4], "layer") == pytest.approx(0.7)
     assert unit_norm([0.3, 0.4], "module") == pytest.approx(0.5)
 

@@ -125,7 +125,6 @@ PARAMETERS = [
     ({"placement": "soup", "bottom_layers": 5, "top_transition": 1}, ["have no effect", "drop it"]),
     ({**SHARE, "swap_modules": "mlp"}, ["swap_modules: mlp", "delta_unit"]),
     ({**SHARE, "delta_blend": 1.0, "task_weight": 0}, ["delta_blend", "nothing to average"]),
-    ({**SHARE, "delta_threshold": 0.1, "delta_dominance": 0.1}, ["delta_dominance", "drop one"]),
     ({"delta_unit": "module"}, ["delta_unit has no effect", "placement: delta_share"]),
     ({"role": "task"}, ["parameters.role", "it belongs under models[].parameters"]),
     ({1: 2}, ["parameters[1]", "strings"]),

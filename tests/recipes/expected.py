@@ -99,7 +99,7 @@ SWAPS = _named(
 
 SHARES = _named(
     [
-        ("placements/delta_share pocket/delta_share variants/dominance", "layer"),
+        ("placements/delta_share pocket/delta_share", "layer"),
         ("modules/delta_share", "module"),
     ]
 )

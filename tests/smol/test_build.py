@@ -1,5 +1,6 @@
 """The build on a tiny stand-in of the package, and on the real one where it is installed."""
 
+import hashlib
 import importlib.util
 import json
 from functools import partial
@@ -82,7 +83,8 @@ def test_a_build_that_was_stopped_goes_on_and_redoes_nothing(here, monkeypatch, 
     assert result.exit_code == 130, result.output
     assert "the same command goes on" in capfd.readouterr().err
     root = here / "runs/smol"
-    (root / ".layerswap-tasks.partial/tasks").mkdir(parents=True)  # of a build that was killed
+    digest = hashlib.sha256(b"tasks").hexdigest()
+    (root / f".layerswap-{digest[:16]}.partial/tasks").mkdir(parents=True)  # of one that was killed
     kept = [root / "base/model.safetensors", root / "data/twins_math.jsonl"]
     before = [path.stat().st_mtime_ns for path in kept]
     monkeypatch.setattr(base, "_TOPICS", "the sea, bread")

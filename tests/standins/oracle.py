@@ -235,13 +235,6 @@ def chosen(difference, threshold):
     return "task" if difference > 0 else "language"
 
 
-def dominant(task, language, dominance):
-    """Return whose a unit is: of the expert whose share is so much larger, else of the base."""
-    if task / language > 1 + dominance:
-        return "task"
-    return "language" if language / task > 1 + dominance else "base"
-
-
 def fused_mixtral(folder):
     """Return a Mixtral's tensors with the experts of a layer stacked: gate (w1) above up (w3)."""
     raw, experts = stored(folder), ".block_sparse_moe.experts."

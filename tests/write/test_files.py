@@ -282,6 +282,9 @@ def test_a_gpu_that_is_not_there_is_named(monkeypatch):
         check_device("cuda:x")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for other in ("mps", "xpu", "meta"):  # with a GPU, mps passed
+        with pytest.raises(InputError, match=f"device {other}: averages are computed on the proc"):
+            check_device(other)
     check_device("cuda:1")
     with pytest.raises(InputError, match="device cuda:7: there is no such GPU; the last is cuda:1"):
         check_device("cuda:7")

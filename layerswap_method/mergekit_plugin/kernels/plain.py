@@ -6,11 +6,11 @@ None stands for a line that a recipe does not have, so both refuse the same.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Optional, TypeVar
 
 import torch
+from mergekit.io.tasks import LoaderCache
 from mergekit.merge_methods.base import (
     FunctionalGroupMergeMethod,
     InputContract,
@@ -164,12 +164,14 @@ def depth_of(model: object, tensor: str) -> int:
     return int(depth)
 
 
-@functools.cache
-def _names(model: object) -> Iterable[str]:
-    """Return the names of all tensors of an input's model; () where its id names none."""
+def _names(model: object) -> Collection[str]:
+    """Return the names of all tensors of an input's model; () where its id names none.
+
+    They are those that mergekit reads, which opens a model once, and anew for the next merge.
+    """
     try:
-        without_adapter = model.model_copy(update={"lora": None})  # type: ignore[attr-defined]
-        return tuple(without_adapter.tensor_index().tensor_paths)
+        names: Collection[str] = LoaderCache().get(model).index.tensor_paths
+        return names
     except (AttributeError, OSError, TypeError, ValueError, RuntimeError):
         return ()
 

@@ -2,7 +2,8 @@
 
 Both go to stderr, and say how much is done, the rate and the time that is left. The rate is what
 was done since the step began, by the time until the last of it was: rich's own counts from its
-first sample, which for answers that come in batches is the end of the first batch.
+first sample, which for answers that come in batches is the end of the first batch. The time that is
+left goes down between two ends, and up where the next end is later than any before.
 """
 
 from __future__ import annotations
@@ -238,6 +239,7 @@ class _Display:
             is_whole=step.is_whole,
             before=step.done,
             worked_s=0.0,
+            longest_wait_s=0.0,
         )
 
     def _update(self, row: TaskID, step: Step, done: float) -> None:
@@ -247,13 +249,12 @@ class _Display:
     def _move(self, row: TaskID, done: float, before: float = 0.0) -> None:
         """Set how far a row is; of what is new, `before` took no time here."""
         task = self._task(row)
-        is_same = done == task.completed
-        self.progress.update(
-            row,
-            completed=done,
-            before=task.fields["before"] + before,
-            worked_s=task.fields["worked_s"] if is_same else task.elapsed,
-        )
+        if done != task.completed:
+            elapsed_s = task.elapsed or 0.0
+            wait_s = elapsed_s - task.fields["worked_s"]
+            longest_wait_s = max(task.fields["longest_wait_s"], wait_s)
+            self.progress.update(row, worked_s=elapsed_s, longest_wait_s=longest_wait_s)
+        self.progress.update(row, completed=done, before=task.fields["before"] + before)
 
     def _task(self, row: TaskID) -> Task:
         return next(task for task in self.progress.tasks if task.id == row)
@@ -294,23 +295,30 @@ def _rows(is_drawn: bool, is_forced: bool | None) -> Progress:
 
 def _row_text(task: Task) -> str:
     """Return a row in words: ``training math 23/375 steps, 2.1 steps/s, 0:02:47 left``."""
-    unit, speed = task.fields["unit"], _speed(task)
+    unit = task.fields["unit"]
+    wait_s = (task.elapsed or 0.0) - task.fields["worked_s"]
+    due_s = min(wait_s, task.fields["longest_wait_s"])
+    speed = _speed(task, wait_s - due_s)
     parts = [f"{task.description} {_amount(task.completed, task.total, unit)}".strip()]
     if task.fields["is_whole"] and task.total == 1:
         return parts[0]  # its only unit has a row, and would have another rate and time left
     if speed and task.total:
         parts.append(_rate(speed, unit))
     if speed and task.remaining:
-        parts.append(f"{_duration(math.ceil(task.remaining / speed))} left")
+        left_s = max(0.0, task.remaining / speed - due_s)
+        parts.append(f"{_duration(math.ceil(left_s))} left")
     elif not task.finished and (task.elapsed or 0) >= 1:
         parts.append(f"{_duration(task.elapsed or 0)} so far")
     return ", ".join(parts)
 
 
-def _speed(task: Task) -> float:
-    """Return what was done in a second since a row began; 0 if nothing was."""
+def _speed(task: Task, overdue_s: float) -> float:
+    """Return what was done in a second since a row began; 0 if nothing was.
+
+    `overdue_s` is by how much the next end is later than any before.
+    """
     worked_s = task.fields["worked_s"]
-    return (task.completed - task.fields["before"]) / worked_s if worked_s else 0.0
+    return (task.completed - task.fields["before"]) / (worked_s + overdue_s) if worked_s else 0.0
 
 
 def _duration(seconds: float) -> str:

@@ -54,6 +54,19 @@ def lora_config(config: TrainConfig) -> LoraConfig:
         raise InputError(f"{config.file}: lora: peft refuses it: {first_line(error)}") from error
 
 
+def trained_layers(regime: FrozenLayers | Disjoint, num_layers: int, file: str) -> set[int]:
+    """Return the 0-based layers that are trained; refuse those that the model does not have."""
+    try:
+        trained = regime.trained_layers(num_layers)
+    except ValueError as error:
+        raise InputError(f"{file}: regime: {error}") from error
+    if not trained and not regime.outside:
+        raise InputError(
+            f"{file}: regime: all layers are frozen, and so is everything outside of them"
+        )
+    return trained
+
+
 def prepare_model(model: Any, config: TrainConfig) -> Any:
     """Return `model`, changed in place, so that the regime's weights are trained and no others.
 
@@ -65,15 +78,8 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
         return model
     if isinstance(regime, FrozenLayers | Disjoint):
         decoder = decoder_of(model)
-        try:
-            trained = regime.trained_layers(model.config.get_text_config().num_hidden_layers)
-        except ValueError as error:
-            raise InputError(f"{config.file}: regime: {error}") from error
-        if not trained and not regime.outside:
-            raise InputError(
-                f"{config.file}: regime: all layers are frozen, and so is everything outside of "
-                "them"
-            )
+        num_layers = model.config.get_text_config().num_hidden_layers
+        trained = trained_layers(regime, num_layers, config.file)
         for name, parameter in model.named_parameters():
             layer = decoder.layer(name)
             parameter.requires_grad_(regime.outside if layer is None else layer in trained)

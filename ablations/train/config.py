@@ -130,7 +130,7 @@ class TrainConfig(Frozen):
     """Rows held back from the training; the drift of the hidden states is measured on them."""
     batch_size: int = Field(4, ge=1)
     """Rows of one optimiser step, over all processes. ``trainer.per_device_train_batch_size`` of
-    them go through a process at once, all of its share by default."""
+    them go through a process at once, by default as many as take about 4 GB."""
     max_length: int = Field(2048, ge=8)
     """Longest row in tokens; longer rows are cut at the end."""
     seed: int = Field(0, ge=0, lt=2**32)
@@ -141,7 +141,7 @@ class TrainConfig(Frozen):
     """Whether the divergence from the base is measured at the end."""
     trainer: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of transformers' ``TrainingArguments``, by its names and with its defaults; without
-    those that fields here decide. The weights are float32 whatever ``bf16`` says."""
+    those that fields here decide. Trained weights are float32 whatever ``bf16`` says."""
     lora: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
     _file: str = PrivateAttr("the training file")

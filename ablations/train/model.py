@@ -1,4 +1,4 @@
-"""The model of a run as it is loaded: in float32, with its tokenizer and adapters."""
+"""The model of a run as it is loaded, with its tokenizer and adapters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ablations.models.load import load_adapter, load_model, read_tokenizer
 from layerswap_method.errors import InputError, describe_error
 
 
-def load_base(folder: Path) -> Any:
-    """Return the model in `folder` with float32 weights, all of them trained."""
+def load_base(folder: Path, dtype: str = "float32") -> Any:
+    """Return the model in `folder` with weights of the torch dtype `dtype`, all of them trained."""
     from safetensors import SafetensorError
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     try:
-        return load_model(folder, dtype="float32", use_safetensors=True, local_files_only=True)
+        return load_model(folder, dtype=dtype, use_safetensors=True, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise InputError(f"{folder}: cannot be loaded: {describe_error(error)}") from error
 

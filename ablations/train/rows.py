@@ -361,10 +361,17 @@ def _tokenize(row: Conversation, tokenizer: PreTrainedTokenizerBase, config: Tra
     return {"input_ids": ids, "labels": labels}
 
 
-def collate(rows: Sequence[Tokens], padding: int) -> dict[str, Any]:
+def collate(rows: Sequence[Tokens], padding: int, *, few_logits: bool = False) -> dict[str, Any]:
     """Return a batch of tensors [rows, longest], padded on the right with the id `padding`.
 
     transformers' collators pad on the tokenizer's side, often the left, which moves positions.
+
+    Args:
+        rows: of `encode_rows`.
+        padding: any id, as padding is masked.
+        few_logits: whether logits are made only at positions with loss in one of the rows. The
+            model's own loss compares logit n with label n + 1, so the labels that stay are those
+            after these positions, behind one without loss.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence
@@ -374,8 +381,14 @@ def collate(rows: Sequence[Tokens], padding: int) -> dict[str, Any]:
         return pad_sequence(tensors, batch_first=True, padding_value=filler)
 
     ids = [row["input_ids"] for row in rows]
-    return {
-        "input_ids": pad(ids, padding),
-        "labels": pad([row["labels"] for row in rows], IGNORED),
-        "attention_mask": pad([[1] * len(row) for row in ids], 0),
+    labels = pad([row["labels"] for row in rows], IGNORED)
+    batch = {"input_ids": pad(ids, padding), "attention_mask": pad([[1] * len(r) for r in ids], 0)}
+    if not few_logits:
+        return batch | {"labels": labels}
+    # The last position predicts nothing: its logit has no label after it.
+    is_last = torch.arange(labels.shape[1]) == labels.shape[1] - 1
+    stays = torch.cat([(labels[:, 1:] != IGNORED).any(0), is_last[-1:]])
+    return batch | {
+        "labels": torch.cat([labels[:, :1], labels[:, 1:][:, stays[:-1]]], dim=1),
+        "logits_to_keep": stays.nonzero()[:, 0],
     }

@@ -5,6 +5,7 @@ Added is that it stops before it saves weights that are not finite, and shows it
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import os
@@ -35,9 +36,17 @@ from ablations.train.folder import (
     whole_checkpoints,
 )
 from ablations.train.library_options import check_options
+from ablations.train.memory import (
+    divides_by_tokens,
+    estimate,
+    free_memory,
+    frozen_dtype,
+    say_memory,
+)
 from ablations.train.model import load_base
 from ablations.train.regimes import ADAPTERS, AdapterFusion
-from ablations.train.rows import Conversation, collate, encode_rows
+from ablations.train.rows import IGNORED, Conversation, collate, encode_rows
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -168,6 +177,14 @@ def train(
     """
     show_step(Step("turning the rows into tokens"))
     encoded = encode_rows(rows, tokenizer, config)
+    checkpoint = read_checkpoint(config.base, base)
+    longest = max(len(row["input_ids"]) for row in encoded)
+    learned = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in encoded)
+    memory = estimate(config, checkpoint, longest, learned)
+    at_once = arguments.per_device_train_batch_size
+    if "per_device_train_batch_size" not in config.trainer and divides_by_tokens(base):
+        arguments.per_device_train_batch_size = memory.rows_at_once(at_once)
+        arguments.gradient_accumulation_steps *= at_once // arguments.per_device_train_batch_size
     steps = math.ceil(len(encoded) / config.batch_size)
     resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
@@ -177,11 +194,13 @@ def train(
         logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
     set_seed(config.seed)
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
+    free = free_memory(is_on_cpu=_on_cpu())
+    say_memory(config, memory, arguments.per_device_train_batch_size, free)
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
     show_step(Step(f"loading {start.name}"))
     try:
-        model = prepare_model(load_base(start), config)
+        model = prepare_model(load_base(start, frozen_dtype(config, checkpoint)), config)
     except LayerSwapError as error:
         if start == base:
             raise
@@ -202,8 +221,9 @@ def train(
                 model=model,
                 args=arguments,
                 train_dataset=encoded,
-                # Padding is masked, so any token will do.
-                data_collator=partial(collate, padding=tokenizer.pad_token_id or 0),
+                data_collator=partial(
+                    collate, padding=tokenizer.pad_token_id or 0, few_logits=_keeps_logits(model)
+                ),
                 callbacks=callbacks,
             )
         except (ValueError, ImportError, AttributeError) as error:
@@ -237,6 +257,12 @@ def train(
             ) from error
 
 
+def _keeps_logits(model: Any) -> bool:
+    """Return whether a model can be told for which positions it makes logits."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return "logits_to_keep" in inspect.signature(base.forward).parameters
+
+
 def _refusal(config: TrainConfig, error: Exception) -> InputError:
     return InputError(f"{config.file}: trainer: transformers refuses these options: {error}")
 
@@ -255,6 +281,7 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     def __init__(self, out: Path, donor: Path | None) -> None:
         self._out, self._donor = out, donor
         self.is_started = False
+        self._parts = 0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self._show(state)
@@ -262,12 +289,18 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.is_started = True
 
+    def on_substep_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._parts += 1
+        self._show(state, self._parts / args.gradient_accumulation_steps)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._parts = 0
         self._show(state)
         control.should_log |= control.should_save or state.global_step >= state.max_steps
 
-    def _show(self, state: Any) -> None:
-        step, steps = state.global_step, state.max_steps
+    def _show(self, state: Any, share: float = 0.0) -> None:
+        """Show how far it is, with the share of a step that is done."""
+        step, steps = state.global_step + share, state.max_steps
         show_step(Step(f"training {self._out.name}", step, steps, unit="steps"))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float], **_: Any) -> None:

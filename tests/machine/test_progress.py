@@ -176,7 +176,17 @@ def test_answers_that_come_in_batches_are_counted_with_the_time_before_them(cloc
         assert rows[0].startswith("0/4 tasks, 5.12 tasks/min, 0:00:")
     assert [row.split()[-2] for row in rows] == ["0:00:38", "0:00:03"]
     # In the middle of a batch the rate is that of the batches before.
-    assert clock(1.5)[1] == rows[1]
+    assert clock(1.5)[1] == rows[1].replace("0:00:03", "0:00:02")
+
+
+def test_the_time_left_does_not_stand_still_in_a_step_of_minutes(clock):
+    """It goes down to the end that is due, and up where that is late: the rate was too high."""
+    clock(0, Step("training", 0, 5, unit="steps"))
+    rows = [clock(180, Step("training", 1, 5, unit="steps")), *(clock(60) for _ in range(6))]
+    left = [row[0].split(", ")[-1] for row in rows]
+    due = ["0:12:00", "0:11:00", "0:10:00", "0:09:00"]
+    late = ["0:13:00", "0:17:00", "0:21:00"]
+    assert left == [f"{time_left} left" for time_left in due + late]
 
 
 def test_a_step_that_begins_again_has_a_rate_of_its_own(clock):

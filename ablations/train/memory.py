@@ -90,7 +90,7 @@ def frozen_dtype(config: TrainConfig, base: Checkpoint) -> str:
     return "bfloat16" if is_beside and is_bfloat16 else "float32"
 
 
-def estimate(config: TrainConfig, base: Checkpoint, longest: int, learned: int) -> Memory:
+def estimate_memory(config: TrainConfig, base: Checkpoint, longest: int, learned: int) -> Memory:
     """Return the memory of a training.
 
     Args:

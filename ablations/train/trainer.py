@@ -38,7 +38,7 @@ from ablations.train.folder import (
 from ablations.train.library_options import check_options
 from ablations.train.memory import (
     divides_by_tokens,
-    estimate,
+    estimate_memory,
     free_memory,
     frozen_dtype,
     say_memory,
@@ -180,7 +180,7 @@ def train(
     checkpoint = read_checkpoint(config.base, base)
     longest = max(len(row["input_ids"]) for row in encoded)
     learned = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in encoded)
-    memory = estimate(config, checkpoint, longest, learned)
+    memory = estimate_memory(config, checkpoint, longest, learned)
     at_once = arguments.per_device_train_batch_size
     if "per_device_train_batch_size" not in config.trainer and divides_by_tokens(base):
         arguments.per_device_train_batch_size = memory.rows_at_once(at_once)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from ablations.train import trainer
 from ablations.train.apply_regime import prepare_model
 from ablations.train.config import read_training_file
-from ablations.train.memory import Memory, estimate, frozen_dtype
+from ablations.train.memory import Memory, estimate_memory, frozen_dtype
 from ablations.train.model import load_base
 from ablations.train.rows import IGNORED, collate
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -167,5 +167,5 @@ def test_what_comes_after_the_training_counts_too(tmp_path, short_base, rows):
     checkpoint = read_checkpoint("base", short_base)
     parameters = sum(tensor.numel() for tensor in load_base(short_base).state_dict().values())
     for setting, size in ((), 4 * parameters), (("measure=false",), 0):
-        memory = estimate(read_training_file(str(config), setting), checkpoint, 20, 10)
+        memory = estimate_memory(read_training_file(str(config), setting), checkpoint, 20, 10)
         assert memory.at_end == size

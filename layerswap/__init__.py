@@ -92,7 +92,7 @@ def __dir__() -> list[str]:
 
 
 @checked
-def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -> list[Finding]:
+def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
     """Return what can be seen to be wrong with a recipe before any merge, errors first.
 
     An empty list is a recipe without a finding. A finding has a `level` (``error``, ``warning`` or
@@ -101,8 +101,6 @@ def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -
     Args:
         recipe: a file, the name of a shipped recipe, or a dict.
         offline: whether to fetch nothing from the hub.
-        gallery: whether the recipe, a file, must have the header of one that is to ship with this
-            package.
 
     Raises:
         InputError: where there is no such recipe.
@@ -111,7 +109,7 @@ def check(recipe: RecipeLike, *, offline: bool = False, gallery: bool = False) -
     from ablations.gallery.find import recipe_path
 
     content = recipe if isinstance(recipe, Mapping) else recipe_path(recipe)
-    return check_recipe(content, hub=not offline, gallery=gallery)
+    return check_recipe(content, hub=not offline)
 
 
 @checked

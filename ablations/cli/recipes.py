@@ -89,15 +89,8 @@ def studies_copy(name: str, out: Path) -> None:
 )
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--offline", is_flag=True, help="Fetch nothing from the hub.")
-@click.option(
-    "--gallery",
-    is_flag=True,
-    help="Check the header, too, as a recipe must have it that is to ship with this package.",
-)
 @json_option
-def check(
-    recipes: tuple[str, ...], strict: bool, offline: bool, gallery: bool, as_json: bool
-) -> None:
+def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) -> None:
     """Show what can be seen to be wrong with recipes, before any merge.
 
     A RECIPE is a file, a folder of recipes, or the name of a shipped one. Looks at keys, roles,
@@ -108,7 +101,7 @@ def check(
     with watched("checking"):
         from ablations.gallery.check import check_recipes
 
-        result = check_recipes(recipes, hub=not offline, gallery=gallery)
+        result = check_recipes(recipes, hub=not offline)
     if as_json:
         print_json(recipes=result.recipes, errors=result.errors, warnings=result.warnings)
     else:

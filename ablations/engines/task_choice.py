@@ -14,14 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ablations.engines.task_index import lm_eval_folder, lm_eval_index, names_in_files
+from ablations.engines.task_index import lm_eval_folder, lm_eval_index
 from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, group_metrics
 from ablations.tasks.catalog import list_tasks
-from ablations.tasks.task_fingerprint import local_data
-from ablations.tasks.task_yaml import check_task_files, paths_below, with_placed_data
+from ablations.tasks.task_yaml import paths_below, with_placed_data
 from layerswap_method.errors import InputError, nearest, with_valid
 
 NEEDS_CODE_EXECUTION = "needs --allow-code-execution"
@@ -149,17 +148,13 @@ def _manager(
     from lm_eval.tasks._factory import TaskFactory
     from lm_eval.tasks._index import TaskIndex
 
-    check_task_files(folders)
-
     class Factory(TaskFactory):  # type: ignore[misc]
         """lm-eval's, which also finds data next to a task's file."""
 
         def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
             config: dict[str, Any] = super()._load_full_config(entry, overrides)
             place = entry.yaml_path
-            return _with_own_cache(
-                config if place is None else with_placed_data(config, place.parent)
-            )
+            return config if place is None else with_placed_data(config, place.parent)
 
     indices = {folder: TaskIndex.build([folder]) for folder in folders}
     manager = TaskManager(include_defaults=False)
@@ -167,22 +162,6 @@ def _manager(
     for folder in reversed(folders):  # the first one wins
         manager.task_index.update(indices[folder])
     return manager, {folder: tuple(index) for folder, index in indices.items()}
-
-
-def _with_own_cache(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a task's file with a cache of datasets for its local files.
-
-    That of datasets knows files by name and time of writing: of another content under an old time,
-    as archives and copies have it, it gives the old items.
-    """
-    from datasets import config as defaults
-
-    if (content := local_data(config)) is None:
-        return config
-    options = config.get("dataset_kwargs") or {}
-    folder = Path(options.get("cache_dir") or defaults.HF_DATASETS_CACHE)
-    place = str(folder / f"layerswap-{content[:20]}")
-    return {**config, "dataset_kwargs": {**options, "cache_dir": place}}
 
 
 @cache
@@ -212,29 +191,16 @@ def _content(entry: Any) -> dict[str, Any]:
 
 
 def _check_names(request: EvaluationRequest, names_of_folders: Sequence[str]) -> None:
-    """Raise for names that neither the folders nor lm-eval have.
-
-    Where each of them is near one of the folders', lm-eval's index is not needed for the hints: to
-    read it takes minutes on a busy machine.
-    """
-    names = [name for name in request.tasks if name not in names_of_folders]
-    hints = {name: nearest(name, names_of_folders) for name in names}
-    problems = list[str]()
-    if any(hints.values()):
-        mentioned = names_in_files(names)
-        unknown = [name for name in names if name not in mentioned]
-        if all(hints[name] for name in unknown):
-            problems = [f"unknown task {name!r}{hints[name]}" for name in unknown]
-    if not problems:
-        index = lm_eval_index()
-        valid = {*index, *(task.name for task in list_tasks())}
-        problems = [
-            f"unknown task {name!r}{hints[name] or nearest(name, valid, _NEAR)}"
-            for name in names
-            if name not in index
-        ]
-    if not problems:
+    """Raise for names that neither the folders nor lm-eval have."""
+    index = lm_eval_index()
+    unknown = [name for name in request.tasks if name not in index and name not in names_of_folders]
+    if not unknown:
         return
+    valid = {*index, *(task.name for task in list_tasks())}
+    problems = [
+        f"unknown task {name!r}{nearest(name, names_of_folders) or nearest(name, valid, _NEAR)}"
+        for name in unknown
+    ]
     if request.include_path:
         listed = list(names_of_folders[:_LISTED])
         if len(names_of_folders) > _LISTED:

@@ -10,7 +10,7 @@ import contextlib
 import importlib.metadata
 import importlib.util
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -81,19 +81,6 @@ def tagged_tasks(tag: str) -> tuple[str, ...]:
     """Return the tasks of one of lm-eval's own tags; () for other names."""
     entry = lm_eval_index().get(tag)
     return () if entry is None else entry.members
-
-
-def names_in_files(names: Iterable[str]) -> set[str]:
-    """Return those of `names` that stand anywhere in the text of lm-eval's task files.
-
-    No other is one of its tasks, groups or tags. This takes a second where no index is stored yet.
-    """
-    texts = {name: name.encode() for name in names}
-    present = set[str]()
-    for path in lm_eval_folder().rglob("*.yaml"):
-        content = path.read_bytes()
-        present |= {name for name, text in texts.items() if text in content}
-    return present
 
 
 def _read(folder: Path) -> dict[str, IndexedTask]:

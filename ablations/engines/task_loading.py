@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -57,7 +56,6 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
         with (
             task_errors(name, place),
             quietly(),
-            _no_bytecode(),
             _seeded(request.seed),
             without_code_of_tokenizers(),
         ):
@@ -86,7 +84,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Have what the block draws without a seed of its own, such as the items of RULER, be equal."""
+    """Seed Python's and numpy's generators in the block, from which RULER, say, draws its items."""
     import numpy as np
 
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 - lm-eval's tasks use it
@@ -97,19 +95,6 @@ def _seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
-
-
-@contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Let Python store no compiled file of what the block imports, such as a task's functions.
-
-    It takes one for a file of another content that was written at the same time, as large as that.
-    """
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
 
 
 def _check_settings(task: Any) -> None:

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, get_args
 
 from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, recipe_files
 from ablations.gallery.findings import UNCHECKED, Finding, Level
-from ablations.gallery.headers import header_problems
 from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
@@ -89,24 +88,18 @@ class CheckedRecipes:
         return "\n".join([*lines, f"{recipes}: {', '.join(others)}"])
 
 
-def check_recipes(
-    names: Sequence[str], *, hub: bool = True, gallery: bool = False
-) -> CheckedRecipes:
+def check_recipes(names: Sequence[str], *, hub: bool = True) -> CheckedRecipes:
     """Return the recipes that are named, each with its findings; see `check_recipe`.
 
     Args:
         names: files, folders of recipes, or shipped recipes by name.
         hub: whether configs and headers are fetched from the hub.
-        gallery: whether the recipes must have the header of one that ships.
 
     Raises:
         InputError: for a name of no recipe.
     """
     return CheckedRecipes(
-        tuple(
-            CheckedRecipe(path, check_recipe(path, hub=hub, gallery=gallery))
-            for path in _recipes_of(names)
-        )
+        tuple(CheckedRecipe(path, check_recipe(path, hub=hub)) for path in _recipes_of(names))
     )
 
 
@@ -124,19 +117,13 @@ def _recipes_of(names: Sequence[str]) -> list[Path]:
     return list(dict.fromkeys(recipes))
 
 
-def check_recipe(
-    recipe: Path | Mapping[str, Any], *, hub: bool = True, gallery: bool = False
-) -> list[Finding]:
+def check_recipe(recipe: Path | Mapping[str, Any], *, hub: bool = True) -> list[Finding]:
     """Return the findings on one recipe, a file or its content, errors first.
 
     With `hub`, configs and headers of models that are not on this machine are fetched from the hub.
-    With `gallery` a file must have the header of a recipe that ships.
     """
     try:
         opened, findings = open_recipe(recipe), list[Finding]()
-        if gallery:
-            problems = header_problems(Path(opened.name), opened.text, opened.document)
-            findings = [Finding("error", problem) for problem in problems]
         shipped = isinstance(recipe, Path) and is_gallery_file(recipe)
         source = Downloads(download_choice(), headers_only=True) if hub else None
         with nullcontext() if source is None else source.fetching():

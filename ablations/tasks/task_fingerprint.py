@@ -1,26 +1,23 @@
 """A hash of all that a task reads: its YAML with what that includes, data, files of its functions.
 
 Comments, the order of keys and the place of files do not count. Where a task calls a function, the
-other files of its folder count, which the function may read. Files that it reads elsewhere do not,
-nor does an installed package; this project's code has `scoring.SCORING_VERSION`.
+other files of its folder count, which the function may read, and the packages that functions are
+in. What it reads elsewhere, below other folders too, does not, nor does an installed package; this
+project's code has `scoring.SCORING_VERSION`.
 """
 
 from __future__ import annotations
 
-import functools
 import glob
 import itertools
-import logging
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
 from ablations.tasks.catalog import language_of_metadata
 from ablations.tasks.task_yaml import (
-    LOCAL_DATA,
     TaskFile,
     read_task_file,
     task_file_paths,
@@ -29,26 +26,16 @@ from ablations.tasks.task_yaml import (
     with_placed_data,
 )
 from layerswap_method.errors import InputError
-from layerswap_method.output import FILES
 from layerswap_method.recipe.references import is_there, map_texts
 
-logger = logging.getLogger(__name__)
-
 _MOST_FILES = 10_000
-"""Most files of a task's data set, or of its folder; a folder of more, such as /usr, is a slip of
-the pen."""
+"""Most files of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
 
 _TASK_KEYS = {"task", "group", "tag", "include"}
 """One of them makes a YAML file a task's, which counts only for the tasks that include it."""
 
 _PACKAGES = {"ablations", "lm_eval"}
 """Packages whose functions read no file of a task's folder, and whose versions are in the key."""
-
-_OUTPUTS = ("run.json", "training.json", FILES, "*.safetensors", "pytorch_model*.bin")
-"""A folder with one of these is a run or a checkpoint: no function of a task reads it."""
-
-_ANSWERS = re.compile(r"[0-9a-f]{20}")
-"""Name of a model's folder in a folder of answers."""
 
 
 class TaskContents:
@@ -88,15 +75,10 @@ class TaskContents:
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores.
 
-        Raises `InputError` for a task file with an alias, or data of too many files.
+        Raises `InputError` for data of too many files.
         """
         if name not in self._hashes:
-            files, content, aliases = self._file(name)
-            if aliases:
-                raise InputError(
-                    f"{aliases[0]}: has an alias (*name), which is not read here but after <<:; "
-                    "write the value out"
-                )
+            files, content = self._file(name)
             members = [self.fingerprint(task) for task in self._members(content)]
             modules = set(re.findall(r"!function (\w+)", str(content))) - _PACKAGES
             home = files[0].parent
@@ -134,11 +116,8 @@ class TaskContents:
 
     def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
         """Return the files in `folder` that functions of a task's `modules` may read."""
-        files = set(itertools.islice(_walk(folder), _MOST_FILES + 1))
-        if len(files) > _MOST_FILES:
-            _warn_of_many_files(folder)
-            files = {file for name in modules for file in (folder / name).rglob("*.py")}
-            files |= {*folder.glob("*.py")}
+        files = {file for file in folder.iterdir() if file.is_file() and file.name[0] != "."}
+        files |= {file for name in modules for file in (folder / name).rglob("*.py")}
         return {
             file for file in files if file.suffix != ".yaml" or file.resolve() not in self._paths
         }
@@ -182,47 +161,8 @@ def _has_module(folder: Path, modules: set[str]) -> bool:
     return any((folder / f"{name}.py").is_file() or (folder / name).is_dir() for name in modules)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, without hidden ones, caches, runs, checkpoints and answers.
-
-    Links to folders are followed, each folder once.
-    """
-    seen = set[str]()
-    for name, folders, files in os.walk(folder, followlinks=True):
-        if os.path.realpath(name) in seen:
-            folders.clear()
-            continue
-        seen.add(os.path.realpath(name))
-        place = Path(name)
-        visible = [part for part in sorted(folders) if part[0] != "." and part != "__pycache__"]
-        folders[:] = [part for part in visible if not _is_output(place / part)]
-        for part in sorted(files):
-            if part[0] != "." and (place / part).is_file():
-                yield place / part
-
-
-def _is_output(folder: Path) -> bool:
-    if any(next(folder.glob(pattern), None) for pattern in _OUTPUTS):
-        return True
-    # Answers, which every run adds to.
-    return (folder / "prompts").is_dir() and any(
-        _ANSWERS.fullmatch(path.name) for path in folder.iterdir()
-    )
-
-
-@functools.cache  # once
-def _warn_of_many_files(folder: Path) -> None:
-    logger.warning(
-        "%s: holds over %s files; of what the functions of its tasks read, only its Python files "
-        "are looked at: after a change of another file, old scores stay. Put the tasks in a folder "
-        "of their own",
-        folder,
-        f"{_MOST_FILES:,}",
-    )
-
-
 def _that_counts(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the content without what changes no prompt and no score: may others see the data."""
+    """Return the content without ``publish``, which changes no prompt and no score."""
     metadata = content.get("metadata")
     if not isinstance(metadata, dict) or "publish" not in metadata:
         return content
@@ -235,20 +175,6 @@ def _without_places(config: dict[str, Any]) -> dict[str, Any]:
     options = with_local_data(config.get("dataset_kwargs") or {}, _hash_local)
     source = map_texts(config.get("dataset_path"), _hash_local)
     return {**config, "dataset_kwargs": options, "dataset_path": source}
-
-
-def local_data(config: Mapping[str, Any]) -> str | None:
-    """Return a hash of the local files that datasets reads for a task; None where there are none.
-
-    `config` is the content of the task's file, of `with_placed_data`.
-    """
-    source, options = config.get("dataset_path"), config.get("dataset_kwargs") or {}
-    # The options of a task with a loader of its own are that loader's.
-    if "custom_dataset" in config or not isinstance(options, Mapping):
-        return None
-    paths = {"path": source, "options": {key: options.get(key) for key in LOCAL_DATA}}
-    hashed = map_texts(paths, _hash_local)
-    return None if hashed == paths else fingerprint_of(**hashed)
 
 
 def _hash_local(text: str) -> str:
@@ -281,7 +207,12 @@ def _hash_argument(text: str) -> str:
     if path.is_file():
         return fingerprint_files(path.parent, {path})
     _check_size(path)
-    files = {file for file in _walk(path) if file.suffix not in (".safetensors", ".bin")}
+    files = {
+        file
+        for file in walk_below(path)
+        if file.suffix not in (".safetensors", ".bin")
+        and not any(part[0] == "." for part in file.relative_to(path).parts)
+    }
     return fingerprint_files(path, files)
 
 

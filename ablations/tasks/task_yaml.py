@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,26 +16,15 @@ import yaml
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_there, map_texts
 
-_MOST_PATHS, _MOST_LEVELS = 100_000, 100
-"""Most files and folders in which task files are looked for, and levels of a task file."""
-
-_Parser = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_MOST_PATHS = 100_000
+"""Most files and folders in which task files are looked for."""
 
 LOCAL_DATA = ("data_files", "data_dir")
 """Options of `load_dataset` that name files or folders."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads ``!function NAME`` as text; notes whether there is an alias."""
-
-    has_alias = False
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose the next node; an alias after ``<<:`` is no repeat of a value."""
-        merges = isinstance(index, yaml.ScalarNode) and index.tag == "tag:yaml.org,2002:merge"
-        if not merges and self.check_event(yaml.AliasEvent):
-            self.has_alias = True
-        return super().compose_node(parent, index)
+    """Reads ``!function NAME`` as text."""
 
 
 _Loader.add_multi_constructor(
@@ -53,9 +41,6 @@ class TaskFile(NamedTuple):
     content: dict[str, Any]
     """The keys of the file, and those of included files that it does not have."""
 
-    aliases: Sequence[Path] = ()
-    """Files of those that have an alias: a few aliases make a content of enormous size."""
-
 
 def read_task_file(path: Path, above: Sequence[Path] = ()) -> TaskFile:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win.
@@ -66,45 +51,21 @@ def read_task_file(path: Path, above: Sequence[Path] = ()) -> TaskFile:
     try:
         if not path.is_file():
             return empty
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        content = loader.get_single_data()
+        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
     except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
         return empty
     if not isinstance(content, dict):
         return empty
-    files, aliases = [path], [path] if loader.has_alias else []
+    files = [path]
     included: dict[str, Any] = {}
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
         if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
             task_file = read_task_file(inner, (path, *above))
             files += task_file.files
-            aliases += task_file.aliases
             included |= task_file.content
-    return TaskFile(files, {**included, **content}, aliases)
-
-
-def check_task_files(folders: Sequence[Path]) -> None:
-    """Check that lm-eval can read the task files below `folders`: others hang it, or end Python.
-
-    Raises:
-        InputError: for too large a folder, and a file that is a pipe or nested too deeply.
-    """
-    for path in itertools.chain(*map(task_file_paths, folders)):
-        for file in (path, *read_task_file(path).files):
-            if file.exists() and not (file.is_file() or file.is_dir()):
-                raise InputError(f"{file}: is a pipe or a device, not a task file; remove it")
-        depth = 0
-        with contextlib.suppress(OSError, UnicodeDecodeError, yaml.YAMLError):
-            for event in yaml.parse(path.read_text(encoding="utf-8"), Loader=_Parser):
-                depth += isinstance(event, yaml.CollectionStartEvent)
-                depth -= isinstance(event, yaml.CollectionEndEvent)
-                if depth > _MOST_LEVELS:
-                    raise InputError(
-                        f"{path}: is nested over {_MOST_LEVELS} levels deep: no task file; remove "
-                        "it"
-                    )
+    return TaskFile(files, {**included, **content})
 
 
 def task_file_paths(folder: Path) -> list[Path]:

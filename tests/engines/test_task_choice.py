@@ -148,21 +148,13 @@ def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):
         assert text in caught.value.message
 
 
-def test_a_name_near_one_of_the_folder_is_answered_without_the_index_of_lm_eval(
-    tmp_path, monkeypatch
-):
+def test_a_name_of_lm_evals_that_is_near_one_of_the_folder_is_no_slip(tmp_path):
     folder = tmp_path / "tasks"
     data = write_rows(folder, [{"prompt": "w1", "answer": "w1"}])
     for name in ("somma_it", "gsm8k_it"):
         write_task(folder, name, data)
-    # A name of lm-eval that is near one of the folder's is no slip.
     both = EvaluationRequest(tasks=("gsm8k", "somma_it"), include_path=folder)
     assert check_tasks(both).chosen == ("gsm8k", "somma_it")
-
-    def read_index():
-        pytest.fail("lm-eval's index was read")
-
-    monkeypatch.setattr(task_choice, "lm_eval_index", read_index)
     for names in (("soma_it",), ("somma_itt", "gsm8k", "somma_it")):
         request = EvaluationRequest(tasks=names, include_path=folder)
         with pytest.raises(InputError, match=f"'{names[0]}'; did you mean 'somma_it'") as caught:

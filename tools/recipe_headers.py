@@ -1,4 +1,4 @@
-"""The header that the gallery asks of a recipe: `check --gallery` says it before a test."""
+"""The header that every shipped recipe has; `tests/recipes` says what is wrong with one."""
 
 from __future__ import annotations
 
@@ -75,6 +75,8 @@ def _needs_problems(needs: str, document: Mapping[str, Any]) -> Iterator[str]:
             yield f"header: Needs: does not name the model {part}"
         if not is_hub_id(part) and not part.startswith(("./", "runs/")):
             yield f"{part}: write a hub id, or a folder that begins with ./ or runs/"
+        if part.startswith("runs/pocket/") and "layerswap pocket build" not in needs:
+            yield f"header: Needs: say that `layerswap pocket build` makes {part}"
 
 
 def _expected_problems(expected: str) -> Iterator[str]:

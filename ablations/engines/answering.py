@@ -11,22 +11,31 @@ from vLLM; the tests named show each case:
 - Answers are stored as they arrive (`test_answers`); lm-eval has those of vLLM when all are there.
 - Prompts become tokens as texts do in training (`test_tokens`). lm-eval puts an EOS behind a prompt
   where the tokenizer adds one, and decides for a batch on HF by its first prompt.
+- Where a prompt is cut on the left, its BOS stays (`test_outcomes`).
+- Chats become the same prompts on both engines (`test_chat`): lm-eval passes ``enable_thinking``
+  to templates on vLLM even where nobody set it.
+- Thinking that was cut off is no answer (`test_chat`).
 - A sampled answer has a seed of its own on vLLM, by seed, repeat and item: it does not depend on
   what else is sent (`test_answers`). HF draws whole batches, from torch's seed.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, cast
 
+from lm_eval.models.utils import postprocess_generated_text
+
 from ablations.engines.answers import Answer, AnswerFile, key_of
+from ablations.engines.chat import chat_prompt
 from ablations.machine.progress import Step, show_step
 from ablations.models.tokens import prompt_tokens
 from ablations.scoring.observed import Outcome
+from layerswap_method.errors import LayerSwapError
 
 _LIMIT_NAMES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
 """Names of the limit of an answer in tasks; lm-eval takes the first in this order."""
@@ -62,6 +71,9 @@ class Answering:
 
     think_end_token: str | None = None
     """Token that ends the thinking, which is not part of an answer."""
+
+    template_options: Mapping[str, Any] = MappingProxyType({})
+    """What chat templates get besides messages."""
 
     keeps_task_limit = False
     """Whether the limit of an answer is the user's own."""
@@ -114,11 +126,25 @@ class Answering:
             return prompt_tokens(self.tokenizer, string)
         return self.tokenizer(string, add_special_tokens=add_special_tokens)["input_ids"]
 
+    def apply_chat_template(
+        self, chat_history: Sequence[Mapping[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """Return the prompt of messages; see lm-eval."""
+        return chat_prompt(
+            self.tokenizer,
+            chat_history,
+            self.template_options,
+            add_generation_prompt=add_generation_prompt,
+        )
+
     _generate: Callable[[Sequence[Question]], None]
     """Generates answers, and hands each to `_keep`."""
 
     _score: Callable[[Sequence[tuple[Question, list[int], list[int]]]], None]
     """Scores the second tokens of each pair after the first, and hands that to `_keep`."""
+
+    faulty_tensor: Callable[[], str | None]
+    """Returns the first weight of the engine that has NaN or infinity, None where none has."""
 
     def _key(self, *question: Any) -> str:
         return key_of(*question) if self.answers is None else self.answers.key(*question)
@@ -126,20 +152,22 @@ class Answering:
     def _fit(self, questions: Sequence[Question]) -> None:
         """Give each answer a limit that fits the context."""
         context = self.max_length
-        lengths = [len(self.tok_encode(question.request.args[0])) for question in questions]
-        longest = max(lengths, default=0) if self.keeps_task_limit else None
-        for question, length in zip(questions, lengths, strict=True):
+        prompts = [self.tok_encode(question.request.args[0]) for question in questions]
+        longest = max(map(len, prompts), default=0) if self.keeps_task_limit else None
+        for question, prompt in zip(questions, prompts, strict=True):
+            length = len(prompt)
             options = question.request.args[1]
             wanted = task_limit(options, self.max_gen_toks)
             limit = within(wanted, context, longest)
             others = {name: value for name, value in options.items() if name not in _LIMIT_NAMES}
             question.options = {**others, "max_gen_toks": limit}
             question.outcome = Outcome(
-                is_cut=length > context - limit,
+                is_cut=(is_cut := length > context - limit),
                 prompt_tokens=length,
                 context_tokens=context,
                 limit_tokens=limit,
                 wanted_tokens=wanted,
+                has_bos=self._begins_with_bos(prompt) if is_cut else None,
                 item=self._item(question),
             )
 
@@ -160,9 +188,15 @@ class Answering:
         for question, (_texts, context, continuation) in zip(self._left, requests, strict=True):
             length = len(context) + len(continuation)
             item = self._item(question)
-            question.outcome = Outcome(length > room, length, room + 1, item=item)
-            if length > room:
-                context = context[-max(1, room - len(continuation)) :]
+            is_cut = length > room
+            question.outcome = Outcome(
+                is_cut,
+                length,
+                room + 1,
+                has_bos=self._begins_with_bos(context) if is_cut else None,
+                item=item,
+            )
+            context = self._cut(context, max(1, room - len(continuation)))
             pairs.append((question, context, continuation))
         self._score(pairs)
         return []
@@ -203,23 +237,76 @@ class Answering:
         answer = None if self.answers is None else self.answers.take(question.key)
         if self.answers is None or answer is None or not self._has_room(question, answer.outcome):
             return None
+        was = answer.outcome
+        if self.think_end_token and was.is_truncated and was.is_thinking is None:
+            return None  # from before it was noted whether the thinking was cut off
         self.answers.count(question.key)
         return answer
 
     def _has_room(self, question: Question, was: Outcome) -> bool:
         """Return whether a stored answer had the room that it would have now."""
-        if question.outcome is None:
+        now = question.outcome
+        if was.is_cut and was.has_bos is None:  # from before a prompt that is cut kept its BOS
+            if now is None or now.has_bos:
+                return False
+            was = replace(was, has_bos=False)
+        if now is None:
             return was.context_tokens == self.max_length
-        return replace(was, is_truncated=None) == question.outcome
+        return replace(was, is_truncated=None) == now
 
-    def _keep(self, question: Question, response: Any, is_truncated: bool | None = None) -> None:
+    def _begins_with_bos(self, tokens: Sequence[int]) -> bool:
+        return bool(tokens) and tokens[0] == self.tokenizer.bos_token_id
+
+    def _cut(self, tokens: list[int], room: int) -> list[int]:
+        """Return the end of a prompt that fits `room`, after its BOS where it has one."""
+        if len(tokens) <= room:
+            return tokens
+        bos = tokens[:1] if self._begins_with_bos(tokens) and room > 1 else []
+        return bos + tokens[len(tokens) - room + len(bos) :]
+
+    def _keep_text(
+        self, question: Question, text: str, until: Sequence[str], *, is_truncated: bool
+    ) -> None:
+        """Take a generated text from the engine, whole; the answer is what follows the thinking."""
+        mark = self.think_end_token
+        is_thinking = (
+            mark is not None
+            and is_truncated
+            and mark not in text
+            and not question.request.args[0].rstrip().endswith(mark)
+        )
+        answer = "" if is_thinking else postprocess_generated_text(text, list(until), mark)
+        self._keep(question, answer, is_truncated, is_thinking=is_thinking)
+
+    def _keep(
+        self,
+        question: Question,
+        response: Any,
+        is_truncated: bool | None = None,
+        *,
+        is_thinking: bool | None = None,
+    ) -> None:
         """Take an answer from the engine."""
         assert question.outcome is not None
-        answer = Answer(response, replace(question.outcome, is_truncated=is_truncated))
+        if not isinstance(response, str) and not math.isfinite(response[0]):
+            raise self._not_finite(question)
+        answer = Answer(
+            response,
+            replace(question.outcome, is_truncated=is_truncated, is_thinking=is_thinking),
+        )
         self._new[question.key] = answer
         if self.answers is not None:
             self.answers.keep(question.key, answer)
         self._advance(1)
+
+    def _not_finite(self, question: Question) -> LayerSwapError:
+        """Return an error that names the task, and the tensor if the engine has one at fault."""
+        task, tensor = question.request.task_name, self.faulty_tensor()
+        if tensor is not None:
+            why = f"{tensor} has values that are no finite numbers"
+        else:
+            why = "no weight that the engine shows is at fault, so it may overflow; try float32"
+        return LayerSwapError(f"{task}: log-likelihoods are not finite: {why}")
 
     def _advance(self, answered: int) -> None:
         self._done += answered

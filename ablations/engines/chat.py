@@ -7,13 +7,13 @@ so the template is set for each model before it is evaluated.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from ablations.models.load import read_tokenizer
-from ablations.models.templates import CHAT, check_ends
+from ablations.models.templates import TEMPLATE_DATE, has_date, render_chat
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, first_line
 
@@ -62,36 +62,79 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
 
 
 def set_protocol(lm: Any, protocol: Protocol, folder: Path) -> None:
-    """Set the prompts and generation of an lm-eval model object by `protocol`.
+    """Set the prompts and generation of a model object by `protocol`.
 
     The template is that of the model in `folder`.
 
     Raises:
         InputError: as `chat_template`.
     """
-    is_vllm = hasattr(lm, "hf_chat_template")
     lm.think_end_token = protocol.think_end_token
-    lm.enable_thinking = protocol.enable_thinking
     lm.keeps_task_limit = protocol.gen_kwargs.max_gen_toks is not None
-    if not is_vllm:  # lm-eval's vLLM class passes enable_thinking on by itself
-        lm.chat_template_args = _thinking(protocol)
+    lm.template_options = _thinking(protocol)
     if protocol.apply_chat_template:
-        lm.tokenizer.chat_template = template = chat_template(folder)
-        if is_vllm:
-            lm.hf_chat_template = template
+        lm.tokenizer.chat_template = chat_template(folder)
+
+
+def chat_prompt(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, str]],
+    options: Mapping[str, Any],
+    *,
+    add_generation_prompt: bool = True,
+) -> str:
+    """Return the prompt of messages by the tokenizer's template.
+
+    A system message that the template has no place for is the description of a task (one of the
+    user's is refused by `check_protocol`). It stands before the first message then; lm-eval drops
+    it.
+
+    Raises:
+        InputError: where the template fails.
+    """
+    system, *others = messages
+    is_system = system["role"] == "system" and others
+    if is_system and _system_fault(tokenizer, system["content"], options) is not None:
+        first, *later = others
+        content = f"{system['content'].rstrip()}\n\n{first['content']}"
+        messages = [{**first, "content": content}, *later]
+    try:
+        return render_chat(
+            tokenizer,
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+            **options,
+        )
+    except Exception as error:  # a template is a program, which may raise anything
+        raise InputError(
+            f"{tokenizer.name_or_path}: its chat template fails: {first_line(error)}"
+        ) from error
+
+
+def date_notes(protocol: Protocol, folder: Path) -> list[str]:
+    """Return a note where the prompts may state a date."""
+    if protocol.apply_chat_template and has_date(chat_template(folder)):
+        day = TEMPLATE_DATE.strftime("%d %B %Y")
+        return [f"the chat template may write today's date, which is {day} in every prompt"]
+    return []
 
 
 def _check(protocol: Protocol, folder: Path) -> None:
     if protocol.apply_chat_template:
-        template = chat_template(folder)
-        options: dict[str, Any] = {"add_generation_prompt": True, **_thinking(protocol)}
-        check_ends(_tokenizer(folder), template, folder, **options)
+        tokenizer, options = _tokenizer(folder), _thinking(protocol)
+        tokenizer.chat_template = chat_template(folder)
+        user = {"role": "user", "content": "1 + 1 = ?"}
         try:
-            _tokenizer(folder).apply_chat_template(
-                CHAT, tokenize=False, chat_template=template, **options
-            )
+            render_chat(tokenizer, [user], add_generation_prompt=True, **options)
         except Exception as error:  # a template is a program, which may raise anything
             raise InputError(f"{folder}: its chat template fails: {first_line(error)}") from error
+        text = protocol.system_instruction
+        if text is not None and (fault := _system_fault(tokenizer, text, options)) is not None:
+            raise InputError(
+                f"{folder}: system_instruction: its chat template {fault}; leave the instruction "
+                "out, or write it into the prompts of the tasks"
+            )
     token = protocol.think_end_token
     if token is not None and token not in _tokenizer(folder).get_vocab():
         raise InputError(
@@ -99,7 +142,22 @@ def _check(protocol: Protocol, folder: Path) -> None:
         )
 
 
+def _system_fault(tokenizer: Any, text: str, options: Mapping[str, Any]) -> str | None:
+    """Return what a template does to a system message, None where that is in the prompt."""
+    messages = [{"role": "system", "content": text}, {"role": "user", "content": "1 + 1 = ?"}]
+    try:
+        prompt = render_chat(tokenizer, messages, add_generation_prompt=True, **options)
+    except Exception as error:  # a template is a program, which may raise anything
+        return f"refuses a system message ({first_line(error)})"
+    return None if text.strip() in prompt else "leaves out the system message"
+
+
 def _thinking(protocol: Protocol) -> dict[str, bool]:
+    """Return what a template gets of thinking: nothing where the user says nothing.
+
+    Templates ask whether it is defined (SmolLM3) or only whether it is true (GLM-4.5), so that a
+    value of None would switch thinking off.
+    """
     thinking = protocol.enable_thinking
     return {} if thinking is None else {"enable_thinking": thinking}
 

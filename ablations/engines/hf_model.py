@@ -26,9 +26,8 @@ from lm_eval.models.utils import (
     Collator,
     handle_stop_sequences,
     normalize_gen_kwargs,
-    postprocess_generated_text,
 )
-from transformers import GenerationConfig
+from transformers import GenerationConfig, LogitsProcessorList
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
@@ -111,6 +110,11 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
     def reset_cache(self) -> None:
         """Do nothing: lm-eval has no cache between two runs on a transformers model."""
 
+    def faulty_tensor(self) -> str | None:
+        """Return the first weight that has NaN or infinity, None where none has."""
+        tensors = self.model.state_dict().items()
+        return next((name for name, t in tensors if not t.isfinite().all()), None)
+
     def close(self) -> None:
         """Do nothing: the model goes with this object."""
 
@@ -136,14 +140,21 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         stop = [end] if self.think_end_token else until
         limit = options.pop("max_gen_toks")
         room = self.max_length - limit
-        tokens = {"input_ids": [self.tok_encode(prompt)[-room:] for prompt in prompts]}
+        tokens = {"input_ids": [self._cut(self.tok_encode(prompt), room) for prompt in prompts]}
         batch = self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
         context = batch["input_ids"]
+
+        def refuse_nan(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            if scores.isnan().any():
+                raise self._not_finite(questions[0])
+            return scores
+
         rows = self._model_generate(
             context=context.to(self.device),
             attention_mask=batch["attention_mask"].to(self.device),
             stop=stop,
             max_length=options.pop("max_length", context.shape[1] + limit),
+            logits_processor=LogitsProcessorList([refuse_nan]),
             **options,
         )
         # A batch runs until its last row is done: rows may hold more than their answer.
@@ -157,8 +168,8 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             text = self._text(answer)
             is_stopped = any(mark and mark in text for mark in stop)
             lead = self._lead(prompt, answer, text)
-            final = lead + postprocess_generated_text(text, until, self.think_end_token)
-            self._keep(question, final, len(answer) == len(row) and not is_stopped)
+            is_truncated = len(answer) == len(row) and not is_stopped
+            self._keep_text(question, lead + text, until, is_truncated=is_truncated)
 
     def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
         hook, self.cache_hook = self.cache_hook, SimpleNamespace(add_partial=self._keep_score)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions
-from ablations.engines.chat import set_protocol
+from ablations.engines.chat import date_notes, set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
 from ablations.engines.task_choice import check_tasks
@@ -24,7 +24,15 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
-from ablations.scoring.observed import empty_notes, notes_on, short_notes, task_notes
+from ablations.scoring.observed import (
+    Key,
+    Outcome,
+    empty_notes,
+    notes_on,
+    short_notes,
+    task_notes,
+    thinking_notes,
+)
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.tasks.catalog import may_be_published
 from ablations.tasks.mbpp import code_isolation
@@ -106,6 +114,7 @@ def run_tasks(
     starts = _starts(groups, tasks)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
+    thinking: list[tuple[Key, Sequence[Outcome]]] = []
     with ExitStack() as stack:
         stack.enter_context(answers or nullcontext())
         stack.callback(setattr, lm, "answers", None)
@@ -121,6 +130,7 @@ def run_tasks(
             outcomes, stored_keys = (
                 by_items_of_groups(notes, groups, starts) for notes in (lm.outcomes, lm.stored_keys)
             )
+            thinking += outcomes.items()
             samples.append(read_samples(result, outcomes, repeat, stored_keys))
             scores.append(
                 scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
@@ -128,7 +138,12 @@ def run_tasks(
             if repeat == 0:
                 raw, notes = result, tuple(notes_on(outcomes))
     all_samples = tuple(sample for part in samples for sample in part)
-    notes = (*notes, *empty_notes(all_samples), *short_notes(all_samples, raw["configs"]))
+    notes = (
+        *notes,
+        *thinking_notes(thinking),
+        *empty_notes(all_samples),
+        *short_notes(all_samples, raw["configs"]),
+    )
     return Evaluation(
         model=str(folder),
         backend=backend,
@@ -140,7 +155,11 @@ def run_tasks(
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
         skipped=skipped,
-        notes=(*notes, *task_notes(raw["configs"], all_samples, request.isolation)),
+        notes=(
+            *date_notes(request, folder),
+            *notes,
+            *task_notes(raw["configs"], all_samples, request.isolation),
+        ),
         unpublished=tuple(
             task
             for task in raw["samples"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lm_eval.api.model import LM
-from lm_eval.models.huggingface import HFLM
 
 from ablations.engines.answering import Answering, Question, task_limit
 from ablations.engines.answers import AnswerFile
@@ -38,10 +37,7 @@ def recall(
 class _StoredModel(Answering, LM):  # type: ignore[misc]
     """Has stored answers and no engine."""
 
-    chat_template_args: Mapping[str, Any]
     tokenizer_name = ""
-    chat_template = HFLM.chat_template
-    apply_chat_template = HFLM.apply_chat_template
 
     def __init__(self, folder: Path, is_chat: bool) -> None:
         super().__init__()
@@ -56,6 +52,8 @@ class _StoredModel(Answering, LM):  # type: ignore[misc]
 
     def _has_room(self, question: Question, was: Outcome) -> bool:
         options = question.request.args[1]
+        if was.is_cut and was.has_bos is None:  # whether its BOS was cut off is not known
+            return False
         if isinstance(options, str) or not self.keeps_task_limit:
             return True
         # The room of a longer answer depends on the other prompts.

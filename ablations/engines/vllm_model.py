@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from lm_eval.models.utils import maybe_truncate, postprocess_generated_text
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 
 from ablations.engines.answering import Answering, Question, longest_first
@@ -86,6 +86,11 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         if not self.model.reset_prefix_cache():
             raise LayerSwapError("vLLM did not reset its prefix cache: requests are still running")
 
+    def faulty_tensor(self) -> str | None:
+        """Return the first weight that has NaN or infinity, None where none is seen to have."""
+        names = self.model.collective_rpc("layerswap_faulty_tensor")
+        return next((name for name in names if name is not None), None)
+
     def close(self) -> None:
         """End the engine."""
         self.model.llm_engine.engine_core.shutdown()
@@ -103,13 +108,16 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
                 options["seed"] = int.from_bytes(sha256(question.draw.encode()).digest()[:4])
             # A stop string may stand in the thinking as well: the answer is cut afterwards.
             stop = [end] if self.think_end_token else until
-            prompts.append(maybe_truncate(tokens, limit, self.max_length, verbose=False)[0])
-            parameters.append(SamplingParams(max_tokens=limit, stop=stop, **options))
+            prompts.append(self._cut(tokens, self.max_length - limit))
+            # The log-likelihood of the answer says whether the logits were numbers.
+            parameters.append(SamplingParams(max_tokens=limit, stop=stop, logprobs=0, **options))
             stops.append(until)
         for place, output in self._run(prompts, parameters):
             (answer,) = output.outputs
-            text = postprocess_generated_text(answer.text, stops[place], self.think_end_token)
-            self._keep(ordered[place], text, answer.finish_reason == "length")
+            if not math.isfinite(answer.cumulative_logprob):
+                raise self._not_finite(ordered[place])
+            is_truncated = answer.finish_reason == "length"
+            self._keep_text(ordered[place], answer.text, stops[place], is_truncated=is_truncated)
 
     def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
         options = {"temperature": 0, "prompt_logprobs": 1, "max_tokens": 1, "detokenize": False}

@@ -64,6 +64,14 @@ class SwapExtension:
             return f"{type(error).__name__}: {error}"
         return None
 
+    def layerswap_faulty_tensor(self: Any) -> str | None:
+        """Return the first weight that has NaN or infinity, None where none is seen to have.
+
+        On CPU vLLM packs some weights, which are not seen.
+        """
+        tensors = self.get_model().named_parameters()
+        return next((name for name, t in tensors if not t.isfinite().all()), None)
+
 
 def _reload(worker: Any, mixes: Mapping[str, TensorMix]) -> set[str]:
     """Load tensors; return the modules that got a part of their values only.

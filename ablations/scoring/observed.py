@@ -65,6 +65,13 @@ class Outcome:
     wanted_tokens: int | None = None
     """The task's limit."""
 
+    has_bos: bool | None = None
+    """Whether a prompt that was cut begins with its BOS; None where it is whole."""
+
+    is_thinking: bool | None = field(default=None, compare=False)
+    """Whether generation stopped within the thinking, so that there is no answer; None where that
+    is not known."""
+
     item: int | None = field(default=None, compare=False)
     """The ``doc_id`` of the first item with this prompt, for readers of stored answers."""
 
@@ -164,12 +171,16 @@ def notes_on(outcomes: Mapping[Key, Sequence[Outcome]]) -> Iterator[str]:
 
 
 def empty_notes(samples: Iterable[Sample]) -> Iterator[str]:
-    """Yield notes on tasks of which many answers are empty: often their prompt is at fault."""
+    """Yield notes on tasks of which many answers are empty: often their prompt is at fault.
+
+    Those that were cut off are none of them: their thinking had no end.
+    """
     by_task: dict[str, dict[tuple[int, int], bool]] = {}
     for sample in samples:
         if all(isinstance(text, str) for text in sample.responses):
             answers = by_task.setdefault(sample.task, {})
-            answers[sample.doc_id, sample.repeat] = is_empty(sample)
+            is_ended = not sample.values.get(TRUNCATED)
+            answers[sample.doc_id, sample.repeat] = is_empty(sample) and is_ended
     for task, answers in by_task.items():
         if (empty := sum(answers.values())) > EMPTY_NOTED * len(answers):
             yield (
@@ -192,6 +203,20 @@ def short_notes(
             yield (
                 f"{task}: {short} of {len(answers)} answers have fewer than {FEWEST_LETTERS} "
                 f"letters and do not count in {LANGUAGE_FIDELITY}"
+            )
+
+
+def thinking_notes(outcomes: Iterable[tuple[Key, Sequence[Outcome]]]) -> Iterator[str]:
+    """Yield notes on tasks of which answers ended within the thinking."""
+    by_task: dict[str, list[Outcome]] = {}
+    for (task, _), outcomes_of_item in outcomes:
+        by_task.setdefault(task, []).extend(outcomes_of_item)
+    for task, task_outcomes in by_task.items():
+        if cut := [outcome for outcome in task_outcomes if outcome.is_thinking]:
+            yield (
+                f"{task}: the thinking of {len(cut)} of {len(task_outcomes)} answers was cut off "
+                f"at {cut[0].limit_tokens} tokens; they count as no answer: raise "
+                "gen_kwargs.max_gen_toks"
             )
 
 

@@ -92,7 +92,8 @@ class Protocol(Described):
 
     think_end_token: StrictStr | None = Field(default=None, min_length=1)
     """Token that ends the thinking, such as ``</think>``. Only the text after the last one counts
-    as the answer, and the task's stop strings count only there."""
+    as the answer, and the task's stop strings count only there. Thinking that was cut off is no
+    answer."""
 
     gen_kwargs: GenKwargs = GenKwargs()
     """Settings of generation, in place of the task's own; see below."""

@@ -31,6 +31,9 @@ from layerswap_method.errors import LayerSwapError
 _PERCENT_METRICS = ("bleu", "chrf", "chrf++", "ter")
 """Metrics that lm-eval reports on a scale to 100."""
 
+_MEANS = ("mean", "nanmean", *_PERCENT_METRICS)
+"""lm-eval's aggregations that are computed again from the items, to check them."""
+
 _UNBOUNDED_METRICS = ("perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte")
 """Metrics that are not shares."""
 
@@ -94,6 +97,7 @@ def scores_of_samples(
         signature_of_metric = {}
         if any(key.startswith(("bleu,", "chrf++,")) for key in keys):
             signature_of_metric = signatures(metadata) or {"bleu": signature("bleu")}
+        aggregations = _aggregations(raw.get("configs", {}).get(task, {}))
         for key in keys:
             metric, filter_name = key.split(",", 1)
             score = _score(
@@ -103,6 +107,7 @@ def scores_of_samples(
                 seed=seed,
                 level=level,
                 reported=float(raw["results"][task][key]),
+                aggregation=aggregations.get(metric, "mean"),
                 filter=filter_name,
                 # lm-eval has None for a metric whose file does not say it.
                 higher_is_better=raw["higher_is_better"][task].get(metric) is not False,
@@ -125,6 +130,15 @@ def scores_of_samples(
                 )
                 scores.append(score)
     return tuple(scores)
+
+
+def _aggregations(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return metric -> its aggregation, for those that state one: a name, or a function's code."""
+    return {
+        entry["metric"]: str(entry["aggregation"])
+        for entry in config.get("metric_list") or ()
+        if isinstance(entry.get("metric"), str) and entry.get("aggregation") is not None
+    }
 
 
 def _is_unmeasured(raw: Mapping[str, Any], task: str, key: str, value: Any) -> bool:
@@ -212,28 +226,38 @@ def _score(
     seed: int,
     level: float,
     reported: float | None = None,
+    aggregation: str = "mean",
     signature: str | None = None,
     **fields: Any,
 ) -> TaskScore:
-    """Return the score that lm-eval reports, or where it reports none, that of the samples."""
+    """Return the score that lm-eval reports, or where it reports none, that of the samples.
+
+    Its interval is that of a mean over items, or of a metric of the whole corpus. A score by
+    another `aggregation` has none, such as a median; one by a function of the task has it where the
+    function gives the mean.
+    """
     items = [sample.values[metric] for sample in samples if metric in sample.values]
     derived, interval, stderr = _derive(metric, items, seed, level, signature)
     value = derived if reported is None else reported
-    if metric in _PERCENT_METRICS and reported is not None:
+    is_percent = metric in _PERCENT_METRICS and not any(isinstance(item, float) for item in items)
+    if is_percent and reported is not None:
         # TER may pass 1; the others do so by rounding only (100.00000000000004).
         value = reported / 100 if metric == "ter" else min(reported / 100, 1.0)
     key = f"{metric},{fields['filter']}"
     if value is None or not math.isfinite(value):
         raise LayerSwapError(f"{task}: lm-eval reports {key} = {value}, which is not a score")
-    if derived is not None and not math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9):
+    agrees = derived is None or math.isclose(derived, value, rel_tol=1e-9, abs_tol=1e-9)
+    if not agrees and aggregation in _MEANS:
         raise LayerSwapError(
             f"{task}: lm-eval reports {key} = {value}, but its {len(items)} samples give {derived}"
         )
+    if not agrees or (aggregation.isidentifier() and aggregation not in _MEANS):
+        interval = stderr = None
     return TaskScore(
         task=task,
         metric=metric,
         value=value,
-        is_share=metric in _PERCENT_METRICS or _is_share(metric, (value, *items)),
+        is_share=is_percent or _is_share(metric, (value, *items)),
         interval=interval,
         stderr=stderr,
         n=len(items) or len(samples),

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.models.templates import check_ends
+from ablations.models.templates import render_chat
 from ablations.models.tokens import following_tokens, prompt_tokens
 from ablations.train.config import DataEntry, TrainConfig
 from layerswap_method.errors import (
@@ -280,7 +280,7 @@ def encode_rows(
 
     Raises:
         InputError: where no row is left; for ``template: chat`` where the tokenizer has no chat
-            template, or one that does not come to an end or changes earlier turns.
+            template, or one that changes earlier turns.
     """
     limit = config.max_length
     full_rows = [_tokenize(row, tokenizer, config) for row in rows]
@@ -312,23 +312,14 @@ def split_row(
             f"{config.file}: template: the tokenizer of {model_name} has no chat template; write "
             "template: plain, or use the tokenizer of a chat model"
         )
-    check_ends(tokenizer, tokenizer.get_chat_template(), model_name)
-
-    def render(turns: Conversation, *, add_generation_prompt: bool) -> str:
-        return str(
-            tokenizer.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=add_generation_prompt
-            )
-        )
-
     parts: list[tuple[str, bool]] = []
     text = ""
     for end, message in enumerate(row, 1):
         if message["role"] != "assistant":
             continue
         try:
-            prompt = render(row[: end - 1], add_generation_prompt=True)
-            text_with_answer = render(row[:end], add_generation_prompt=False)
+            prompt = render_chat(tokenizer, row[: end - 1], add_generation_prompt=True)
+            text_with_answer = render_chat(tokenizer, row[:end], add_generation_prompt=False)
         except Exception as error:  # a template is a program, and may raise anything
             raise InputError(
                 f"{model_name}: its chat template refuses a row: {first_line(error)}"

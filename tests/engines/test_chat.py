@@ -5,12 +5,15 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
-from ablations.engines.chat import chat_template, check_protocol, has_template
+from ablations.engines.answers import AnswerFile
+from ablations.engines.chat import chat_template, check_protocol, has_template, set_protocol
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
-from ablations.models import templates
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.study.identity import protocol_key
@@ -71,30 +74,120 @@ def test_what_a_tokenizer_lacks_is_said(talker, model, protocol, match):
         check_protocol(Protocol(**protocol), [talker, model])
 
 
-LOOP = "{% for i in range(99999) %}"
-ENDLESS = {
-    "loops": LOOP * 3 + "{% endfor %}" * 3,
-    "one long operation": "{{ 9 ** (9 ** 9) }}",
-    "memory": "{{ 'a' * 10 ** 11 }}",
-}
-
-
-@pytest.mark.parametrize("template", ENDLESS.values(), ids=[*ENDLESS])
-def test_a_template_that_does_not_end_is_said(template, model, tmp_path, monkeypatch):
-    monkeypatch.setattr(templates, "_CPU_S", 1)
-    folder = shutil.copytree(model, tmp_path / "looping")
-    (folder / "chat_template.jinja").write_text(CHAT + template)
-    with pytest.raises(InputError) as caught:
-        check_protocol(Protocol(apply_chat_template=True), [folder])
-    said = f"{folder}: its chat template does not come to an end on one short message (within 1 s"
-    assert caught.value.message.startswith(said)
-
-
 def test_a_template_that_fails_is_said_with_its_reason(model, tmp_path):
     folder = shutil.copytree(model, tmp_path / "failing")
     (folder / "chat_template.jinja").write_text("{{ raise_exception('no system message') }}")
     with pytest.raises(InputError, match=r"failing: its chat template fails: no system message"):
         check_protocol(Protocol(apply_chat_template=True), [folder])
+
+
+def with_template(model, folder, template):
+    """Copy a model with another chat template."""
+    shutil.copytree(model, folder)
+    (folder / "chat_template.jinja").write_text(template)
+    return folder
+
+
+SYSTEM = Protocol(apply_chat_template=True, system_instruction="Answer in Swahili.")
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system role') }}"
+    "{% endif %}<|{{ m.role }}|> {{ m.content }}{% endfor %}<|assistant|>"
+)
+DROPS_SYSTEM = (
+    "{% for m in messages if m.role != 'system' %}<|{{ m.role }}|> {{ m.content }}{% endfor %}"
+    "<|assistant|>"
+)
+
+
+@pytest.mark.parametrize(
+    ("template", "fault"),
+    [
+        (NO_SYSTEM, r"refuses a system message \(no system role\)"),  # Gemma 2
+        (DROPS_SYSTEM, "leaves out the system message"),
+    ],
+)
+def test_a_system_message_that_no_prompt_would_have_is_refused(template, fault, model, tmp_path):
+    folder = with_template(model, tmp_path / "model", template)
+    with pytest.raises(InputError, match=f"model: system_instruction: its chat template {fault}; "):
+        check_protocol(SYSTEM, [folder])
+    check_protocol(Protocol(apply_chat_template=True), [folder])
+    check_protocol(SYSTEM, [with_template(model, tmp_path / "other", CHAT)])
+
+
+@pytest.mark.parametrize("template", [NO_SYSTEM, DROPS_SYSTEM])
+def test_the_description_of_a_task_is_in_the_prompt_all_the_same(template, model, tasks, tmp_path):
+    folder = with_template(model, tmp_path / "model", template)
+    described = Path(shutil.copytree(tasks, tmp_path / "tasks"))
+    with (described / "words_generate.yaml").open("a") as file:
+        file.write("description: w23 w22\n")
+    prompts = _prompts(ask(folder, described, Protocol(apply_chat_template=True)))
+    assert all(prompt.startswith("<|user|> w23 w22\n\nw") for prompt in prompts)
+
+
+SMOLLM3 = (
+    "{% if enable_thinking is defined and enable_thinking %}/think{% elif enable_thinking is "
+    "defined %}/no_think{% else %}/unset{% endif %}{% for m in messages %} {{ m.content }}"
+    "{% endfor %}"
+)
+GLM = (
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+    "{{ '/nothink' if (enable_thinking is defined and not enable_thinking) else '' }}"
+)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_thinking_that_nobody_set_is_not_in_the_template(backend, model, tmp_path):
+    folder = with_template(model, tmp_path / "model", SMOLLM3)
+    messages = [{"role": "user", "content": "w1"}]
+    with closing(start_model(folder, backend, OPTIONS)) as lm:
+        set_protocol(lm, Protocol(apply_chat_template=True), folder)
+        assert lm.apply_chat_template(messages) == "/unset w1"
+        lm.tokenizer.chat_template = GLM
+        assert lm.apply_chat_template(messages) == "w1"
+        set_protocol(lm, Protocol(apply_chat_template=True, enable_thinking=False), folder)
+        assert lm.apply_chat_template(messages) == "/no_think w1"
+
+
+def test_a_date_in_a_template_is_the_same_on_every_day(model, tasks, tmp_path):
+    dated = "{{ strftime_now('%d %b %Y %S') }}{% for m in messages %} {{ m.content }}{% endfor %}"
+    folder = with_template(model, tmp_path / "model", dated)
+    evaluation = ask(folder, tasks, Protocol(apply_chat_template=True))
+    assert all(prompt.startswith("26 Jul 2024 00 w") for prompt in _prompts(evaluation))
+    note = "the chat template may write today's date, which is 26 July 2024 in every prompt"
+    assert note in evaluation.notes
+
+
+def test_thinking_that_was_cut_off_is_no_answer(talker, tasks, tmp_path):
+    limited = GenKwargs(max_gen_toks=3)
+    mark = "w5"  # a word that it says now and then stands for the end of thinking
+    plain = ask(talker, tasks, Protocol(gen_kwargs=limited), limit=24)
+    request = EvaluationRequest(
+        tasks=("words_generate",), include_path=tasks, gen_kwargs=limited, think_end_token=mark
+    )
+    path = tmp_path / "answers.jsonl"
+    with closing(start_model(talker, "hf", OPTIONS)) as lm:
+        found = run_tasks(lm, request, talker, "hf", AnswerFile(path))
+        cut = 0
+        for before, after in zip(plain.samples, found.samples, strict=True):
+            (text,), (answer,) = before.responses, after.responses
+            is_cut = bool(before.values["truncated"]) and mark not in text
+            cut += is_cut
+            assert answer == ("" if is_cut else text.split(mark)[-1].lstrip())
+        assert 0 < cut < 24
+        (note,) = (note for note in found.notes if "thinking" in note)
+        assert note.startswith(
+            f"words_generate: the thinking of {cut} of 24 answers was cut off at 3"
+        )
+        assert not [note for note in found.notes if "are empty" in note]
+        # Stored before that was noted: whether the text is an answer is not known.
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        unknown = sum(bool(line["is_truncated"]) for line in lines)
+        for line in lines:
+            del line["is_thinking"]
+        path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
+        again = run_tasks(lm, request, talker, "hf", AnswerFile(path))
+    assert again.samples == found.samples
+    assert again.answers_before == 24 - unknown
 
 
 def test_what_changes_a_score_changes_its_key():

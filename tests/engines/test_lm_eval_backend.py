@@ -1,10 +1,15 @@
 """The real lm-eval on a random model, with transformers and with vLLM."""
 
 import shutil
+from contextlib import closing
+from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
+from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import listening
 from ablations.scoring.evaluation import EvaluationRequest
@@ -87,6 +92,57 @@ def test_programs_that_a_task_executes_by_itself_are_noted_as_held_by_nothing(
     assert note.startswith("runs: generated code ran in the process of the evaluation, WITHOUT ISO")
     refused = _evaluate(model, folder, ("runs",), limit=4, isolation="bwrap")
     assert (refused.scores, [*refused.skipped]) == ((), ["runs"])
+
+
+_PARTS = """
+def score(doc, results):
+    part = (int(doc["answer"][1:]) % 4) / 10
+    return {"bleu": float("nan") if part == 0 else part, "typical": part, "worst": part}
+
+def lowest(items):
+    return min(items) - 0.5
+"""
+_SUMMARIES = """
+process_results: !function parts.score
+metric_list:
+- {metric: bleu, aggregation: nanmean, higher_is_better: true}
+- {metric: typical, aggregation: median, higher_is_better: true}
+- {metric: worst, aggregation: !function parts.lowest, higher_is_better: true}
+"""
+
+
+def test_scores_that_are_no_mean_of_items_are_those_of_lm_eval(model, tasks, tmp_path):
+    folder = Path(shutil.copytree(tasks, tmp_path / "tasks"))
+    (folder / "parts.py").write_text(_PARTS)
+    write_task(folder, "parts", folder / "data.jsonl", metric_list=None)
+    with (folder / "parts.yaml").open("a") as file:
+        file.write(_SUMMARIES)
+    scores = _evaluate(model, folder, ("parts",), limit=5).scores
+    # The parts of the first five items are .1, .2, .3, 0 and .1.
+    values = {s.metric: (s.value, s.interval is None) for s in scores[:3]}
+    assert values == {
+        "bleu": (pytest.approx(0.175), False),
+        "typical": (pytest.approx(0.1), True),
+        "worst": (pytest.approx(-0.5), True),
+    }
+
+
+@pytest.mark.parametrize("task", ["words_generate", "words_choose"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_weight_that_is_no_number_gives_no_score(tasks, backend, task, tmp_path):
+    folder, name = write_model(tmp_path / "model"), "model.layers.1.mlp.down_proj.weight"
+    tensors = load_file(folder / "model.safetensors")
+    tensors[name][0, 0] = float("nan")
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    request = EvaluationRequest(tasks=(task,), include_path=tasks)
+    path = tmp_path / "answers.jsonl"
+    where = name if backend == "hf" else "no weight that the engine shows"
+    with (
+        closing(start_model(folder, backend, OPTIONS)) as lm,
+        pytest.raises(LayerSwapError, match=f"^{task}: log-likelihoods are not finite: {where}"),
+    ):
+        run_tasks(lm, request, folder, backend, AnswerFile(path))
+    assert not path.exists()
 
 
 @pytest.mark.slow

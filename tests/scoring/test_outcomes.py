@@ -1,12 +1,15 @@
 """How each request went, against transformers asked directly; and with vLLM the same."""
 
+import shutil
+
 import pytest
 import torch
 import yaml
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ablations.scoring.evaluation import EvaluationRequest
-from tests.engines.backends import VLLM
+from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.live_cells import OPTIONS
 from tests.standins.studies import write_yaml
@@ -119,6 +122,41 @@ def test_what_does_not_fit_is_cut_from_the_left_and_said(whole, short, directly)
     assert [sample.values["truncated"] for sample in samples] == expected
     # The records keep the whole prompt.
     assert samples[0].prompt_hash == whole.samples_of("words_long")[0].prompt_hash
+
+
+@pytest.fixture(scope="module")
+def with_bos(speaker, tmp_path_factory):
+    """The same model with a tokenizer that puts a BOS before each text."""
+    folder = shutil.copytree(speaker, tmp_path_factory.mktemp("bos") / "model")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer._tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+    )
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_bos_of_a_prompt_that_is_cut_comes_first(with_bos, folder, directly, backend):
+    tokenizer, next_token = directly
+    bos = tokenizer.bos_token_id
+    short = _evaluate(with_bos, folder, backend, context=SHORT)
+    assert short.score("words_long", "prompt_truncated").value == 1
+    for sample in short.samples_of("words_long")[:6]:
+        tokens = [bos, *tokenizer(sample.prompts[0]).input_ids[-(SHORT - 3 - 1) :]]
+        first = tokenizer.decode(int(next_token(tokens).argmax()))
+        assert sample.responses[0].split()[:1] == ([] if first == "<eos>" else [first])
+    for sample in short.samples_of("words_choose")[:6]:
+        (score, _), *_ = sample.responses
+        word = f"w{(sample.doc_id + 1) % 24}"
+        tokens = [bos, *tokenizer(sample.prompts[0]).input_ids][: SHORT - 2]
+        expected = float(next_token(tokens)[tokenizer.convert_tokens_to_ids(word)])
+        assert score == pytest.approx(expected, abs=1e-4)
+    lowest = _evaluate(with_bos, folder, backend, context=5)
+    for sample in lowest.samples_of("words_choose")[:6]:
+        tokens = [bos, *tokenizer(sample.prompts[0]).input_ids[-2:]]
+        word = tokenizer.convert_tokens_to_ids(f"w{(sample.doc_id + 1) % 24}")
+        assert sample.responses[0][0] == pytest.approx(float(next_token(tokens)[word]), abs=1e-4)
 
 
 @pytest.mark.parametrize(("context", "room"), [(None, 999), (5, 3)])

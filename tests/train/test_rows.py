@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.models import templates
 from ablations.train.config import read_training_file
 from ablations.train.divergence import hidden_states
 from ablations.train.model import load_tokenizer
@@ -152,14 +151,10 @@ def test_the_loss_is_on_the_answers_and_their_end_only(config, tokenizer):
     assert learned(tokenizer, row).split() == ["w3", "w4", "w6", "<eos>"]
 
 
-def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer, monkeypatch):
+def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
     chat = config.model_copy(update={"template": "chat"})
     rows = [[{"role": "system", "content": "w9"}, *turns("w1", "w2", "w3", "w4 w5")]]
     with pytest.raises(InputError, match="has no chat template; write template: plain"):
-        encode_rows(rows, tokenizer, chat)
-    monkeypatch.setattr(templates, "_CPU_S", 1)
-    tokenizer.chat_template = TEMPLATE + "{% for i in range(99999) %}" * 3 + "{% endfor %}" * 3
-    with pytest.raises(InputError, match="its chat template does not come to an end"):
         encode_rows(rows, tokenizer, chat)
     tokenizer.chat_template = TEMPLATE
     (row,) = encode_rows(rows, tokenizer, chat)

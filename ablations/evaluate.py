@@ -9,7 +9,6 @@ language, the share cut off.
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.drawing.text_table import text_table
+from ablations.drawing.text_table import text_table, wrapped
 from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
@@ -105,10 +104,9 @@ class SuiteResult:
         name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
         table = render_table5(name, self.tasks, self.evaluations, self.run.head.task_languages)
         notes = "\n".join(
-            textwrap.fill(note, 100, initial_indent="- ", subsequent_indent="  ")
-            for note in (_units(self.run), *self.notes)
+            wrapped(note, first="- ", indent="  ") for note in (_units(self.run), *self.notes)
         )
-        warnings = [textwrap.fill(f"Warning: {problem}", 100) for problem in self.warnings]
+        warnings = [wrapped(f"Warning: {problem}") for problem in self.warnings]
         source = (
             f"Evaluated by lm-eval on {describe_backend(self.engine)}.\n"
             f"Scores: {self.out / SCORES_FILE}"
@@ -214,13 +212,20 @@ def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...]
 def default_folder(model: str, backend: Backend, settings: Mapping[str, Any]) -> Path:
     """Return the default folder of records, named by model, engine and `settings`.
 
-    So `scores.csv` of a quick look with a limit does not take the place of the whole run's.
+    So `scores.csv` of a quick look with a limit does not take the place of the whole run's. A
+    folder below the working directory has one name, however it is written.
     """
-    if ".." in Path(model).parts or not Path(model).name:
-        model = str(Path(model).resolve())
-    name = model.strip("/.").replace("/", "--")
+    name = "+".join(map(_plain_name, model.split("+"))).strip("/.").replace("/", "--")
     in_name = {key: value for key, value in settings.items() if key not in _SHARED}
     return Path("runs/evaluate") / name / "-".join([backend, *folder_words(in_name)])
+
+
+def _plain_name(part: str) -> str:
+    path = Path(part)
+    if ".." in path.parts or not path.name:
+        path = path.resolve()
+    below = path.is_absolute() and path.is_relative_to(Path.cwd()) and path != Path.cwd()
+    return str(path.relative_to(Path.cwd()) if below else path)
 
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")

@@ -96,9 +96,10 @@ def tasks() -> None:
 
     Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
     """
+    from ablations.drawing.text_table import terminal_width
     from ablations.tasks.catalog import describe_tasks
 
-    click.echo(describe_tasks())
+    click.echo(describe_tasks(terminal_width()))
 
 
 @click.command()

@@ -32,13 +32,14 @@ def recipes() -> None:
 @json_option
 def list_(language: str | None, as_json: bool) -> None:
     """List every recipe with languages, base and settings."""
+    from ablations.drawing.text_table import terminal_width
     from ablations.gallery.find import describe_recipes, list_recipes
 
     listed = list_recipes(language)
     if as_json:
         print_json(recipes=listed)
     else:
-        click.echo(describe_recipes(listed))
+        click.echo(describe_recipes(listed, terminal_width()))
 
 
 @recipes.command()
@@ -60,13 +61,14 @@ def studies() -> None:
 @json_option
 def studies_list(as_json: bool) -> None:
     """List every study with its question and the experts file that it runs on."""
+    from ablations.drawing.text_table import terminal_width
     from ablations.study.shipped import describe_studies, list_studies
 
     listed = list_studies()
     if as_json:
         print_json(studies=listed)
     else:
-        click.echo(describe_studies(listed))
+        click.echo(describe_studies(listed, terminal_width()))
 
 
 @studies.command("copy")

@@ -1,8 +1,51 @@
-"""Tables as text for a terminal: the home of tabulate."""
+"""Text for a terminal: tables (the home of tabulate), lists, and lines with commands."""
 
 from __future__ import annotations
 
+import re
+import shutil
+import sys
+import textwrap
 from collections.abc import Sequence
+
+_COMMAND = re.compile("(?s)(.*[:;]) (layerswap [a-z-]+ .+)")
+"""A text that ends with a command."""
+
+
+def wrapped(text: str, width: int = 100, *, first: str = "", indent: str = "") -> str:
+    """Return a text in lines of `width`; a command that ends it is one line of its own.
+
+    `first` begins the first line, `indent` all others.
+    """
+    match = _COMMAND.fullmatch(text)
+    words, command = match.groups() if match else (text, "")
+    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=indent)
+    return "\n".join([*lines, f"{indent}  {command}"] if command else lines)
+
+
+def terminal_width() -> int | None:
+    """Return the columns of the terminal that stdout is; None where it is a pipe or a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def list_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
+    """Return a table of texts whose lines fit in `width`: all columns but the first are wrapped.
+
+    None leaves every row one line, for programs that read lines.
+    """
+    texts = [list(row) for row in rows]
+    if width is not None:
+        heads = [f"{name}  " for name in head]  # tabulate pads them
+        sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        room = width - sizes[0] - 2 * (len(head) - 1)
+        narrow_first = sorted(range(1, len(head)), key=sizes.__getitem__)
+        for done, column in enumerate(narrow_first):
+            share = room // (len(narrow_first) - done)
+            sizes[column] = min(sizes[column], max(share, len(heads[column])))
+            room -= sizes[column]
+        for row in texts:
+            row[1:] = [textwrap.fill(row[n], sizes[n]) for n in range(1, len(head))]
+    return text_table(head, texts, sides="l" * len(head))
 
 
 def text_table(

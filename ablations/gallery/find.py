@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import layerswap_method
-from ablations.drawing.text_table import text_table
+from ablations.drawing.text_table import list_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
@@ -223,13 +223,13 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
     return recipes
 
 
-def describe_recipes(recipes: Sequence[ShippedRecipe]) -> str:
-    """Return a table of name, languages, base and settings of recipes."""
+def describe_recipes(recipes: Sequence[ShippedRecipe], width: int | None = None) -> str:
+    """Return a table of name, languages, base and settings of recipes; see `list_table`."""
     rows = [
         [recipe.name, ", ".join(recipe.languages), recipe.base_model, recipe.settings]
         for recipe in recipes
     ]
-    return text_table(("recipe", "languages", "base", "settings"), rows, sides="llll")
+    return list_table(("recipe", "languages", "base", "settings"), rows, width)
 
 
 def settings(document: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ablations.drawing.canvas import HINT, can_draw
+from ablations.drawing.text_table import wrapped
 from ablations.machine.whole_files import (
     RESULTS,
     check_results,
@@ -194,7 +194,7 @@ def scores_text(report: Report) -> str:
 def answer_text(report: Report) -> str:
     """Return question, problems and answer as they stand in a terminal."""
     lines = [report.question, *(f"Warning: {line}" for line in report.problems), *report.sentences]
-    text = "\n".join(textwrap.fill(line, _WIDTH, subsequent_indent="  ") for line in lines)
+    text = "\n".join(wrapped(line, _WIDTH, indent="  ") for line in lines)
     first = report.tables[0]
     if first.attrs["key"] == "answers":
         text += f"\n\n{frame_text(first)}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ablations.drawing.text_table import text_table
+from ablations.drawing.text_table import list_table
 from ablations.gallery.find import command_lines, new_file, with_field
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.study.files import STUDIES
@@ -39,10 +39,10 @@ def list_studies() -> list[ShippedStudy]:
     return studies
 
 
-def describe_studies(studies: Sequence[ShippedStudy]) -> str:
-    """Return a table of name, experts and question of studies."""
+def describe_studies(studies: Sequence[ShippedStudy], width: int | None = None) -> str:
+    """Return a table of name, experts and question of studies; see `list_table`."""
     rows = [[study.name, study.experts, study.question] for study in studies]
-    return text_table(("study", "experts", "question"), rows, sides="lll")
+    return list_table(("study", "experts", "question"), rows, width)
 
 
 def copy_study(name: str, out: Path) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field, StrictStr
 
-from ablations.drawing.text_table import text_table
+from ablations.drawing.text_table import list_table, wrapped
 from ablations.tasks.suites import read_suites
 from ablations.tasks.task_yaml import read_task_file, task_file_paths
 from layerswap_method.errors import InputError, nearest_of
@@ -173,16 +173,17 @@ def may_be_published(metadata: Any) -> bool:
     return not isinstance(metadata, Mapping) or metadata.get("publish", True) is True
 
 
-def describe_tasks() -> str:
-    """Return a table of the shipped tasks and their groups as text."""
+def describe_tasks(width: int | None = None) -> str:
+    """Return a table of the shipped tasks and their groups as text; see `list_table`."""
     tasks = list_tasks()
     rows = [
         (task.name, task.label, task.protocol, f"{task.source} ({', '.join(task.configs)})")
         for task in tasks
     ]
-    table = text_table(("task", "language", "protocol", "source"), rows, sides="llll")
+    table = list_table(("task", "language", "protocol", "source"), rows, width)
     groups = [f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)]
-    return f"{table}\n\nGroups: {', '.join(dict.fromkeys(groups))}"
+    listed = f"Groups: {', '.join(dict.fromkeys(groups))}"
+    return f"{table}\n\n{listed if width is None else wrapped(listed, width)}"
 
 
 def choose(

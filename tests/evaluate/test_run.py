@@ -151,6 +151,20 @@ def test_the_default_folder_tells_what_is_no_default(model, settings, name):
     assert str(default_folder(model, "hf", settings)) == f"runs/evaluate/{name}"
 
 
+def test_a_folder_has_one_name_however_it_is_written(tmp_path, monkeypatch):
+    (tmp_path / "models" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    for model in (
+        "models/mine",
+        "./models/mine/",
+        tmp_path / "models/mine",
+        "models/../models/mine",
+    ):
+        assert default_folder(str(model), "hf", {}) == Path("runs/evaluate/models--mine/hf")
+    both = f"{tmp_path}/models/mine+{tmp_path}/models/adapter"
+    assert default_folder(both, "hf", {}) == Path("runs/evaluate/models--mine+models--adapter/hf")
+
+
 def test_all_runs_below_the_working_directory_share_answers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for out in (default_folder("m", "hf", {}), default_out("mine"), default_out("mine").absolute()):

@@ -18,30 +18,32 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, NoReturn, get_args
 
-from layerswap_method.errors import InputError, LayerSwapError, nearest_of
+from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest_of
 from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import (
     complete,
     fetching_by,
+    forget,
     is_partial,
     link,
     ranges_there,
 )
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size
-from layerswap_method.hub.refusals import describe_no_place, describe_refusal
+from layerswap_method.hub.refusals import NotGiven, asking, describe_no_place
 from layerswap_method.hub.transfer import (
     GAP,
     NoRanges,
     RemoteFile,
+    WrongAnswer,
     check_room,
     fetch_ranges,
     locked,
     missing_bytes,
 )
-from layerswap_method.hub.weight_files import weight_files
+from layerswap_method.hub.weight_files import ask_for_weights, read_weights, write_weights
 from layerswap_method.progress import Bar, no_bar
 
 LOG = logging.getLogger("layerswap")
@@ -115,13 +117,40 @@ def is_whole(folder: Path, weights: str = WEIGHTS_FILE) -> bool:
     return all((folder / str(name)).is_file() for name in names)
 
 
-def complete_all(snapshot: Path) -> None:
-    """Free the room of partial files in our folder that are whole in a snapshot of the hub's cache.
+def snapshot(
+    repository: str,
+    revision: str | None,
+    cache_dir: str | None,
+    patterns: Sequence[str],
+    *,
+    download: bool = True,
+) -> Path:
+    """Return the folder of the hub's cache with the files of a repository that match patterns.
+
+    With `download` false only what is there. Raises `NotGiven` where the hub does not give them.
+    """
+    from huggingface_hub import snapshot_download
+
+    with asking(repository, revision):
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision,
+                cache_dir=cache_dir,
+                allow_patterns=list(patterns),
+                ignore_patterns=list(IGNORED),
+                local_files_only=not download,
+            )
+        )
+
+
+def complete_all(folder: Path) -> None:
+    """Free the room of partial files in our folder that are whole in a `folder` of the hub's cache.
 
     Where our folder may not be written, they stay.
     """
-    blobs = own_cache(snapshot.parents[2]) / snapshot.parents[1].name / BLOBS
-    for file in snapshot.glob(WEIGHTS):
+    blobs = own_cache(folder.parents[2]) / folder.parents[1].name / BLOBS
+    for file in folder.glob(WEIGHTS):
         ours = blobs / (file.readlink().name if file.is_symlink() else file.name)
         if is_partial(ours):
             with suppress(OSError), locked(ours, file):
@@ -174,8 +203,8 @@ class Downloads:
     def folder(self, repository: str, revision: str | None, weights: str = WEIGHTS_FILE) -> Path:
         """Return the folder of a model or adapter, whole or with the headers of its weights.
 
-        `weights` is the name that they have where they are one file. Raises what huggingface_hub
-        does, which `describe_refusal` puts into words.
+        `weights` is the name that they have where they are one file. Raises `NotGiven` where the
+        hub does not give it, `OSError` where a file cannot be made, `LayerSwapError` for the rest.
         """
         key = (repository, revision, weights)
         if key not in self._folders:
@@ -273,17 +302,7 @@ class Downloads:
 
     def _open(self, repository: str, revision: str | None, weights: str) -> Path:
         """Return a folder with the small files of a model, and its weights or their headers."""
-        from huggingface_hub import snapshot_download
-
-        hub = Path(
-            snapshot_download(
-                repository,
-                revision=revision,
-                cache_dir=self._cache_dir,
-                allow_patterns=list(SMALL),
-                ignore_patterns=list(IGNORED),
-            )
-        )
+        hub = snapshot(repository, revision, self._cache_dir, SMALL)
         if is_whole(hub, weights):
             complete_all(hub)
             return hub
@@ -291,7 +310,11 @@ class Downloads:
             LOG.warning("%s is downloaded whole: %s", repository, self._why_whole)
         try:
             if self._has_ranges and self._why_whole is None:
-                return self._open_partial(repository, hub)
+                try:
+                    return self._open_partial(repository, hub)
+                except WrongAnswer as error:
+                    LOG.warning("%s; the hub is asked once more", error.problem)
+                    return self._open_partial(repository, hub)
         except NoRanges as error:
             if self._headers_only:
                 raise LayerSwapError(
@@ -307,27 +330,23 @@ class Downloads:
                 describe_no_place(error),
                 repository,
             )
-        whole = Path(
-            snapshot_download(
-                repository,
-                revision=hub.name,
-                cache_dir=self._cache_dir,
-                allow_patterns=[*SMALL, WEIGHTS],
-                ignore_patterns=list(IGNORED),
-            )
-        )
+        whole = snapshot(repository, hub.name, self._cache_dir, [*SMALL, WEIGHTS])
         complete_all(whole)
         return whole
 
     def _open_partial(self, repository: str, hub: Path) -> Path:
-        """Return our folder of a snapshot of the hub's cache that lacks weights."""
+        """Return our folder of a snapshot of the hub's cache that lacks weights.
+
+        Raises `WrongAnswer` for what the hub says, of which nothing is noted then.
+        """
         from huggingface_hub import hf_hub_download
-        from huggingface_hub.errors import LocalEntryNotFoundError
 
         repository_folder, cache = hub.parents[1], hub.parents[2]
         our_folder = own_cache(cache) / repository_folder.name
         folder = our_folder / "snapshots" / hub.name
-        weights = weight_files(repository, hub.name, our_folder / "records" / f"{hub.name}.json")
+        record = our_folder / "records" / f"{hub.name}.json"
+        noted = read_weights(repository, hub.name, record)
+        weights = ask_for_weights(repository, hub.name) if noted is None else noted
         if not weights:  # the reader of the checkpoint says so
             return hub
         get = functools.partial(
@@ -335,49 +354,47 @@ class Downloads:
         )
         for file in weights.values():
             if not file.sha256:  # no large file for the hub
-                get(file.name)
+                with asking(repository, hub.name):
+                    get(file.name)
             elif (repository_folder / BLOBS / file.sha256).is_file():  # of another commit
-                with suppress(LocalEntryNotFoundError):
+                with suppress(NotGiven), asking(repository, hub.name):
                     get(file.name)
         partial = {name: file for name, file in weights.items() if not (hub / name).is_file()}
         if not partial:
             return hub
         nbytes = sum(file.size for file in weights.values())
-        snapshot = _Snapshot(repository, hub.name, hub, folder, partial, nbytes)
-        _fetch_headers({snapshot.blob(file): file for file in partial.values()})
+        model = _Snapshot(repository, hub.name, hub, folder, partial, nbytes)
+        try:
+            _fetch_headers({model.blob(file): file for file in partial.values()})
+        except WrongAnswer:
+            record.unlink(missing_ok=True)
+            raise
+        if noted is None:
+            write_weights(repository, weights, record)
         for path in sorted(hub.rglob("*")):
             if path.is_file():
                 link(folder / path.relative_to(hub), path)
         for file in partial.values():
-            link(folder / file.name, snapshot.blob(file))
-        self._snapshots[folder] = snapshot
+            link(folder / file.name, model.blob(file))
+        self._snapshots[folder] = model
         return folder
 
-    def _complete(self, snapshot: _Snapshot, files: Sequence[RemoteFile]) -> None:
+    def _complete(self, model: _Snapshot, files: Sequence[RemoteFile]) -> None:
         """Download files of weights whole into the hub's cache, in place of the partial ones."""
-        from huggingface_hub import snapshot_download
-
         if not files:
             return
-        check_room(snapshot.hub, sum(file.size for file in files))
+        check_room(model.hub, sum(file.size for file in files))
+        names = [glob.escape(file.name) for file in files]
         try:
-            folder = Path(
-                snapshot_download(
-                    snapshot.repository,
-                    revision=snapshot.commit,
-                    cache_dir=str(snapshot.hub.parents[2]),
-                    allow_patterns=[glob.escape(file.name) for file in files],
-                )
-            )
-        except Exception as error:
-            refusal = describe_refusal(snapshot.repository, snapshot.commit, error)
+            folder = snapshot(model.repository, model.commit, str(model.hub.parents[2]), names)
+        except NotGiven as error:
             raise LayerSwapError(
-                f"{snapshot.repository}: its weights were not downloaded: {refusal}"
+                f"{model.repository}: its weights were not downloaded: {error.message}"
             ) from error
         with _place():
             for file in files:
-                with locked(snapshot.blob(file), file):
-                    complete(snapshot.blob(file), (folder / file.name).resolve())
+                with locked(model.blob(file), file):
+                    complete(model.blob(file), (folder / file.name).resolve())
 
 
 @contextmanager
@@ -390,15 +407,33 @@ def _place() -> Iterator[None]:
 
 
 def _fetch_headers(files: Mapping[Path, RemoteFile]) -> None:
-    """Fetch the headers of safetensors files: their first bytes, and what a long one has left."""
+    """Fetch the headers of safetensors files: their first bytes, and what a long one has left.
+
+    Raises `WrongAnswer` for what is no header.
+    """
+    from safetensors import SafetensorError, safe_open
+
     fetch_ranges(files, {blob: [(0, min(_HEADER, file.size))] for blob, file in files.items()})
     headers = {}
     for blob, file in files.items():
         length = _header_length(blob)
         if length > min(file.size, _LONGEST):
-            raise InputError(f"{file} is no safetensors file: its header would have {length} bytes")
+            _refuse_header(blob, file, f"its header would have {length} bytes")
         headers[blob] = [(0, length)]
     fetch_ranges(files, headers, gap=0)
+    for blob, file in files.items():
+        try:
+            with safe_open(blob, framework="np"):
+                pass
+        except SafetensorError as error:
+            _refuse_header(blob, file, first_line(error))
+
+
+def _refuse_header(blob: Path, file: RemoteFile, reason: str) -> NoReturn:
+    """Forget what was fetched of a file, and raise `WrongAnswer`."""
+    with locked(blob, file):
+        forget(blob)
+    raise WrongAnswer(file.repository, f"{file.name} is no safetensors file: {reason}")
 
 
 def _is_all_new(blob: Path, file: RemoteFile, spans: Sequence[Range]) -> bool:

@@ -146,6 +146,11 @@ def create(file: Path, length: int) -> None:
             os.truncate(opened.fileno(), length)
 
 
+def forget(file: Path) -> None:
+    """Say of a partial file that nothing of it is there."""
+    os.truncate(list_of(file), 0)
+
+
 def is_completed(file: Path) -> bool:
     """Return whether a link to a whole file is in the place of a partial one."""
     return file.is_symlink() and file.is_file()

@@ -1,14 +1,60 @@
-"""Why the hub does not give a model, in one sentence with what to do."""
+"""The door to the hub: why it does not give a model, in one sentence with what to do."""
 
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from layerswap_method.errors import InputError, first_line, nearest
+from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest
 from layerswap_method.file_names import SMALL, WEIGHTS
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+
+LONGEST_WAIT_S = 300
+"""Longest time that a server may ask to wait (Retry-After)."""
+
+
+class NotGiven(LayerSwapError):
+    """The hub does not give what huggingface_hub asks for; the message is a clause."""
+
+
+@contextmanager
+def asking(repository: str, revision: str | None) -> Iterator[None]:
+    """Turn what huggingface_hub raises into `NotGiven`. The body has calls of it and no others.
+
+    Raises `LayerSwapError` where a server asks to wait for longer than `LONGEST_WAIT_S`.
+    """
+    from huggingface_hub import get_session
+
+    hooks = get_session().event_hooks["response"]
+    hooks.append(check_wait)
+    try:
+        yield
+    except LayerSwapError:
+        raise
+    except Exception as error:
+        raise NotGiven(describe_refusal(repository, revision, error)) from error
+    finally:
+        hooks.remove(check_wait)
+
+
+def check_wait(response: Any) -> float:
+    """Return how many seconds a server asks to wait before the next try, 0 where it does not.
+
+    Raises `LayerSwapError` for longer than `LONGEST_WAIT_S`.
+    """
+    text = response.headers.get("Retry-After", "").strip()
+    if response.status_code < 400 or not text.isdecimal():
+        return 0.0
+    if len(text) > 6 or int(text) > LONGEST_WAIT_S:
+        raise LayerSwapError(
+            f"{response.url.host}: the server asks to wait for {text[:12]} s (HTTP "
+            f"{response.status_code}), longer than the {LONGEST_WAIT_S} s that are waited for; the "
+            "same command goes on later with what is there"
+        )
+    return float(text)
 
 
 def describe_refusal(repository: str, revision: str | None, error: Exception) -> str:
@@ -18,6 +64,7 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
     from huggingface_hub.errors import (
         GatedRepoError,
         HfHubHTTPError,
+        HFValidationError,
         RepositoryNotFoundError,
         RevisionNotFoundError,
     )
@@ -55,6 +102,11 @@ def describe_refusal(repository: str, revision: str | None, error: Exception) ->
         )
     if constants.HF_HUB_OFFLINE:
         return describe_absence(repository, revision)
+    if not isinstance(cause, (HfHubHTTPError, HFValidationError, httpx2.HTTPError, OSError)):
+        return (
+            f"its answer cannot be read ({type(cause).__name__}: {first_line(cause)}); if it stays "
+            f"so, look at {page}"
+        )
     return f"the hub says: {first_line(error)}"
 
 

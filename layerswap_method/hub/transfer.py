@@ -1,8 +1,7 @@
 """Byte ranges of files of the hub, fetched into partial files over HTTP.
 
-huggingface_hub gives session, token, proxies, redirects and the retries of refused requests. Every
-range and every new try goes through the hub's own address: what that leads to may be signed for one
-range, and runs out.
+huggingface_hub gives session, token, proxies and redirects. Every range and every new try goes
+through the hub's own address: what that leads to may be signed for one range, and runs out.
 """
 
 from __future__ import annotations
@@ -10,7 +9,9 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,10 +21,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub.partial import create, has_length, list_of, ranges_there
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
-from layerswap_method.hub.refusals import describe_refusal
+from layerswap_method.hub.refusals import check_wait, describe_refusal
 from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance, Bar, no_bar
 
@@ -44,6 +45,14 @@ _TRIES = 5
 _WAIT_S = 0.5
 """Time before the first new try; twice as long before each other, up to 8 seconds."""
 
+_LEAST, _PATIENCE_S = 1 << 16, 120.0
+"""A range of which fewer bytes come in such a time is given up."""
+
+_BUSY = (408, 429, 500, 502, 503, 504)
+"""Status of a server that may give the range later."""
+
+_GOES_ON = "the same command goes on with what is there"
+
 
 @dataclass(frozen=True)
 class RemoteFile:
@@ -61,6 +70,17 @@ class RemoteFile:
 
 class NoRanges(LayerSwapError):
     """The server gives whole files only, or does not say what file a range is of."""
+
+
+class WrongAnswer(InputError):
+    """The hub's answer contradicts itself, an earlier one, or the format. None of it was noted."""
+
+    def __init__(self, repository: str, problem: str) -> None:
+        self.problem = f"{repository}: {problem}"
+        super().__init__(
+            f"{self.problem}; if it stays so, layerswap cache --remove {repository} lets "
+            "you begin again"
+        )
 
 
 def fetch_ranges(
@@ -158,13 +178,14 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
 
     listed, end = piece  # bytes before `listed` are in the list
     tries = 0
+    pace = _Pace(file)
     with blob.open("r+b", buffering=0) as out, list_of(blob).open("ab", buffering=0) as ranges:
         place = listed
 
         def list_written() -> None:
             nonlocal listed
             if place > listed:
-                os.fdatasync(out.fileno())  # no line before its bytes are on the disk
+                _sync(out.fileno())  # no line before its bytes are on the disk
                 ranges.write(b"%d %d\n" % (listed, place))
                 listed = place
 
@@ -178,17 +199,20 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
                         if place - listed >= _LISTED:
                             list_written()
                         advance(len(content))
+                        pace.check(len(content))
                         if stopped.is_set():
                             raise InterruptedError
                 except (httpx2.TransportError, _TryAgain) as error:
                     tries = 1 if place > before else tries + 1
                     if tries > _TRIES:
                         raise LayerSwapError(
-                            f"{file}: the download broke off {tries} times ({error}); the same "
-                            "command goes on with what is there"
+                            f"{file}: the download broke off {tries} times ({error}); {_GOES_ON}"
                         ) from error
-                    if stopped.wait(min(8.0, _WAIT_S * 2 ** (tries - 1))):
+                    pace.check(0)
+                    wait = error.wait_s if isinstance(error, _TryAgain) else 0.0
+                    if stopped.wait(max(wait, min(8.0, _WAIT_S * 2 ** (tries - 1)))):
                         raise InterruptedError from error
+                    pace.waited(wait)
             list_written()
         except OSError as error:
             if isinstance(error, InterruptedError):
@@ -205,30 +229,52 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
                 list_written()
 
 
+_sync = getattr(os, "fdatasync", os.fsync)
+"""Waits until what was written to a file is on the disk; macOS has no `fdatasync`."""
+
+
+class _Pace:
+    """The pace of a range: one that hardly goes on is given up."""
+
+    def __init__(self, file: RemoteFile) -> None:
+        self._file, self._since, self._count = file, time.monotonic(), 0
+
+    def waited(self, seconds: float) -> None:
+        """Leave out a time that the server asked to wait."""
+        self._since += seconds
+
+    def check(self, count: int) -> None:
+        """Note bytes that came; raise `LayerSwapError` for fewer than `_LEAST` in `_PATIENCE_S`."""
+        self._count += count
+        if self._count >= _LEAST:
+            self._since, self._count = time.monotonic(), 0
+        elif time.monotonic() - self._since > _PATIENCE_S:
+            raise LayerSwapError(
+                f"{self._file}: the download brought {self._count} bytes in {_PATIENCE_S:g} s and "
+                f"was given up; {_GOES_ON}"
+            )
+
+
 class _TryAgain(Exception):
-    """An address ran out, or the server ended a range before its end."""
+    """An address ran out, a server was busy or ended a range before its end."""
+
+    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
 
 
 def _stream(file: RemoteFile, start: int, end: int) -> Iterator[bytes]:
     """Yield the content of a range, after checks that it is that of this file."""
-    from huggingface_hub import constants, hf_hub_url
-    from huggingface_hub.utils import (  # type: ignore[attr-defined]
-        build_hf_headers,
-        hf_raise_for_status,
-        http_stream_backoff,
-    )
+    from huggingface_hub import constants, get_session, hf_hub_url, hf_raise_for_status
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     url = hf_hub_url(file.repository, file.name, revision=file.commit)
     headers = build_hf_headers() | {"Range": f"bytes={start}-{end - 1}"}
     headers["Accept-Encoding"] = "identity"  # a range of the file, not of a packed one
-    answer = http_stream_backoff(
-        "GET",
-        url,
-        headers=headers,
-        timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT,
-        retry_on_exceptions=(),
-    )
-    with answer as response:
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with get_session().stream("GET", url, headers=headers, timeout=timeout) as response:
+        if response.status_code in _BUSY:
+            raise _TryAgain(f"HTTP {response.status_code}", check_wait(response))
         if response.status_code == 403 and response.history:
             raise _TryAgain("HTTP 403 from the address that the hub gave")
         hf_raise_for_status(response)
@@ -248,16 +294,27 @@ def _check_answer(file: RemoteFile, start: int, end: int, responses: Sequence[An
     last = responses[-1]
     linked = (response.headers.get("X-Linked-Etag") for response in responses)
     tag = next(filter(None, linked), None) or last.headers.get("ETag", "")
-    stated = tag.removeprefix("W/").strip('"')
-    if len(stated) == 64 and stated != file.sha256:
-        raise LayerSwapError(
-            f"{file} at commit {file.commit} is another file than when its size was asked for "
-            f"(SHA-256 {stated[:12]}, not {file.sha256[:12]}); layerswap cache --remove "
-            f"{file.repository} lets you begin again"
+    stated = tag.strip().removeprefix("W/").strip('"').lower()
+    span, total = f"bytes {start}-{end - 1}", str(file.size)
+    stated_span, _, stated_total = last.headers.get("Content-Range", "").partition("/")
+    is_range = last.status_code == 206 and stated_span == span
+    if re.fullmatch("[0-9a-f]{64}", stated) and stated != file.sha256:
+        raise WrongAnswer(
+            file.repository,
+            f"{file.name} at commit {file.commit} is another file than when its size was asked for "
+            f"(SHA-256 {stated[:12]}, not {file.sha256[:12]})",
         )
-    span = f"bytes {start}-{end - 1}/{file.size}"
-    if last.status_code != 206 or last.headers.get("Content-Range") != span or len(stated) != 64:
+    if is_range and stated_total.isdecimal() and stated_total != total:
+        raise WrongAnswer(
+            file.repository,
+            f"{file.name} has {stated_total[:20]} bytes, not {total} as the hub said before",
+        )
+    if not is_range or stated_total != total or len(stated) != 64:
         raise NoRanges(
             f"{file}: the server gives no byte ranges that can be checked (HTTP "
             f"{last.status_code}, {last.headers.get('Content-Range', 'no Content-Range')})"
         )
+    length, packed = (last.headers.get(name) for name in ("Content-Length", "Content-Encoding"))
+    if length != str(end - start) or packed not in (None, "", "identity"):
+        # Packed on the way, though nobody asked for it: its bytes are not those of the file.
+        raise _TryAgain(f"an answer of {length} bytes, {packed or 'plain'}, to {end - start}")

@@ -1,56 +1,53 @@
-"""Which files of weights a repository of the hub has at a commit, asked once and kept."""
+"""Which files of weights a repository of the hub has at a commit, checked before they are noted."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import IGNORED, WEIGHTS
-from layerswap_method.hub.transfer import RemoteFile
+from layerswap_method.hub.refusals import asking
+from layerswap_method.hub.transfer import RemoteFile, WrongAnswer
+
+LOG = logging.getLogger("layerswap")
 
 _PICKLES = ("pytorch_model*.bin", "adapter_model.bin")
 """Names of weights that nothing here loads."""
 
-
-def weight_files(repository: str, commit: str, record: Path) -> dict[str, RemoteFile]:
-    """Return name -> file of weights of a repository, from the hub or from an earlier record."""
-    try:
-        weights = json.loads(record.read_text("utf-8"))["files"]
-    except (FileNotFoundError, ValueError):  # a machine that broke down may have left it empty
-        weights = _ask_for_weights(repository, commit)
-        record.parent.mkdir(parents=True, exist_ok=True)
-        part = record.with_name(f"{record.name}.{os.getpid()}")
-        part.write_text(json.dumps({"repository": repository, "files": weights}, indent=1), "utf-8")
-        part.replace(record)
-    files = {name: RemoteFile(repository, commit, name, **file) for name, file in weights.items()}
-    for file in files.values():
-        if not re.fullmatch("([0-9a-f]{64})?", file.sha256):
-            raise InputError(f"{file}: the hub states {file.sha256!r}, which is no SHA-256")
-    return files
+_LARGEST = 1 << 42
+"""Size that no file of weights has, in bytes."""
 
 
-def _ask_for_weights(repository: str, commit: str) -> dict[str, dict[str, Any]]:
-    """Return name -> size and SHA-256 of the files of weights of a repository, "" for small ones.
+def ask_for_weights(repository: str, commit: str) -> dict[str, RemoteFile]:
+    """Return name -> file of weights of a repository, as the hub says; a small one has no SHA-256.
 
-    Raises `InputError` where all of them are pickles.
+    Raises `WrongAnswer` for an answer that is none, `NotGiven` where there is none, `InputError`
+    where all weights are pickles.
     """
     from huggingface_hub import HfApi
 
-    info = HfApi().model_info(repository, revision=commit, files_metadata=True)
-    siblings = info.siblings or ()
+    with asking(repository, commit):
+        info = HfApi().model_info(repository, revision=commit, files_metadata=True)
+    if info.siblings is None:
+        raise WrongAnswer(repository, "the hub's answer has no list of files")
+    names = [sibling.rfilename for sibling in info.siblings]
     weights = {
-        sibling.rfilename: {
-            "size": sibling.size,
-            "sha256": "" if sibling.lfs is None else sibling.lfs.sha256,
-        }
-        for sibling in siblings
+        sibling.rfilename: _checked(
+            repository,
+            commit,
+            sibling.rfilename,
+            sibling.size,
+            "" if sibling.lfs is None else sibling.lfs.sha256,
+        )
+        for sibling in info.siblings
         if _is_weight(sibling.rfilename)
     }
-    names = (sibling.rfilename for sibling in siblings)
     pickle = next((name for name in names if any(map(Path(name).match, _PICKLES))), None)
     if not weights and pickle is not None:
         raise InputError(
@@ -61,8 +58,43 @@ def _ask_for_weights(repository: str, commit: str) -> dict[str, dict[str, Any]]:
     return weights
 
 
-def _is_weight(name: str) -> bool:
+def read_weights(repository: str, commit: str, record: Path) -> dict[str, RemoteFile] | None:
+    """Return what `write_weights` noted, None where nothing usable is."""
+    try:
+        files = json.loads(record.read_text("utf-8"))["files"]
+        return {
+            name: _checked(repository, commit, name, file["size"], file["sha256"])
+            for name, file in files.items()
+        }
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError, AttributeError, WrongAnswer):
+        # A machine that broke down may have left it empty.
+        LOG.warning("%s: is damaged; the hub is asked again", record)
+        return None
+
+
+def write_weights(repository: str, files: Mapping[str, RemoteFile], record: Path) -> None:
+    """Note the files of weights of a repository, once what the hub said of them was checked."""
+    noted = {name: {"size": file.size, "sha256": file.sha256} for name, file in files.items()}
+    record.parent.mkdir(parents=True, exist_ok=True)
+    part = record.with_name(f"{record.name}.{os.getpid()}")
+    part.write_text(json.dumps({"repository": repository, "files": noted}, indent=1), "utf-8")
+    part.replace(record)
+
+
+def _checked(repository: str, commit: str, name: str, size: Any, sha256: Any) -> RemoteFile:
+    """Return a file of the hub, whose size and SHA-256 may be anything that JSON has."""
+    if type(size) is not int or not 0 < size < _LARGEST:
+        raise WrongAnswer(repository, f"the hub says that {name} has {size!r:.40} bytes")
+    text = sha256.strip().lower() if isinstance(sha256, str) else None
+    if text is None or not re.fullmatch("([0-9a-f]{64})?", text):
+        raise WrongAnswer(repository, f"the hub says {sha256!r:.80} of {name}, which is no SHA-256")
+    return RemoteFile(repository, commit, name, size, text)
+
+
+def _is_weight(name: Any) -> bool:
     """Return whether a file of a repository is one of weights of its model."""
-    path = Path(name)
+    path = Path(str(name))
     is_copy = any(path.match(pattern) for pattern in IGNORED)
     return len(path.parts) == 1 and path.match(WEIGHTS) and not is_copy

@@ -9,17 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError, LayerSwapError, nearest
+from layerswap_method.errors import InputError, nearest
 from layerswap_method.file_names import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
-    IGNORED,
     SMALL,
     WEIGHTS,
     WEIGHTS_FILE,
 )
-from layerswap_method.hub.downloads import Downloads, complete_all
-from layerswap_method.hub.refusals import describe_absence, describe_refusal
+from layerswap_method.hub.downloads import Downloads, complete_all, snapshot
+from layerswap_method.hub.refusals import NotGiven, describe_absence, describe_refusal
 from layerswap_method.recipe.kinds import place_kind
 
 PLUS = "+ means MODEL+ADAPTER; rename a folder whose own name has a +"
@@ -177,32 +176,22 @@ def _find_folder(
         remedy = f"; it is {PLACEHOLDER}" if is_placeholder(text) else hint(text)
         remedy = "" if nearest_folder(text, folder) else remedy
         raise InputError(f"{no_such_folder(text, folder)}{remedy}")
-    from huggingface_hub import snapshot_download
-
     repository, _, revision = text.partition("@")
     try:
         if hub is not None:
             return hub.folder(repository, revision or None, weights)
-        snapshot = Path(
-            snapshot_download(
-                repository,
-                revision=revision or None,
-                cache_dir=cache_dir,
-                allow_patterns=[WEIGHTS, *SMALL],
-                ignore_patterns=list(IGNORED),
-                local_files_only=not download,
-            )
-        )
+        patterns = (WEIGHTS, *SMALL)
+        whole = snapshot(repository, revision or None, cache_dir, patterns, download=download)
         if download:
-            complete_all(snapshot)
-        return snapshot
-    except LayerSwapError:
-        raise
-    except Exception as error:
-        if download or hub is not None:
-            refusal = describe_refusal(repository, revision or None, error)
-        else:
+            complete_all(whole)
+        return whole
+    except (NotGiven, OSError) as error:
+        if not download and hub is None:
             refusal = describe_absence(repository, revision or None)
+        elif isinstance(error, NotGiven):
+            refusal = error.message
+        else:  # a file that cannot be made
+            refusal = describe_refusal(repository, revision or None, error)
         raise InputError(f"{no_such_folder(text, folder)}, and {refusal}") from error
 
 

@@ -6,6 +6,7 @@ whose signature holds for the range that was asked for. What goes over the wire 
 """
 
 import functools
+import gzip
 import hashlib
 import json
 import re
@@ -51,8 +52,16 @@ class Hub:
         """How many of the next connections the store cuts, and after how many bytes."""
         self.stalled, self.stall_s = 0, 0.0
         """How many of the next answers the store begins and then leaves, and for how long."""
-        self.busy = 0
-        """How many of the next requests the hub answers with HTTP 503."""
+        self.busy, self.retry_after = 0, None
+        """How many of the next requests the hub answers with HTTP 503, and when to come again."""
+        self.odd_listings, self.odd_tags = [], []
+        """Functions that change the next lists of files, and functions of the next SHA-256."""
+        self.packed = 0
+        """How many of the next ranges the store packs without saying so."""
+        self.trickling = 0
+        """How many of the next ranges the store sends byte by byte."""
+        self.ranges_left = None
+        """After how many ranges the store sends whole files only."""
         self.delay_s = 0.0
         """Time that the store takes for a megabyte, or for what there is of one."""
         self.bytes = Counter()
@@ -122,9 +131,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.address == "store":
             self._store(path, asked, parse_qs(url.query))
         elif self.hub.take("busy"):
-            self._answer(503)
+            wait = self.hub.retry_after
+            self._answer(503, headers={} if wait is None else {"Retry-After": wait})
         else:
-            self._hub(url.path, asked, token, parse_qs(form))
+            self._hub(url.path, asked, token, parse_qs(form or url.query))
 
     do_HEAD = do_POST = do_GET
 
@@ -180,7 +190,10 @@ class _Handler(BaseHTTPRequestHandler):
             | ({"lfs": {"sha256": entry["lfs"]["oid"], **entry["lfs"]}} if "lfs" in entry else {})
             for entry in files
         ]
-        self._json({"id": name, "sha": commit, "siblings": siblings})
+        document = {"id": name, "sha": commit, "siblings": siblings}
+        if form.get("blobs") and self.hub.odd_listings:
+            self.hub.odd_listings.pop(0)(document)
+        self._json(document)
 
     def _resolve(self, path, commit, asked):
         known = {"X-Repo-Commit": commit}
@@ -190,17 +203,29 @@ class _Handler(BaseHTTPRequestHandler):
             self._content(path, known | {"ETag": f'"{digest(path)[:40]}"'}, asked)
         else:
             place = f"{path.relative_to(self.hub.root)}?range={quote(asked)}"
-            known |= {"Location": f"{self.hub.store}/{place}", "X-Linked-Etag": f'"{digest(path)}"'}
+            tag = f'"{digest(path)}"'
+            if asked and self.hub.odd_tags:
+                tag = self.hub.odd_tags.pop(0)(tag)
+            known |= {"Location": f"{self.hub.store}/{place}", "X-Linked-Etag": tag}
             self._answer(302, headers=known | {"X-Linked-Size": path.stat().st_size})
 
     def _content(self, path, headers, asked):
         size = path.stat().st_size
         start, end, status = 0, size, 200
         span = re.fullmatch(r"bytes=(\d+)-(\d*)", asked)
+        is_store = self.address == "store"
+        if span and is_store and self.hub.ranges_left is not None:
+            self.hub.without_ranges = self.hub.ranges_left <= 0
+            self.hub.ranges_left -= 1
         if span and not self.hub.without_ranges:
             start, end, status = int(span[1]), min(int(span[2] or size), size - 1) + 1, 206
             headers = headers | {"Content-Range": f"bytes {start}-{end - 1}/{size}"}
-        is_store = self.address == "store"
+        if is_store and span and self.hub.take("packed"):
+            with path.open("rb") as opened:
+                opened.seek(start)
+                packed = gzip.compress(opened.read(end - start))
+            self._answer(status, packed, headers)
+            return
         stop = end
         if is_store and end - start > self.hub.break_after and self.hub.take("broken"):
             stop = start + self.hub.break_after
@@ -211,10 +236,13 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(self.hub.stall_s)
             self.close_connection = True
             return
+        is_trickling = is_store and self.hub.take("trickling")
         with path.open("rb") as opened, suppress(ConnectionError):
             opened.seek(start)
             while start < stop:
-                content = opened.read(min(_BLOCK, stop - start))
+                if is_trickling:
+                    time.sleep(0.02)
+                content = opened.read(1 if is_trickling else min(_BLOCK, stop - start))
                 self.wfile.write(content)
                 with self.hub.lock:
                     self.hub.bytes[self.address] += len(content)

@@ -61,8 +61,8 @@ class DataEntry(Frozen):
     answer: StrictStr = "{answer}"
     """Text with loss, written like `prompt`."""
     messages: StrictStr | None = None
-    """Field with a list of ``{role, content}``, in place of `prompt` and `answer`. The loss is on
-    the messages of the assistant."""
+    """Field with a list of ``{role, content}``, in place of `prompt` and `answer`, for ``template:
+    chat``. The loss is on the messages of the assistant."""
     where: dict[StrictStr, tuple[_Scalar, ...] | _Scalar] = Field(default_factory=dict)
     """Field -> value or values; other rows are left out. A field that is missing is an error."""
 
@@ -246,6 +246,12 @@ def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()
             inner.model_copy(update={"weight": source.weight * inner.weight / total})
             for inner in inner_sources
         ]
+    for source in sources:
+        if source.messages is not None and config.template == "plain":
+            raise InputError(
+                f"{path}: data: {source.name}: messages would be joined without anything between "
+                "the turns; write template: chat, or prompt and answer in place of messages"
+            )
     config = config.model_copy(update={"data": tuple(sources)})
     config._file = str(path)
     return config

@@ -10,7 +10,7 @@ import json
 import logging
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -298,6 +298,19 @@ def encode_rows(
     if not encoded:
         raise InputError(f"{config.file}: no row is left to train on; set max_length higher")
     return encoded
+
+
+def endless_token(rows: Sequence[Tokens], tokenizer: Any, ends: Collection[int]) -> int | None:
+    """Return the token with which the answers of `rows` end, where it is none of `ends`.
+
+    White space may follow the end of a turn. The rows are whole ones; None where all is well.
+    """
+    for row in rows:
+        learned = [token for token in row["labels"] if token != IGNORED]
+        last = next((token for token in reversed(learned) if tokenizer.decode(token).strip()), None)
+        if last is not None:
+            return None if last in ends else last
+    return None
 
 
 def split_row(

@@ -43,9 +43,16 @@ from ablations.train.memory import (
     frozen_dtype,
     say_memory,
 )
-from ablations.train.model import load_base
+from ablations.train.model import ends_of_answers, load_base
 from ablations.train.regimes import ADAPTERS, AdapterFusion
-from ablations.train.rows import IGNORED, Conversation, collate, encode_rows
+from ablations.train.rows import (
+    IGNORED,
+    Conversation,
+    Tokens,
+    collate,
+    encode_rows,
+    endless_token,
+)
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
@@ -177,6 +184,7 @@ def train(
     """
     show_step(Step("turning the rows into tokens"))
     encoded = encode_rows(rows, tokenizer, config)
+    _warn_of_endless_answers(config, base, tokenizer, encoded)
     checkpoint = read_checkpoint(config.base, base)
     longest = max(len(row["input_ids"]) for row in encoded)
     learned = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in encoded)
@@ -255,6 +263,26 @@ def train(
                 f"{out / CHECKPOINTS}: cannot be written: {reason}. {_last_whole(out)}. Make room "
                 "and run the same command again"
             ) from error
+
+
+def _warn_of_endless_answers(
+    config: TrainConfig, base: Path, tokenizer: Any, rows: Sequence[Tokens]
+) -> None:
+    whole_rows = [row for row in rows if len(row["input_ids"]) < config.max_length]
+    ends = ends_of_answers(base, tokenizer)
+    if (last := endless_token(whole_rows, tokenizer, ends)) is None:
+        return
+    whose = "the base" if isinstance(config.regime, ADAPTERS) else "the expert"
+    logger.warning(
+        "answers are trained to end with %r (%d), and by the files of %s they end at %s: they "
+        "will run on. Write eos_token_id: %s into generation_config.json of %s",
+        tokenizer.decode(last),
+        last,
+        base.name,
+        " or ".join(f"{tokenizer.decode(end)!r} ({end})" for end in sorted(ends)) or "no token",
+        [*sorted(ends), last],
+        whose,
+    )
 
 
 def _keeps_logits(model: Any) -> bool:

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from ablations.tasks.catalog import list_tasks
-from ablations.train import model
+from ablations.train import divergence, trainer
+from ablations.train import run as train_run
 from ablations.train.apply_regime import lora_config
 from ablations.train.config import read_training_file
 from ablations.train.trainer import training_arguments
@@ -34,6 +35,10 @@ from tests.train.conftest import call, write_base, write_config
         (["data=[{hub: x, answer: '{a'}]"], "name a field in braces, such as {text}"),
         (["data=[{path: nowhere.jsonl}]"], "nowhere.jsonl: no such file"),
         (["data=[{config: c.yml}]"], "c.yml: refers to itself"),
+        (
+            ["data=[{hub: x, messages: m}]"],
+            "x:train: messages would be joined without",
+        ),
         (["samples"], "write KEY=VALUE"),
         (["seed=1", "seed=2"], "seed is set twice"),
         (["select={tasks: [layerswap_mgsm_ws]}"], "layerswap_mgsm_ws"),
@@ -53,27 +58,45 @@ from tests.train.conftest import call, write_base, write_config
         (["regime={kind: prefix}", "trainer.gradient_checkpointing=true"], "prefix tuning"),
         (["lora.r=4"], "lora: is for regime: lora, and the regime is full"),
         (["regime=lora", "lora.rank=4"], "LoraConfig has no option 'rank'"),
-        (["regime=lora", "lora.r=0"], "lora: peft refuses it"),
         (["regime=lora", "lora.ensure_weight_tying=true"], "would be merged twice"),
         (["regime=lora", "lora.init_lora_weights=pissa_niter_4"], "pissa_niter is random"),
-        (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
         (["regime=lora", "lora.layer_replication=[[0, 2]]"], "layer_replication: is fixed"),
         (["trainer.push_to_hub=true"], "push_to_hub: layerswap train uploads nothing"),
         (["trainer.hub_token=x"], "hub_token: layerswap train uploads nothing"),
+    ],
+)
+def test_wrong_settings_exit_2_before_the_base_is_loaded(
+    tmp_path, base, rows, settings, text, monkeypatch
+):
+    for module in (trainer, train_run, divergence):
+        monkeypatch.setattr(module, "load_base", lambda *_: pytest.fail("a model was loaded"))
+    check_refusal(tmp_path, base, rows, settings, text, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (["regime=lora", "lora.target_modules='('"], "peft refuses it"),
+        (["regime=lora", "lora.r=0"], "lora: peft refuses it"),
         (["regime=lora", "lora.target_modules=[q_prj]"], "'q_prj'; did you mean 'q_proj'?"),
     ],
 )
-def test_wrong_settings_exit_2_and_write_nothing(tmp_path, base, rows, settings, text, monkeypatch):
-    if not any(of_a_model in text for of_a_model in ("layer", "q_proj", "peft refuses")):
-        monkeypatch.setattr(model, "load_base", lambda folder: pytest.fail("a model was loaded"))
-    monkeypatch.chdir(tmp_path)
-    result = call(write_config(tmp_path / "c.yml", base, rows), tmp_path / "out", *settings)
+def test_settings_that_do_not_fit_the_base_exit_2(
+    tmp_path, base, rows, settings, text, monkeypatch
+):
+    check_refusal(tmp_path, base, rows, settings, text, monkeypatch)
+
+
+def check_refusal(folder, base, rows, settings, text, monkeypatch):
+    """Check that settings are refused with a text, and nothing is written."""
+    monkeypatch.chdir(folder)
+    result = call(write_config(folder / "c.yml", base, rows), folder / "out", *settings)
     assert result.exit_code == 2, result.output
     assert text in result.output
     is_of_file = "--set" not in result.output and "set twice" not in text
     assert not is_of_file or "c.yml" in result.output, "the file is not named"
-    assert not (tmp_path / "out/config.json").exists()
-    assert not (tmp_path / "out/checkpoints").exists()
+    assert not (folder / "out/config.json").exists()
+    assert not (folder / "out/checkpoints").exists()
 
 
 def test_rows_are_found_in_the_home_folder(tmp_path, base, rows, monkeypatch):

@@ -115,8 +115,9 @@ def test_a_bad_row_is_named_by_file_line_and_field(tmp_path, base, bad, text):
     good = {"question": "w1", "reply": "w2", "chat": [{"role": "assistant", "content": "w2"}]}
     file.write_text(f"{json.dumps(good)}\n\n{bad}\n", encoding="latin-1")
     data = [{"path": str(file), "messages": "chat"}] if is_chat else file
+    template = "chat" if is_chat else "plain"
     with pytest.raises(InputError, match=f"rows.jsonl: line 3: .*{text}"):
-        mix(tmp_path, base, data)
+        mix(tmp_path, base, data, template=template)
 
 
 TEMPLATE = (
@@ -162,6 +163,33 @@ def test_a_chat_template_marks_each_answer_with_its_end(config, tokenizer):
     tokenizer.chat_template = "{{ messages[-1].content }}"
     with pytest.raises(InputError, match="changes earlier turns"):
         encode_rows(rows, tokenizer, chat)
+
+
+@pytest.mark.parametrize("regime", ["full", "lora"])
+@pytest.mark.parametrize(("end", "warns"), [("<eos>", False), ("w7", True), ("w7\n", True)])
+def test_a_turn_whose_end_ends_no_answer_is_warned_of(tmp_path, end, warns, regime, caplog):
+    """Else the answers of the expert run on, from the first evaluation to the last."""
+    base = write_base(tmp_path / "base")
+    tokenizer = load_tokenizer(base)
+    tokenizer.chat_template = TEMPLATE.replace("<eos>", end)
+    tokenizer.save_pretrained(base)
+    rows = write_jsonl(tmp_path / "r.jsonl", [{"chat": turns(f"w{n}", "w2")} for n in range(24)])
+    data = [{"path": str(rows), "messages": "chat"}]
+    config = write_config(tmp_path / "c.yml", base, data, template="chat", regime=regime)
+    run(config, tmp_path / "out")
+    token = tokenizer.convert_tokens_to_ids("w7")
+    owner = "the expert" if regime == "full" else "the base"
+    text = (
+        f"end with 'w7' ({token}), and by the files of base they end at '<eos>' (2): they will run "
+        f"on. Write eos_token_id: [2, {token}] into generation_config.json of {owner}"
+    )
+    assert (text in caplog.text) == warns
+    if warns:  # the advice is enough
+        settings = tmp_path / ("out" if regime == "full" else "base") / "generation_config.json"
+        settings.write_text(json.dumps({"eos_token_id": [2, token]}))
+        caplog.clear()
+        run(config, tmp_path / "again", f"base={settings.parent if regime == 'full' else base}")
+        assert "run on" not in caplog.text
 
 
 def test_long_rows_are_cut_and_rows_without_an_answer_left_out(config, tokenizer, caplog):

@@ -142,6 +142,19 @@ def test_a_stopped_run_goes_on_from_the_last_whole_checkpoint(tmp_path, kind, ro
     assert (out / "model.safetensors").stat().st_mode == (out / "config.json").stat().st_mode
 
 
+@pytest.mark.parametrize("regime", ["full", {"kind": "lora", "merge": True}], ids=["full", "lora"])
+def test_generation_settings_that_cannot_be_saved_are_copied_as_they_are(tmp_path, rows, regime):
+    """Those of Llama 2 and Vicuna: transformers refuses them when it saves, after all steps."""
+    base = write_base(tmp_path / "base")
+    settings = '{"do_sample": false, "temperature": 0.6, "eos_token_id": 2}'
+    (base / "generation_config.json").write_text(settings)
+    run(write_config(tmp_path / "c.yml", base, rows, regime=regime), tmp_path / "out")
+    assert (tmp_path / "out/generation_config.json").read_text() == settings
+    if regime == "full":
+        (checkpoint,) = whole_checkpoints(tmp_path / "out")
+        assert (checkpoint / "generation_config.json").read_text() == settings
+
+
 def test_files_of_the_user_in_the_folder_of_a_run_stay(tmp_path, base, rows, caplog):
     config, out = write_config(tmp_path / "c.yml", base, rows, trainer=EVERY_STEP), tmp_path / "out"
     stop_at(config, out, 2)

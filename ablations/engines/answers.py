@@ -5,6 +5,10 @@
 An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
 sampled, of seed, repeat and item. So a larger limit sends the new items only, and another metric,
 filter or confidence level sends nothing.
+
+Each line has a checksum of its content and of WEIGHTS, the name of its folder. A line that was
+damaged, or whose file was moved to another model's folder, is not taken and its prompt is sent
+again. Lines from before checksums have none and are taken where they are.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from ablations.machine.fingerprint import checksum_of
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import note_finished_work
 from ablations.machine.whole_files import DiskFull, is_full, open_regular, write_bytes
 from ablations.scoring.observed import Outcome
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import LayerSwapError, counted
 
 if TYPE_CHECKING:
     from ablations.machine.locks import Claim
@@ -67,7 +72,7 @@ def read_answers(path: Path, keys: Collection[str]) -> dict[str, Answer]:
             # Each line begins with its key, and only those of `keys` are worth the time.
             if line[len(_BEGIN) :].partition(b'"')[0] in wanted:
                 try:
-                    key, answer = _parsed(line)
+                    key, answer = _parsed(line, path.parent.name)
                 except _DAMAGES:
                     continue
                 answers[key] = answer
@@ -150,6 +155,7 @@ class AnswerFile:
         if self._lock is None:
             return
         content = {"key": key, "response": answer.response, **dataclasses.asdict(answer.outcome)}
+        content["checksum"] = checksum_of(content, self.path.parent.name)
         line = json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n"
         try:
             if self._file is None:
@@ -175,23 +181,34 @@ class AnswerFile:
 
     def _read(self) -> Iterator[tuple[str, Answer, bytes]]:
         """Yield key, answer and line of each answer that can be read; drop a torn last line."""
-        whole = 0
+        whole, damaged = 0, list[int]()
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n") and self._lock is not None:
                     logger.warning("%s: its last line was torn and is dropped", self.path)
                     os.truncate(self.path, whole)
-                    return
+                    break
                 whole += len(line)
                 try:
-                    yield *_parsed(line), line
+                    yield *_parsed(line, self.path.parent.name), line
                 except _DAMAGES:
-                    logger.warning("%s:%d is damaged; its prompt is sent again", self.path, number)
+                    damaged.append(number)
+        if damaged:
+            logger.warning(
+                "%s: %s (the first is line %d) are damaged or were moved here from another model; "
+                "their prompts are sent again",
+                self.path,
+                counted(len(damaged), "answer"),
+                damaged[0],
+            )
 
 
-def _parsed(line: bytes) -> tuple[str, Answer]:
-    """Return key and answer of a line; raises one of `_DAMAGES`."""
+def _parsed(line: bytes, weights: str) -> tuple[str, Answer]:
+    """Return key and answer of a line of the model `weights`; raises one of `_DAMAGES`."""
     content = json.loads(line)
+    checksum = content.pop("checksum", None)
+    if checksum is not None and checksum != checksum_of(content, weights):
+        raise ValueError("its checksum is that of another content")
     key, response = str(content.pop("key")), content.pop("response")
     if not isinstance(response, str):
         response = (float(response[0]), bool(response[1]))

@@ -193,17 +193,17 @@ def _evaluate(
     seed = request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
-    random.seed(seed)
-    numpy.random.seed(seed)  # noqa: NPY002 - tasks draw from it
-    torch.manual_seed(seed)
     changed = request.gen_kwargs.as_lm_eval()
-    for task in tasks:
-        if generates(task) and changed:
-            task.set_config(key="generation_kwargs", value=changed, update=True)
-        if task.get_config("num_fewshot") is None:
-            task.set_config(key="num_fewshot", value=0)
-        task.set_fewshot_seed(seed=request.seed)
     with quietly(), code_isolation(request.isolation):
+        random.seed(seed)
+        numpy.random.seed(seed)  # noqa: NPY002 - tasks draw from it
+        torch.manual_seed(seed)
+        for task in tasks:
+            if generates(task) and changed:
+                task.set_config(key="generation_kwargs", value=changed, update=True)
+            if task.get_config("num_fewshot") is None:
+                task.set_config(key="num_fewshot", value=0)
+            task.set_fewshot_seed(seed=request.seed)
         raw = evaluate(
             lm=lm,
             task_dict={"tasks": {task.task_name: task for task in tasks}, "groups": {}},

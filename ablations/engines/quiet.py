@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,15 +22,27 @@ _CHATTY = (
 """Loggers whose warnings nobody can act on."""
 
 
+_BLOCKS = threading.RLock()
+
+
 @contextmanager
 def quietly() -> Iterator[None]:
     """Switch off a dozen progress bars per model, and warnings, until the block ends.
+
+    What it changes is the process's, as are the random states and defaults that a load or an
+    evaluation sets in such a block. So one thread has one at a time, and others wait.
 
     lm-eval has no option for its bars, which like those of transformers, datasets and vLLM are
     made with tqdm. It asks git about the working directory, whose complaint reaches the terminal;
     sacrebleu warns of tokenised text at every call, lm-eval of every prompt that is cut (see
     `observed.notes_on`) and every local data set.
     """
+    with _BLOCKS, _quiet():
+        yield
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
     import lm_eval.evaluator
     from tqdm import tqdm
 

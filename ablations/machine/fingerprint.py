@@ -65,6 +65,16 @@ def fingerprint_folder(folder: Path) -> str:
     return fingerprint_files(folder, paths)
 
 
+def checksum_of(content: Mapping[str, Any], owner: str = "") -> str:
+    """Return a checksum for a JSON object that is stored as a line, as 16 hex digits.
+
+    It is of the values, not of how they are written, and of `owner`: a name that the line belongs
+    to and does not contain, such as that of its folder.
+    """
+    text = json.dumps([owner, content], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def fingerprint_of(**parts: Any) -> str:
     """Return a hash of named parts; the order of the names does not count.
 

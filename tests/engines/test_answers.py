@@ -51,7 +51,57 @@ def test_a_torn_line_is_dropped_and_a_damaged_one_costs_that_answer(tmp_path, ca
     assert "torn" in caplog.text
     path.write_bytes(b'{"key": 1}\n' + whole)
     assert stored(path) == {"a": TEXT, "b": CHOICE, "c": None}
-    assert "task.jsonl:1 is damaged" in caplog.text
+    assert "task.jsonl: 1 answer (the first is line 1) are damaged or were moved" in caplog.text
+
+
+def test_no_changed_byte_gives_another_answer(tmp_path):
+    path = tmp_path / "weights" / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+        answers.keep("b", CHOICE)
+    whole = path.read_bytes()
+    expected = {"a": TEXT, "b": CHOICE, "c": None}
+    places = [place for place in range(len(whole) - 1) if whole[place : place + 1] != b"\n"]
+    for place in places:
+        for other in (whole[place] ^ 1, whole[place] ^ 2):
+            path.write_bytes(whole[:place] + bytes([other]) + whole[place + 1 :])
+            for key, answer in stored(path).items():
+                assert answer in (None, expected[key]), (place, other)
+    path.write_bytes(whole)
+    assert stored(path) == expected
+
+
+def test_answers_in_another_models_place_are_not_taken(tmp_path, caplog):
+    path = tmp_path / "weights" / "task.jsonl"
+    with AnswerFile(path) as answers:
+        answers.keep("a", TEXT)
+    other = shutil.move(path.parent, tmp_path / "other") / path.name
+    assert stored(other) == {"a": None, "b": None, "c": None}
+    assert "moved here from another model; their prompts are sent again" in caplog.text
+    assert read_answers(other, ["a"]) == {}
+    with AnswerFile(other) as answers:
+        answers.keep("a", CHOICE)
+    assert stored(other)["a"] == CHOICE
+
+
+def test_answers_of_the_version_before_are_taken(model, tasks, tmp_path):
+    """Stored by the commit 292a07cf, without checksums: no key has changed since."""
+    path = tmp_path / "weights" / "task.jsonl"
+    path.parent.mkdir()
+    shutil.copy(Path(__file__).with_name("answers_before.jsonl"), path)
+    names = ("words_generate", "words_choose")
+    request = EvaluationRequest(tasks=names, include_path=tasks, limit=2)
+    sampled = {"gen_kwargs": GenKwargs(temperature=1.0), "repeats": 2, "seed": 3}
+    before = path.read_text().count("\n")
+    for count, change in ((6, {}), (4, {**sampled, "tasks": names[:1]})):
+        changed = request.model_copy(update=change)
+        found = recall(changed, model, "hf", AnswerFile(path, "an engine"))
+        assert found is not None
+        assert found.answers_before == count
+        with closing(start_model(model, "hf", OPTIONS)) as lm:
+            again = run_tasks(lm, changed, model, "hf", AnswerFile(path, "an engine"))
+        assert again.samples == found.samples
+    assert path.read_text().count("\n") == before
 
 
 def test_a_reader_gets_the_last_answers_of_its_keys_and_changes_nothing(tmp_path):

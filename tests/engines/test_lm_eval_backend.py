@@ -1,11 +1,13 @@
 """The real lm-eval on a random model, with transformers and with vLLM."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
+from tqdm import tqdm
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
@@ -13,6 +15,7 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import listening
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS, VLLM
 from tests.standins.fresh_engines import evaluate_cold
@@ -92,6 +95,18 @@ def test_programs_that_a_task_executes_by_itself_are_noted_as_held_by_nothing(
     assert note.startswith("runs: generated code ran in the process of the evaluation, WITHOUT ISO")
     refused = _evaluate(model, folder, ("runs",), limit=4, isolation="bwrap")
     assert (refused.scores, [*refused.skipped]) == ((), ["runs"])
+
+
+def test_threads_wait_for_each_other(tasks, tmp_path):
+    """What loading and evaluating change is the process's: defaults of torch, random states."""
+    models = [write_model(tmp_path / str(seed), seed) for seed in range(3)]
+    drawn = {"gen_kwargs": GenKwargs(temperature=1.0), "names": TASKS[:1]}
+    expected = [_evaluate(each, tasks, **drawn).samples for each in models]
+    make_bar = tqdm.__init__
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda each: _evaluate(each, tasks, **drawn).samples, models))
+    assert found == expected
+    assert tqdm.__init__ is make_bar
 
 
 _PARTS = """

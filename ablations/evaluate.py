@@ -164,7 +164,13 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     (cell,) = result.run.cells
     # The folder has the tasks of earlier calls, too.
     records = tuple(record for record in cell.tasks if record.task in result.tasks)
-    run = result.run.model_copy(update={"cells": (cell.model_copy(update={"tasks": records}),)})
+    keys = {task: key for task, key in cell.records.items() if task in result.tasks}
+    (each,) = result.run.head.cells
+    head = result.run.head.model_copy(
+        update={"cells": (each.model_copy(update={"records": keys}),)}
+    )
+    cell = cell.model_copy(update={"tasks": records, "records": keys})
+    run = result.run.model_copy(update={"head": head, "cells": (cell,)})
     return SuiteResult(model, tasks, out, run)
 
 

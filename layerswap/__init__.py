@@ -349,7 +349,8 @@ def run(
         executor: ``local`` is this machine, ``ray`` a running Ray cluster.
         address: of the Ray cluster.
         jobs: number of engines at once; None is 1, and on Ray as many as fit.
-        only: conditions NAME=VALUE on the cells, such as ``kind=recipe``; none for all.
+        only: a condition NAME=VALUE on the cells, such as ``kind=recipe``, or several; none for
+            all. A text is one condition, whatever commas it has.
         materialize: whether every merge is written to disk first.
         limit: items of each task, from the first.
         dtype: of the weights in memory; ``auto`` is that of the checkpoint.
@@ -369,7 +370,6 @@ def run(
         InputError: with every problem of the study, or for a folder that is another's.
     """
     from ablations.report.run_tables import RunTables
-    from ablations.runner.changed_tasks import changed_tasks
     from ablations.runner.run import RunOptions, run_study
 
     options = RunOptions(
@@ -379,7 +379,7 @@ def run(
         executor=executor,
         address=address,
         jobs=jobs,
-        only=_names(only),
+        only=(only,) if isinstance(only, str) else tuple(only),
         materialize=materialize,
         answers=_path(answers),
         report_to=_names(report_to),
@@ -396,7 +396,7 @@ def run(
         ),
     )
     result = run_study(os.fspath(study), options)
-    return RunTables(result.run, tuple(changed_tasks(result.run)))
+    return RunTables(result.run)
 
 
 @checked
@@ -413,9 +413,8 @@ def load_run(folder: PathLike | pd.DataFrame) -> RunTables:
         InputError: where there is no run, or one that cannot be read.
     """
     from ablations.report.run_tables import load_tables
-    from ablations.runner.changed_tasks import changed_tasks
 
-    return load_tables(Path(_path_text(folder)), warnings_of=changed_tasks)
+    return load_tables(Path(_path_text(folder)))
 
 
 @checked
@@ -430,19 +429,18 @@ def compare(
     Args:
         models: frames that `evaluate` returned, folders that it wrote, or RUN:MODEL for a model or
             cell of a study.
-        tasks: those to compare; none compares every task, which all must then have.
+        tasks: those to compare; none compares the tasks that all have, with a warning on others.
         metric: of the tasks; empty takes the first of each.
 
     Raises:
         InputError: for models that cannot be compared, with what differs.
     """
     from ablations.report.compare_models import compare_models
-    from ablations.runner.changed_tasks import changed_tasks
     from ablations.runs.records import as_input_errors
 
     names = [_path_text(model) for model in models]
     with as_input_errors():
-        return compare_models(names, _names(tasks), metric, warnings_of=changed_tasks)
+        return compare_models(names, _names(tasks), metric)
 
 
 def _path_text(path: PathLike | pd.DataFrame) -> str:

@@ -194,15 +194,16 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     """
     with watched("loading the libraries"):
         from ablations.report.run_tables import report_run
-        from ablations.runner.changed_tasks import changed_tasks
 
-        result = report_run(run, format, out, warnings_of=changed_tasks)
+        result = report_run(run, format, out)
     print_line(str(result))
 
 
 @click.command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
-@names_option("--tasks", "Names joined by commas: compare these only.  [default: all]")
+@names_option(
+    "--tasks", "Names joined by commas: compare these only.  [default: those that all models have]"
+)
 @click.option("--metric", default="", help="Compare by this.  [default: each task's first]")
 @json_option
 def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_json: bool) -> None:
@@ -214,15 +215,14 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
 
     All models must have answered the same items with the same prompts. The statistics and the
     table are those of `layerswap report`; p is corrected for all comparisons of the call. The share
-    of answers in the right language is compared as well.
+    of answers in the right language is compared as well, without a correction.
     """
     with watched("comparing item by item"):
         from ablations.report.compare_models import compare_models
-        from ablations.runner.changed_tasks import changed_tasks
         from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            result = compare_models(models, tasks, metric, warnings_of=changed_tasks)
+            result = compare_models(models, tasks, metric)
     if as_json:
         print_json(
             models=result.models,
@@ -231,7 +231,7 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
             comparisons=result.comparisons,
         )
     else:
-        click.echo(str(result))
+        print_line(str(result))
 
 
 @click.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from ablations.report.tables import (
     frame_text,
     scores_table,
 )
+from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.named_models import model_of_run
 from ablations.runs.observations import check_same_content, read_observations
@@ -71,16 +72,13 @@ def compare_models(
     names: Sequence[str],
     tasks: Sequence[str] = (),
     metric: str = "",
-    *,
-    warnings_of: Callable[[Run], Iterable[str]] = lambda _: (),
 ) -> ModelComparison:
     """Return the scores and all comparisons of `names`, pair by pair and task by task.
 
     Args:
         names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
-        tasks: those to compare; none compares every task, which all must then have.
+        tasks: those to compare, which all must have; none compares the tasks that all have.
         metric: of the tasks, which must have it; empty takes the first of each.
-        warnings_of: further warnings of a run, such as `changed_tasks`.
 
     Raises:
         InputError: for fewer than two models, a model that is missing or named twice, tasks
@@ -99,7 +97,7 @@ def compare_models(
     if metric:
         check_names([metric], sorted({*scores["metric"].dropna()}), "--metric:")
         scores = scores[scores["metric"].eq(metric) | scores["state"].ne("done")]
-    compared_tasks = _shared_tasks(scores, tasks)
+    compared_tasks, others = _shared_tasks(scores, tasks)
     for run, name in zip(runs[1:], names[1:], strict=True):
         _check_protocol((runs[0], names[0]), (run, name), compared_tasks)
     data = data[data["task"].isin(compared_tasks)].copy()
@@ -113,7 +111,10 @@ def compare_models(
     silent = _silent_tasks(data, names)
     data, scores = (frame[~frame["task"].isin(silent)].copy() for frame in (data, scores))
     scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
-    primary = PrimaryBlock(tasks=tuple(dict.fromkeys(scores["task"])))
+    # Whether answers are in their language is not what was planned, unless --metric says so.
+    every = list(dict.fromkeys(scores["task"]))
+    main = [task for task in every if not task.endswith(_IN_LANGUAGE)]
+    primary = PrimaryBlock(tasks=tuple(main or every))
     # The strictest margin, so the order of the models decides nothing.
     report = ReportBlock(primary=primary, margin=min(run.study.report.margin for run in runs))
     study = study.model_copy(update={"report": report})
@@ -128,13 +129,13 @@ def compare_models(
     frame = comparisons(results, shown, contrasts)
     for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
         _check_items(row, data)
-    warnings = [*partial_comparisons(frame, shown)]
-    warnings += [
-        f"{name}: {text}"
-        for run, name in zip(runs, names, strict=True)
-        for text in (*warnings_of(run), *evaluation_problems(run))
-        if text.partition(":")[0] in compared_tasks
-    ]
+    warnings = [*others, *partial_comparisons(frame, shown)]
+    for run, name in zip(runs, names, strict=True):
+        problems = (
+            *changed_tasks(run, compared_tasks),
+            *evaluation_problems(run, compared_tasks),
+        )
+        warnings += [f"{name}: {text}" for text in problems]
     return ModelComparison(
         models=tuple(names),
         warnings=tuple(warnings),
@@ -174,8 +175,11 @@ def _check_items(row: Any, data: pd.DataFrame) -> None:
         )
 
 
-def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> list[str]:
-    """Return the tasks to compare, which every model has by the same metric."""
+def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the tasks to compare, which every model has by the same metric, and notes on others.
+
+    Those `named`, or else those that every model has.
+    """
     evaluated = list(dict.fromkeys(scores["task"]))
     for task in named:
         if task not in evaluated:
@@ -185,19 +189,23 @@ def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> list[str]:
     firsts = firsts.assign(score=firsts["metric"] + " (" + firsts["filter"] + ")")
     by_model = firsts.pivot(index="task", columns="model", values="score")
     by_model = by_model.reindex(index=tasks, columns=firsts["model"].unique())
-    shared = by_model.dropna().index.tolist()
+    shared, notes = by_model.dropna().index.tolist(), list[str]()
     for model, scores_by_task in by_model.items():
         if scores_by_task.isna().any():
             missing = ", ".join(scores_by_task.index[scores_by_task.isna()])
-            advice = "; the models have no task in common"
-            if shared:
-                advice = f", or compare what all have: --tasks {','.join(shared)}"
-            raise InputError(f"{model} has no result for {missing}; evaluate it on that{advice}")
-    for task, scores_by_model in by_model.iterrows():
+            if named or not shared:
+                advice = "; the models have no task in common"
+                if shared:
+                    advice = f", or compare what all have: --tasks {','.join(shared)}"
+                raise InputError(
+                    f"{model} has no result for {missing}; evaluate it on that{advice}"
+                )
+            notes.append(f"{model} has no result for {missing}, which is left out.")
+    for task, scores_by_model in by_model.loc[shared].iterrows():
         if scores_by_model.nunique() > 1:
             metrics = ", ".join(dict.fromkeys(scores_by_model))
             raise InputError(f"{task} has different metrics: {metrics}; evaluate it again")
-    return tasks
+    return shared, notes
 
 
 def _check_protocol(first: tuple[Run, str], second: tuple[Run, str], tasks: Sequence[str]) -> None:

@@ -77,13 +77,11 @@ def comparisons(
     A difference has a verdict at the level of the study's intervals: 0.05 for 95 %.
 
     Raises:
-        InputError: for a task or metric of the study's report that is not in the run.
+        InputError: for a task of the study's report that is not in the run.
     """
     study, models, scores = results.study, results.models, results.scores
     evaluated = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
-    if study.report.metric is not None and (scores["state"] == "done").all():
-        check_names([study.report.metric], sorted({*scores["metric"]}), "report.metric:")
     rows: list[dict[str, Any]] = []
     for contrast in contrasts(study, models) if others is None else others:
         compared_models = {*contrast.first_models, *contrast.second_models}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pandas as pd
 
+from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import (
@@ -19,13 +20,23 @@ from ablations.statistics.as_text import number, percent
 from ablations.statistics.means_and_p_values import alpha_of
 from ablations.study.wording import describe_setting, merge_note
 from ablations.tasks.names import task_name
+from layerswap_method.errors import nearest
 
 _SHOWN_CELLS = 2
 
 
 def run_problems(run: Run, scores: pd.DataFrame) -> list[str]:
-    """Return the problems of the evaluation: failures, missing results, broken tasks."""
-    lines = []
+    """Return the problems of the evaluation: changed and broken tasks, failures, missing results.
+
+    And a metric that the study's report names and no task has.
+    """
+    lines, metric = list(changed_tasks(run)), run.study.report.metric
+    metrics = sorted({*scores["metric"].dropna()})
+    if metric is not None and metric not in metrics and (scores["state"] == "done").all():
+        lines.append(
+            f"report.metric: {metric!r} is not in the run{nearest(metric, metrics)}. Each task is "
+            "shown by its first metric."
+        )
     failed = scores[scores["state"] == "failed"]
     for (task, reason), part in failed.groupby(["task", "reason"], sort=False):
         cells_expected = scores[scores["task"] == task]["cell"].nunique()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,8 +35,6 @@ class RunTables:
     """
 
     run: Run
-    changed: tuple[str, ...] = ()
-    """Warnings about tasks that are not those of the records any more."""
 
     @property
     def folder(self) -> Path:
@@ -112,7 +110,7 @@ class RunTables:
         Returns its files, those to read first.
         """
         folder = report_folder(self.folder, None if out is None else Path(out))
-        return _write(self.run, formats, folder, self.changed).files
+        return _write(self.run, formats, folder).files
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -131,7 +129,7 @@ class RunTables:
     @cached_property
     def _report(self) -> Report:
         with as_input_errors():
-            return make_report(self.run, draw=False, warnings=self.changed)
+            return make_report(self.run, draw=False)
 
 
 class WrittenReport(NamedTuple):
@@ -147,11 +145,7 @@ class WrittenReport(NamedTuple):
 
 
 def report_run(
-    run: Path,
-    formats: Sequence[str] = FORMATS,
-    out: Path | None = None,
-    *,
-    warnings_of: Callable[[Run], Iterable[str]] = lambda _: (),
+    run: Path, formats: Sequence[str] = FORMATS, out: Path | None = None
 ) -> WrittenReport:
     """Write the report of a run folder.
 
@@ -159,7 +153,6 @@ def report_run(
         run: what `layerswap run` or `layerswap evaluate` wrote, or a copy of it.
         formats: see `write_report`.
         out: the folder of the report; None is `report` in the run.
-        warnings_of: further warnings of a run, such as `changed_tasks`.
 
     Raises:
         InputError: where there is no run or none of its cells is finished, and for a format or a
@@ -170,15 +163,13 @@ def report_run(
         show_step(Step("reading the records"))
         content = load_run(run)
         folder = report_folder(run, out)
-    return _write(content, formats, folder, warnings_of(content))
+    return _write(content, formats, folder)
 
 
-def _write(
-    run: Run, formats: Sequence[str], folder: Path, warnings: Iterable[str]
-) -> WrittenReport:
+def _write(run: Run, formats: Sequence[str], folder: Path) -> WrittenReport:
     with as_input_errors():
         show_step(Step("computing tables, tests and figures"))
-        report = make_report(run, draw=tuple(formats) != ("csv",), warnings=warnings)
+        report = make_report(run, draw=tuple(formats) != ("csv",))
     return WrittenReport(report, folder, write_report(report, formats, folder))
 
 
@@ -187,18 +178,11 @@ def answer_of_run(run: Run) -> str:
     return answer_text(make_report(run, draw=False)) if run.cells else ""
 
 
-def load_tables(
-    folder: Path, *, warnings_of: Callable[[Run], Iterable[str]] = lambda _: ()
-) -> RunTables:
-    """Return the tables of a run folder.
-
-    Args:
-        folder: what `layerswap run` or `layerswap evaluate` wrote, or a copy of it.
-        warnings_of: further warnings of a run, such as `changed_tasks`.
+def load_tables(folder: Path) -> RunTables:
+    """Return the tables of a folder that `layerswap run` or `evaluate` wrote, or of a copy of it.
 
     Raises:
         InputError: where there is no run, one of another schema version, or a damaged record.
     """
     with as_input_errors():
-        run = load_run(folder)
-        return RunTables(run, tuple(warnings_of(run)))
+        return RunTables(load_run(folder))

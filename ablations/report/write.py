@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -74,13 +74,12 @@ class Report(NamedTuple):
     scores: pd.DataFrame
 
 
-def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) -> Report:
+def make_report(run: Run, *, draw: bool = True) -> Report:
     """Return the report of a run.
 
     Args:
         run: with at least one finished cell.
         draw: whether to draw figures, which needs matplotlib.
-        warnings: further lines that a reader must know before the scores, such as `changed_tasks`.
 
     Raises:
         InputError: for a run without a finished cell, or a study that names a task that is not
@@ -114,7 +113,7 @@ def make_report(run: Run, *, draw: bool = True, warnings: Iterable[str] = ()) ->
     return Report(
         name=study.name,
         question=study.question,
-        problems=[*warnings, *run_problems(run, scores)],
+        problems=run_problems(run, scores),
         sentences=sentences(
             frame,
             means,

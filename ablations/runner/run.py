@@ -346,12 +346,30 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         versions=dict(plan.versions),
         task_languages={**languages, **plan.task_languages},
     )
+    if earlier is not None and earlier != head and (names := _no_longer_shown(earlier, head, out)):
+        logger.warning(
+            "%s: %s: finished there, and not part of this study, so no longer in scores.csv or in "
+            "a report; the records stay, and another --out keeps both",
+            out,
+            ", ".join(names),
+        )
     if earlier != head:
         try:
             records.write_run_file(out, head)
         except OSError as error:
             raise LayerSwapError(f"{out}: cannot be written: {error}") from error
     return head
+
+
+def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path) -> list[str]:
+    """Return the names of cells with records that an earlier call had and this one has not."""
+    shown = {*head.names.values()}
+    return [
+        name
+        for cell in earlier.cells
+        if (name := earlier.names.get(cell.label, cell.label)) not in shown
+        and any(records.record_file(out, key).is_file() for key in cell.records.values())
+    ]
 
 
 def _portable_source(source: str, out: Path) -> str:

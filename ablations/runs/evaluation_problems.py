@@ -7,7 +7,7 @@ fault. Reports say so before any score.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from ablations.runs.records import CellRecord, Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
@@ -17,14 +17,19 @@ MOST_CUT = 0.5
 """Share of cut prompts from which on a score is not that of the task."""
 
 
-def evaluation_problems(run: Run) -> tuple[str, ...]:
+def evaluation_problems(run: Run, only: Collection[str] | None = None) -> tuple[str, ...]:
     """Return the problems of the evaluation itself, one text each: what, where, what to do.
 
     The problems are prompts that did not fit the model, filters that find no answer, empty
     answers, and tasks on which every model scores 0.
+
+    Args:
+        run: whose records are read.
+        only: tasks; None is all of the run.
     """
     problems = list[str]()
-    for task in dict.fromkeys(score.task for cell in run.cells for score in cell.scores):
+    tasks = dict.fromkeys(score.task for cell in run.cells for score in cell.scores)
+    for task in (task for task in tasks if only is None or task in only):
         cells = [cell for cell in run.cells if any(s.task == task for s in cell.scores)]
         problems += [*_cut(task, cells), *_zero(task, cells, run)]
     return tuple(problems)
@@ -66,7 +71,9 @@ def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
     reason = record.no_answers.get(
         score.filter, f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
     )
-    model = f"{run.path}:{run.names.get(cell.label, cell.label)}"
+    model = str(run.path)
+    if len(run.head.cells) > 1:
+        model += f":{run.names.get(cell.label, cell.label)}"
     yield (
         f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
         "Compare the prompts and answers with the task file: layerswap answers "

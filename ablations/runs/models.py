@@ -111,7 +111,8 @@ def name_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str,
             cell, is_recipe = by_label[label], model.kind == "recipe"
             roles = [role for role in model.pools if role != "base" or has_bases]
             experts = "+".join(cell.experts[role] for role in roles)
-            parts = [model.label if is_recipe else kind_text(cell.kind)]
+            is_named = is_recipe or len(cells) == 1  # `layerswap evaluate`
+            parts = [model.label if is_named else kind_text(cell.kind)]
             if experts and not is_one_pair:
                 parts.insert(0 if is_recipe else 1, experts)
             if _SEED in cell.values and len(model.cells) > 1:

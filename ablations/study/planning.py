@@ -32,6 +32,7 @@ from ablations.models.find import Expert, find_model
 from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
+from ablations.scoring.observed import OBSERVED
 from ablations.study import checks
 from ablations.study.cells import Cell, expand, selected
 from ablations.study.documents import describe_scaling
@@ -49,6 +50,7 @@ from ablations.study.identity import (
     identified,
     protocol_key,
     read_contents,
+    task_contents,
 )
 from ablations.study.schema import EXPERTS, ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
@@ -247,6 +249,7 @@ def _check_files(
     with _collected(problems):
         requests = _requests(study, isolation)
         problems += _primary_problems(study, requests)
+        problems += _metric_problems(study, requests)
     hub = Downloads(download_choice(download), headers_only=dry)
     experts = _find_experts(study, placeholders, places, folders, problems, hub, download=not dry)
     InputError.raise_any(str(file.path), problems)
@@ -262,6 +265,24 @@ def _primary_problems(
     for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
         why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
         yield f"report.primary.tasks: {name!r} is not evaluated{why}"
+
+
+def _metric_problems(
+    study: Study, requests: Mapping[str | None, Mapping[str, Any]]
+) -> Iterator[str]:
+    """Yield that no task has the metric of the report, where all of them say which they have."""
+    metric = study.report.metric
+    if metric is None:
+        return
+    metrics = set(OBSERVED)
+    for request in (fields["request"] for fields in requests.values()):
+        contents = task_contents(request)
+        for task in request.tasks:
+            if not (of_task := contents.metrics(task)):
+                return
+            metrics |= of_task
+    if metric not in metrics:
+        yield f"report.metric: no task has {metric!r}{nearest(metric, sorted(metrics))}"
 
 
 def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[Checkpoint]]:

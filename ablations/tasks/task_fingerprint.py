@@ -132,6 +132,19 @@ class TaskContents:
         languages = {self.language(task) for task in self._members(content)}
         return languages.pop() if language is None and len(languages) == 1 else language
 
+    def metrics(self, name: str) -> set[str]:
+        """Return the metrics of a task; none where its file does not say them all.
+
+        lm-eval calls a metric that is a function by the function's name.
+        """
+        metrics = set[str]()
+        for entry in self._file(name).content.get("metric_list") or ():
+            metric = entry.get("metric") if isinstance(entry, Mapping) else None
+            if not isinstance(metric, str):
+                return set()
+            metrics.add(metric.rpartition(".")[2] if metric.startswith("!function") else metric)
+        return metrics
+
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read. Raises as `fingerprint` does."""
         self.fingerprint(name)

@@ -118,7 +118,8 @@ def test_results_of_earlier_calls_are_kept(expert, tmp_path):
     assert before.keys() == {SW, "layerswap_mbpp_sw"}
     # No leave to run code now, and another language.
     narrow = ask(expert, tmp_path, languages=("te",), benchmarks=("mgsm",), limit=2)
-    assert narrow.evaluations.keys() == {TE}
+    assert narrow.evaluations.keys() == {*narrow.scores["task"]} == {TE}
+    assert narrow.scores["value"].notna().all()
     after = scores()
     assert next(iter(after)) == TE
     assert before == {name: after[name] for name in before}
@@ -126,14 +127,17 @@ def test_results_of_earlier_calls_are_kept(expert, tmp_path):
 
 @pytest.mark.slow
 def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path, caplog):
-    other = write_model(tmp_path / "other", seed=1)
+    other, before = write_model(tmp_path / "other", seed=1), expert
     for model, limit, is_new in ((expert, 2, 1), (expert, 1, 1), (other, 2, 1), (expert, 2, 0)):
         caplog.clear()
         with caplog.at_level(logging.INFO):
             result = ask(model, tmp_path / "out", limit=limit, **ONE)
         assert caplog.text.count("evaluated in") == is_new
+        assert ("so no longer in scores.csv" in caplog.text) == ({model, before} == {expert, other})
+        before = model
         assert result.evaluations[SW].score(SW).n == limit
-    assert list(load_run(tmp_path / "out").head.experts) == [str(expert)]
+    head = load_run(tmp_path / "out").head
+    assert list(head.experts) == [*head.names.values()] == [str(expert)]
 
 
 @pytest.mark.parametrize(

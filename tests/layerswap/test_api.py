@@ -21,6 +21,8 @@ from tests.standins.command import output_of
 from tests.standins.experts import content
 from tests.standins.merging import recipe, roles
 from tests.standins.oracle import assert_same, stored
+from tests.standins.scripted import DATA
+from tests.standins.studies import study_document, write_yaml
 
 ROOT = Path(layerswap.__file__).parents[1]
 SWAP = {"bottom_layers": 1, "top_layers": 1}
@@ -196,6 +198,17 @@ def test_a_key_that_lacks_a_letter_is_not_one_of_another_block():
     with pytest.raises(layerswap.InputError) as caught:
         layerswap.run("quickstart", settings={"evaluate.task": ["pocket_math_sw"]})
     assert "evaluate.task: unknown key; did you mean 'tasks'?" in str(caught.value)
+
+
+def test_a_condition_on_cells_is_not_cut_at_its_commas(trio, tmp_path):
+    tasks = {"tasks": ["layerswap_mgsm_sw"], "data_dir": str(DATA)}
+    study = write_yaml(tmp_path / "study.yml", study_document(evaluate=tasks))
+    models = {"base": trio.base, "math": trio.task, "swahili": trio.language}
+    places = {"experts": {name: str(folder) for name, folder in models.items()}}
+    experts = write_yaml(tmp_path / "experts.yml", places)
+    for only in ("experts.task=math,hot", ["experts.task=math,hot"]):
+        with pytest.raises(layerswap.InputError, match=r"--only experts.task=math,hot: no cell"):
+            layerswap.run(study, only=only, experts=experts, backend="hf", out=tmp_path / "run")
 
 
 @pytest.fixture

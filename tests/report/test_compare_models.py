@@ -1,6 +1,7 @@
 """`layerswap compare`: the comparisons table over folders."""
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from ablations.report.compare_models import compare_models
 from ablations.report.write import make_report
 from ablations.runs.records import FINGERPRINTS_FILE, load_run, write_run_file
 from ablations.statistics.as_text import points
+from ablations.statistics.holm import holm
 from ablations.study.identity import Fingerprints
 from layerswap_method.errors import InputError
 from tests.report.runs import level, same_model, study_of, write_run
@@ -40,6 +42,60 @@ def test_the_numbers_are_those_of_the_report(run):
         interval = f"[{points(row['low'])}, {points(row['high'])}]"
         assert f"{points(row['difference'])} {interval}" in text
     assert "math, Swahili, right language" in text
+
+
+def test_the_language_of_answers_is_in_no_correction_unless_it_is_what_is_compared(run):
+    names = [f"{run.path}:layer swap", f"{run.path}:soup"]
+    frame = compare_models(names).comparisons
+    is_language = frame["metric"] == "language_fidelity"
+    assert (is_language.sum(), (~is_language).sum()) == (2, 2)
+    assert frame[is_language]["p_holm"].isna().all()
+    plain = frame[~is_language]
+    assert plain["p_holm"].tolist() == pytest.approx(holm(plain["p"].tolist()))
+    only = compare_models(names, metric="language_fidelity").comparisons
+    assert only["family"].tolist() == ["primary"] * 2
+
+
+def test_models_are_compared_on_the_tasks_that_both_have(tmp_path):
+    more = single(tmp_path / "more", "base", tasks=["pocket_math_sw", "pocket_math_en"])
+    less = single(tmp_path / "less", "soup", tasks=["pocket_math_sw"])
+    for names in ([more, less], [less, more]):
+        compared = compare_models([str(name) for name in names])
+        assert compared.comparisons["task"].tolist() == ["pocket_math_sw"]
+        assert f"{less} has no result for pocket_math_en, which is left out." in compared.warnings
+    with pytest.raises(InputError, match="has no result for pocket_math_en; evaluate it"):
+        compare_models([str(more), str(less)], ["pocket_math_en"])
+
+
+def test_intervals_of_two_single_models_are_over_items(tmp_path, nine_pairs):
+    folders = [str(single(tmp_path / kind, kind)) for kind in BASELINES[:2]]
+    assert "with 95% intervals over items." in str(compare_models(folders))
+    names = [f"{nine_pairs.path}:{label}" for label in ("task expert", "base")]
+    assert "intervals over experts, seeds and items." in str(compare_models(names, ["mgsm_en"]))
+
+
+def test_the_order_of_the_models_does_not_change_a_verdict(tmp_path):
+    folders = []
+    for kind, margin in (("base", 30.0), ("soup", 0.1)):
+        study = study_of(
+            baseline=[kind],
+            recipe=None,
+            evaluate={"tasks": ["pocket_math_sw"]},
+            report={"margin": margin},
+        )
+        folders.append(str(write_run(tmp_path / kind, study, lambda *_: 4.5, items=60).path))
+    for names in (folders, folders[::-1]):
+        assert compare_models(names).comparisons["verdict"].tolist() == ["cannot tell"]
+
+
+def test_a_warning_that_is_of_no_task_is_shown(tmp_path):
+    base, soup = (single(tmp_path / kind, kind) for kind in ("base", "soup"))
+    run = load_run(soup)
+    evaluate = run.study.evaluate.model_copy(update={"include_path": (Path("/"),)})
+    study = run.study.model_copy(update={"evaluate": evaluate})
+    write_run_file(soup, run.head.model_copy(update={"study": study}))
+    text = " ".join(str(compare_models([str(base), str(soup)])).split())
+    assert f"{soup}: Whether tasks have changed since this run cannot be said" in text
 
 
 def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import yaml
 
-from ablations.runner.changed_tasks import changed_tasks
 from ablations.runner.run import RunOptions, _opened, write_plan
 from ablations.runs import records
+from ablations.runs.changed_tasks import changed_tasks
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import run

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from ablations.runner.changed_tasks import changed_tasks
 from ablations.runs import records
+from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.results import write_results
 from ablations.runs.score_table import SCORES

@@ -7,6 +7,7 @@ import yaml
 
 from ablations import sandbox
 from ablations.tasks.catalog import SHIPPED_TASKS
+from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_yaml
 
@@ -197,3 +198,11 @@ def test_models_with_a_chat_template_are_noted_where_no_prompt_has_it(plan, own)
         assert notes[0].endswith("; evaluate.apply_chat_template: true writes prompts with it")
     chat = {"tasks": ["words"], "apply_chat_template": True}
     assert not any("chat template" in note for note in plan(own, evaluate=chat).notes)
+
+
+def test_a_metric_that_no_task_has_is_refused_with_the_nearest(plan, experts):
+    tasks = {"tasks": ["words"], "benchmarks": ["mgsm"]}
+    with pytest.raises(InputError, match=r"report.metric: no task has 'exact_mach'; .*exact_match"):
+        plan(experts, **small(tasks, dry=True), report={"metric": "exact_mach"})
+    for metric in ("exact_match", "language_fidelity"):
+        plan(experts, **small(tasks, dry=True), report={"metric": metric})

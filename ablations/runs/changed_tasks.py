@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from ablations.runs.records import Run
 from ablations.study.identity import record_key, task_contents
@@ -10,11 +10,15 @@ from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from
 
 
-def changed_tasks(run: Run) -> Iterator[str]:
-    """Yield the tasks whose files, data or scoring are not those of the records. Loads no task."""
+def changed_tasks(run: Run, tasks: Collection[str] | None = None) -> Iterator[str]:
+    """Yield the tasks whose files, data or scoring are not those of the records. Loads no task.
+
+    Of `tasks`; None is all of the run.
+    """
     study = run.study.with_folders(lambda path: resolve_from(path, run.path))
     evaluate, head = study.evaluate, run.head
-    cells = {k: c for c in run.cells for k in c.records.items()}
+    records = ((pair, cell) for cell in run.cells for pair in cell.records.items())
+    cells = {pair: cell for pair, cell in records if tasks is None or pair[0] in tasks}
     folders = [*evaluate.task_folders, *filter(None, [evaluate.data_dir])]
     if run.is_copy or not cells or not all(folder.is_dir() for folder in folders):
         return

@@ -205,11 +205,19 @@ class _Display:
         else:
             self._update(self._step, step, step.done)
         if step.is_unit_of_whole and self._whole is not None and step.total:
+            if is_first:
+                self._begin_with_unit(self._whole)
             self._show_share(self._whole, step.done / step.total, is_before=is_first)
 
     def _is_another(self, row: TaskID, step: Step) -> bool:
         """Return whether a step is not that of a row, or is that once more from its beginning."""
         return self._activity != step.activity or step.done < self._task(row).completed
+
+    def _begin_with_unit(self, row: TaskID) -> None:
+        """Count the time of the whole from its first unit: an engine's start is none."""
+        task = self._task(row)
+        if task.completed == task.fields["before"]:
+            self.progress.reset(row, total=task.total, completed=int(task.completed))
 
     def _show_share(self, row: TaskID, share: float, *, is_before: bool) -> None:
         """Add what is done of a unit to the whole; `is_before` if another call did that."""

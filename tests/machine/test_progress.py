@@ -179,6 +179,14 @@ def test_answers_that_come_in_batches_are_counted_with_the_time_before_them(cloc
     assert clock(1.5)[1] == rows[1].replace("0:00:03", "0:00:02")
 
 
+def test_the_start_of_an_engine_is_no_task(clock):
+    clock(0, whole(0), Step("starting the engine"))
+    clock(60, *items(0))
+    assert clock(30, *items(125))[0] == "0/4 tasks, 1 tasks/min, 0:03:30 left"
+    clock(30, *items(250), whole(1))
+    assert clock(0, *items(0))[0] == "1/4 tasks, 1 tasks/min, 0:03:00 left"
+
+
 def test_the_time_left_does_not_stand_still_in_a_step_of_minutes(clock):
     """It goes down to the end that is due, and up where that is late: the rate was too high."""
     clock(0, Step("training", 0, 5, unit="steps"))
@@ -199,9 +207,9 @@ def test_a_step_that_begins_again_has_a_rate_of_its_own(clock):
 def test_what_a_stopped_call_had_done_counts_neither_in_a_step_nor_in_the_run(clock):
     """Else a task with half of its answers stored seems to take the second of reading them."""
     rows = clock(0, whole(1)) + clock(1, *items(125))
-    assert rows[1:] == ["1/4 tasks, 0:00:01 so far", "words 125/250 items"]
+    assert rows[1:] == ["1/4 tasks", "words 125/250 items"]
     rows = clock(9, *items(*range(126, 151)))
-    assert rows[0] == "1/4 tasks, 36 tasks/h, 0:04:00 left"
+    assert rows[0] == "1/4 tasks, 40 tasks/h, 0:03:36 left"
     assert rows[1] == "words 150/250 items, 2.78 items/s, 0:00:36 left"
 
 

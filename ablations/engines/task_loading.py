@@ -13,11 +13,12 @@ from typing import Any
 from ablations.engines.answering import task_limit
 from ablations.engines.quiet import quietly
 from ablations.engines.task_choice import check_tasks, task_manager
+from ablations.engines.task_index import lm_eval_folder
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
-from ablations.tasks.data import DataAway
+from ablations.tasks.data import DataAway, stop_retries
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 
@@ -53,6 +54,8 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
     for name in dict.fromkeys(chain(*members)):
         show_step(Step(f"reading the data of {name}"))
         place = manager.task_index[name].yaml_path
+        if place is not None and place.is_relative_to(lm_eval_folder()):
+            stop_retries()
         with (
             task_errors(name, place),
             quietly(),

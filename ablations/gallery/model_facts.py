@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +20,7 @@ from layerswap_method.checkpoint.lora import (
 )
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub.downloads import Downloads
-from layerswap_method.hub.refusals import is_refusal
+from layerswap_method.hub.refusals import hub_answers, is_refusal
 from layerswap_method.recipe.references import (
     PLACEHOLDER,
     Model,
@@ -110,7 +109,7 @@ def _look_up_by_source(reference: str, source: Downloads) -> ModelFacts | None:
     """
     from huggingface_hub import constants
 
-    if not constants.HF_HUB_OFFLINE and not _hub_answers():
+    if not constants.HF_HUB_OFFLINE and not hub_answers():
         return None
     try:
         files = find_model(reference, hub=source)
@@ -128,6 +127,8 @@ def _look_up_config(reference: str, cached: Path | None = None, *, hub: bool) ->
     """Return the facts of a model of which something is not here; its config may be `cached`."""
     model = reference.partition("+")[0]
     why = "its weights are not on this machine" if cached is not None else "is not on this machine"
+    if hub and is_on_hub(model) and not hub_answers():
+        why += ", and the hub cannot be reached"
     finding = Finding("note", f"{reference}: {why}; {UNCHECKED}")
     if hub and is_on_hub(model):
         cached = cached or _config_from_hub(model)
@@ -145,19 +146,7 @@ def _config_from_hub(model: str) -> Path | None:
 
     repository, _, revision = model.partition("@")
     with contextlib.suppress(Exception):  # gated, or no such model
-        if _hub_answers():
+        if hub_answers():
             file = hf_hub_download(repository, "config.json", revision=revision or None)
             return Path(file).parent
     return None
-
-
-@functools.cache
-def _hub_answers() -> bool:
-    """Return whether the hub answers, tried once: every download would try five times."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
-
-    with contextlib.suppress(Exception):  # no network, or downloads are switched off
-        get_session().head(constants.ENDPOINT, timeout=5.0)
-        return True
-    return False

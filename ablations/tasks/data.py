@@ -25,6 +25,7 @@ from layerswap_method.errors import (
     describe_json_error,
     nearest,
 )
+from layerswap_method.hub.refusals import hub_answers
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -339,9 +340,22 @@ def _from_file(path: Path) -> list[DataRow]:
     return rows
 
 
+def stop_retries() -> None:
+    """Have the libraries look in their caches only, where the hub does not answer.
+
+    Without a network they ask for every file of a data set six times, for half a minute.
+    """
+    if not hub_answers():
+        import datasets
+        import huggingface_hub
+
+        datasets.config.HF_HUB_OFFLINE = huggingface_hub.constants.HF_HUB_OFFLINE = True
+
+
 def _from_hub(source: DataSource, hub_id: str, config: str, split: str) -> list[DataRow]:
     from datasets import load_dataset
 
+    stop_retries()
     try:
         return list(load_dataset(hub_id, config, split=split))
     # Gated, private, renamed, no such config, no network: all are one of these.

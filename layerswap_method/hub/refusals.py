@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -38,6 +39,18 @@ def asking(repository: str, revision: str | None) -> Iterator[None]:
         raise NotGiven(describe_refusal(repository, revision, error)) from error
     finally:
         hooks.remove(check_wait)
+
+
+@functools.cache
+def hub_answers() -> bool:
+    """Return whether the hub answers, tried once: every download would try six times."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session  # type: ignore[attr-defined]
+
+    with suppress(Exception):  # no network, or downloads are switched off
+        get_session().head(constants.ENDPOINT, timeout=10.0)
+        return True
+    return False
 
 
 def check_wait(response: Any) -> float:

@@ -1,6 +1,9 @@
 """Where items come from: layouts, and what is said when a file is not what it should be."""
 
+import os
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -201,3 +204,16 @@ def test_the_hub_offline_names_the_way_out():
         load("flores", None)
     assert not isinstance(caught.value, InputError)
     assert "`hf auth login`" in caught.value.message
+
+
+def test_without_a_network_nothing_is_asked_for_again_and_again():
+    """A data set is looked for in the caches; the libraries would try for half a minute."""
+    code = "from ablations.tasks import data; data._from_hub(data.MGSM, 'a/b', 'sw', 'test')"
+    offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+    environment = {n: value for n, value in os.environ.items() if n not in offline}
+    environment |= {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert "DataAway: a/b (sw, test)" in done.stderr
+    assert "Retrying" not in done.stderr

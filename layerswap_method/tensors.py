@@ -22,8 +22,9 @@ from layerswap_method.checkpoint.checkpoint import (
 )
 from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings
 from layerswap_method.checkpoint.config import FURTHER_LAYERS
-from layerswap_method.checkpoint.lora import other_base, read_changes
+from layerswap_method.checkpoint.lora import added_elsewhere, other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
+from layerswap_method.checkpoint.origin import adapter_faults
 from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
@@ -231,13 +232,22 @@ def build_merge(
     weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
     kinds = {mix.dtype or mix.sum_dtype for mix in weights}
     common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
-    base_warnings = (other_base(m.adapter, m.checkpoint) for m in models if m.adapter is not None)
+    notes = [*generation_notes(checkpoints, donor.checkpoint)]
+    adapter_warnings: list[str | None] = []
+    for model in models:
+        if model.adapter is None:
+            continue
+        name = model.checkpoint.name
+        adapter_warnings += [other_base(model.adapter, model.checkpoint)]
+        adapter_warnings += adapter_faults(name, model.changes)
+        note = None if base is None else added_elsewhere(name, model.checkpoint, base)
+        notes += [] if note is None else [note]
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or common,
-        lines=tuple(generation_notes(checkpoints, donor.checkpoint)),
-        warnings=(*warnings, *filter(None, base_warnings)),
+        lines=tuple(notes),
+        warnings=(*warnings, *filter(None, adapter_warnings)),
         config=further_layer_settings(donor.checkpoint.decoder, mixes),
     )
 

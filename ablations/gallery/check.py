@@ -16,8 +16,9 @@ from ablations.gallery.findings import UNCHECKED, Finding, Level
 from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
-from layerswap_method.checkpoint.lora import tie_problems
+from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
 from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.checkpoint.vocabulary import tokens_without_rows
 from layerswap_method.errors import InputError, NeedsMergekit, counted
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
 from layerswap_method.merge import find_models
@@ -168,6 +169,11 @@ def _findings(file: RecipeFile, *, source: Downloads | None, shipped: bool) -> I
         with_adapters = [
             (m.checkpoint, m.adapter) for m in facts.values() if m.checkpoint is not None
         ]
+        base = next((c for c, _ in with_adapters if recipe and c.name == recipe.base_model), None)
+        for checkpoint, adapter in with_adapters:
+            if adapter is not None and base is not None:
+                elsewhere = added_elsewhere(checkpoint.name, checkpoint, base)
+                yield from () if elsewhere is None else [Finding("note", elsewhere)]
         for problem in tie_problems(with_adapters):
             yield Finding("error", problem)
         if source is not None:
@@ -246,6 +252,8 @@ def _merge_findings(
         donor = donor_of([m for m in models if m.name in recipe.embedding_givers] or models, donor)
     for note in generation_notes(models, donor):
         yield Finding("note", note)
+    for warning in filter(None, map(tokens_without_rows, models)):
+        yield Finding("warning", warning)
     if recipe is not None:
         local = {m.name: m.path for m in models if not is_on_hub(m.name.partition("+")[0])}
         for problem in tokenizer_problems(recipe, local):

@@ -18,6 +18,7 @@ from layerswap_method.checkpoint.lora import (
     read_changes,
     unsupported_kind,
 )
+from layerswap_method.checkpoint.origin import adapter_faults
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.refusals import hub_answers, is_refusal
@@ -90,15 +91,16 @@ def look_up(
 def _facts_of(reference: str, files: Model) -> ModelFacts:
     """Return the facts of a model whose headers, and those of its adapter, are here."""
     checkpoint = read_checkpoint(reference, files.folder)
-    other = None
+    warnings: list[str] = []
     if files.adapter is not None:
-        other = other_base(files.adapter, checkpoint)
+        warnings += filter(None, [other_base(files.adapter, checkpoint)])
         kind = unsupported_kind(read_adapter_config(files.adapter))
         if kind is None or not is_lora(files.adapter):  # raises for one that does not fit
-            read_changes(files.adapter, checkpoint)
+            changes = read_changes(files.adapter, checkpoint)
+            warnings += adapter_faults(reference, changes)
         else:  # mergekit merges it
             check_for_peft(files.adapter, checkpoint)
-    finding = Finding("warning", other) if other else None
+    finding = Finding("warning", "; ".join(warnings)) if warnings else None
     return ModelFacts(checkpoint.num_layers, checkpoint, files, finding, files.adapter)
 
 

@@ -7,14 +7,25 @@ an adapter lacks a tensor, the libraries warn and take random numbers.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.checkpoint.checkpoint import is_head, name_list
+from layerswap_method.checkpoint.checkpoint import (
+    Checkpoint,
+    is_buffer,
+    is_head,
+    name_list,
+    read_checkpoint,
+)
+from layerswap_method.checkpoint.compatible import leftover_quantization, row_problems, scales_of
+from layerswap_method.checkpoint.vocabulary import tokens_without_rows
 from layerswap_method.errors import InputError, LayerSwapError
+
+LOG = logging.getLogger("layerswap")
 
 
 def read_model_config(model: str | Path) -> Any:
@@ -87,25 +98,19 @@ def load_adapter(model: Any, adapter: Path) -> Any:
         LayerSwapError: where a tensor is missing.
         OSError: where it cannot be loaded; or ValueError, KeyError, RuntimeError.
     """
-    return _with_adapter(model, adapter)
+    from peft import PeftModel
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
+        adapted = PeftModel.from_pretrained(model, str(adapter), local_files_only=True)
+    fill_adapter(adapted, adapter)  # it alone reports missing weights
+    return adapted
 
 
 def fill_adapter(model: Any, adapter: Path, **options: Any) -> None:
     """Set the adapter of a peft model to the values in `adapter`; for errors see `load_adapter`."""
     result = model.load_adapter(str(adapter), "default", local_files_only=True, **options)
     _refuse_missing(adapter, [name.replace(".default", "") for name in result.missing_keys])
-
-
-def check_adapter(model: Path, adapter: Path) -> None:
-    """Check that a LoRA gives every weight that its config promises. Reads no weights.
-
-    Raises:
-        LayerSwapError: where a tensor is missing; else as `load_adapter` and `load_model`.
-    """
-    from transformers import AutoModelForCausalLM
-
-    kind = model_class(read_model_config(model)) or AutoModelForCausalLM
-    _with_adapter(_load(kind, model, device_map="meta"), adapter, low_cpu_mem_usage=True)
 
 
 @contextmanager
@@ -145,29 +150,66 @@ def refuse_code(model: str | Path) -> Iterator[None]:
 
 
 def _load(kind: Any, model: str | Path, **options: Any) -> Any:
-    from transformers.utils import logging
+    from transformers.utils import logging as transformers_logging
 
-    level = logging.get_verbosity()
-    logging.set_verbosity_error()  # missing tensors are reported below
+    checkpoint = _stored(Path(model))
+    if checkpoint is not None:
+        _check_stored(checkpoint)
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()  # missing tensors are reported below
     try:
         with refuse_code(model):
             loaded, info = kind.from_pretrained(
                 model, trust_remote_code=False, output_loading_info=True, **options
             )
+    except ImportError as error:
+        if checkpoint is None or (reason := leftover_quantization(checkpoint)) is None:
+            raise
+        raise InputError(reason) from error
     finally:
-        logging.set_verbosity(level)
+        transformers_logging.set_verbosity(level)
     _refuse_missing(model, info["missing_keys"])
+    if checkpoint is not None:
+        _warn_of_unused(checkpoint, info["unexpected_keys"])
     return loaded
 
 
-def _with_adapter(model: Any, adapter: Path, **options: Any) -> Any:
-    from peft import PeftModel
+def _stored(folder: Path) -> Checkpoint | None:
+    """Return the headers of a model's folder; None where its weights are in another form."""
+    if next(folder.glob("*.safetensors"), None) is None:
+        return None
+    try:
+        return read_checkpoint(str(folder), folder)
+    except InputError:  # its library says what is wrong, or reads it all the same
+        return None
 
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
-        adapted = PeftModel.from_pretrained(model, str(adapter), local_files_only=True, **options)
-    fill_adapter(adapted, adapter, **options)  # it alone reports missing weights
-    return adapted
+
+def _check_stored(checkpoint: Checkpoint) -> None:
+    """Check that the weights are those that config and tokenizer are about."""
+    problems = [*row_problems(checkpoint)]
+    if checkpoint.config.quantization is None and (scales := scales_of(checkpoint)):
+        problems.append(
+            f"{checkpoint.name}: its files store scales beside its weights ({name_list(scales)}), "
+            "which nothing applies, as its config.json has no quantization_config: put that back, "
+            "or use the unquantised checkpoint"
+        )
+    InputError.raise_any(checkpoint.name, problems)
+    if (warning := tokens_without_rows(checkpoint)) is not None:
+        LOG.warning("%s; a text that has one of them cannot be computed", warning)
+
+
+def _warn_of_unused(checkpoint: Checkpoint, names: Collection[str]) -> None:
+    """Warn of stored tensors that the model has no place for; towers and the like are none."""
+    decoder = checkpoint.decoder
+    unused = [name for name in names if not is_buffer(name) and not decoder.is_apart(name)]
+    if unused:
+        LOG.warning(
+            "%s: its files store %d tensors that the model has no place for and that are left out "
+            "(%s); its config.json may be another model's",
+            checkpoint.name,
+            len(unused),
+            name_list(sorted(unused)),
+        )
 
 
 def _refuse_missing(where: str | Path, names: Collection[str]) -> None:

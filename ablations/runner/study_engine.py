@@ -29,8 +29,8 @@ from ablations.models.fit import context_of
 from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
-from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
-from layerswap_method.errors import InputError, LayerSwapError, describe_error
+from layerswap_method.checkpoint.lora import is_lora
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
 if TYPE_CHECKING:
@@ -220,9 +220,6 @@ class StudyEngine:
             self._close_live()
             ask = self._cold(single.folder, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
-        for expert in map(self.experts.__getitem__, cell.recipe.references):
-            if expert.adapter is not None:
-                _check_adapter(expert.folder, expert.adapter)
         folder, fallback = None, dict[str, Any]()
         if cell.recipe.by_files is None or self._materialize:
             folder = self._stack.enter_context(checkpoint_of(self, work))
@@ -282,20 +279,6 @@ class StudyEngine:
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
             with_adapter(lm.model, adapter)
         return functools.partial(run_tasks, lm, folder=folder, backend=backend)
-
-
-def _check_adapter(folder: Path, adapter: Path) -> None:
-    """Check that a LoRA is complete, if it is of a kind that is read as changes of weights."""
-    from ablations.engines.quiet import quietly
-    from ablations.models.load import check_adapter
-
-    if unsupported_kind(read_adapter_config(adapter)) is None:
-        try:
-            with quietly():
-                check_adapter(folder, adapter)
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            reason = describe_error(error)
-            raise InputError(f"{adapter}: peft cannot load it onto {folder}: {reason}") from error
 
 
 def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:

@@ -37,6 +37,8 @@ class Checkpoint:
     path: Path
     config: ModelConfig
     tensors: Mapping[str, StoredTensor] = field(repr=False)
+    unlisted: tuple[str, ...] = ()
+    """Tensors that the files hold and their index does not name, so mergekit does not see them."""
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -91,19 +93,27 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
     """
     config = read_config(name, path)
     tensors: dict[str, StoredTensor] = {}
+    unlisted: dict[str, None] = {}
+    absent: dict[str, Path] = {}
     for shard, listed in _shards(name, path):
         header = read_header(shard, f"{name}: {shard.name}")
-        absent = [key for key in listed or () if key not in header]
-        if absent:
-            raise InputError(
-                f"{name}: {WEIGHTS_INDEX} names {len(absent)} tensors that {shard.name} does not "
-                f"hold: {name_list(absent)}; download it again"
-            )
-        # mergekit sees no tensors that the index does not list
         for key, tensor in header.items():
             if listed is None or key in listed:
                 tensors[key] = tensor
-    checkpoint = Checkpoint(name, path, config, tensors)
+            else:
+                unlisted[key] = None
+        absent |= {key: shard for key in sorted(listed or ()) if key not in header}
+    decoder = find_decoder(tensors, config.num_hidden_layers, config.further_layers)
+    lost = [key for key in absent if not decoder.is_apart(key)]
+    if lost:
+        raise InputError(
+            f"{name}: {WEIGHTS_INDEX} names {len(lost)} tensors that {absent[lost[0]].name} does "
+            f"not hold: {name_list(lost)}; download it again or, where it is published so, remove "
+            "these entries from the index"
+        )
+    own = [key for key in unlisted if key not in tensors and not is_buffer(key)]
+    unlisted_weights = tuple(key for key in own if not decoder.is_apart(key))
+    checkpoint = Checkpoint(name, path, config, tensors, unlisted_weights)
     depth, stored = config.num_hidden_layers, checkpoint.decoder.stored
     if depth and stored and not depth <= stored <= depth + config.further_layers:
         raise InputError(

@@ -18,11 +18,12 @@ from layerswap_method.checkpoint.checkpoint import (
     name_list,
 )
 from layerswap_method.checkpoint.config import read_document, text_part
-from layerswap_method.checkpoint.origin import far_experts
+from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
 from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
+from layerswap_method.file_names import WEIGHTS_INDEX
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
 
@@ -35,6 +36,7 @@ COMPAT = "layerswap compat lists every difference, and what can be done"
 """End of a problem: the command that explains it."""
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
+_SCALE = re.compile(r"_scales?(_inv|_2)?$")
 _SHARED = re.compile(r"\.shared_transf\w*")
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
@@ -48,15 +50,69 @@ def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
     return sorted(dtypes - {*FLOATS})
 
 
+def scales_of(checkpoint: Checkpoint) -> list[str]:
+    """Return the tensors that scale a quantised weight beside them, whatever that is stored as."""
+    tensors = checkpoint.tensors
+    scales = []
+    for name in tensors:
+        stem, _, last = name.rpartition(".")
+        weight = tensors.get(_SCALE.sub("", name)) if _SCALE.search(last) else None
+        if last in ("scale", "scale_inv", "qscale_weight"):
+            weight = tensors.get(f"{stem}.weight")
+        if weight is not None and len(weight.shape) > 1:
+            scales.append(name)
+    return scales
+
+
+def leftover_quantization(checkpoint: Checkpoint) -> str | None:
+    """Return that a config calls weights quantised that are none; None where that is not so."""
+    method = checkpoint.config.quantization
+    if method is None or odd_dtypes(checkpoint) or scales_of(checkpoint):
+        return None
+    return (
+        f"{checkpoint.name}: its config.json says that it is quantised ({method}), and all its "
+        f"weights are {checkpoint.first_float}; remove quantization_config from its config.json"
+    )
+
+
 def own_problems(checkpoint: Checkpoint) -> Iterator[str]:
     """Yield what keeps this one checkpoint from being merged at all."""
     name, config = checkpoint.name, checkpoint.config
     advice = "averages of quantised weights mean nothing: use the unquantised checkpoint"
-    if config.quantization is not None:
+    if (leftover := leftover_quantization(checkpoint)) is not None:
+        yield leftover
+    elif config.quantization is not None:
         yield f"{name} is quantised ({config.quantization}); {advice}"
     elif odd := odd_dtypes(checkpoint):
         yield f"{name} stores weights as {', '.join(odd)} (quantised); {advice}"
+    elif scales := scales_of(checkpoint):
+        yield (
+            f"{name} is quantised: it stores scales beside its weights ({name_list(scales)}), "
+            f"also where those were cast; {advice}"
+        )
+    yield from row_problems(checkpoint)
     yield from tied_head_problems(checkpoint)
+    tied = config.tie_word_embeddings
+    if unlisted := [each for each in checkpoint.unlisted if not (tied and is_head(each))]:
+        yield (
+            f"{name}: its files hold {len(unlisted)} tensors that {WEIGHTS_INDEX} does not name "
+            f"({name_list(unlisted)}), so a merge would lack them; add them to its weight_map, or "
+            "download the model again"
+        )
+
+
+def row_problems(checkpoint: Checkpoint) -> Iterator[str]:
+    """Yield that a config counts more tokens than its weights have rows."""
+    table, size = checkpoint.embedding, checkpoint.config.vocab_size
+    if table is None or size is None or checkpoint.decoder.is_apart(table):
+        return
+    rows = checkpoint.tensors[table].rows
+    if rows < size:
+        yield (
+            f"{checkpoint.name}: its config.json has vocab_size {size} and its {table} has {rows} "
+            f"rows, so nothing loads it; write vocab_size {rows} there, or use the weights that "
+            f"have {size}"
+        )
 
 
 def merge_problems(
@@ -99,7 +155,8 @@ def merge_warnings(
     one that the others should be trained from; the others are as in `merge_problems`.
     """
     if base is not None:
-        yield from far_experts(checkpoints, base)
+        yield from doubtful_experts(checkpoints, base)
+    yield from damaged_tensors(checkpoints)
     yield from _mixed_dtypes(checkpoints) if dtype is None else _lossy_casts(checkpoints, dtype)
     if differing := mixed_settings(checkpoints):
         yield (
@@ -132,6 +189,16 @@ def pair_problems(
     pair = f"{first.name} and {other.name}"
     architectures = (first.config.architecture, other.config.architecture)
     if architectures[0] != architectures[1]:
+        long, short = sorted((first, other), key=lambda model: -len(model.config.architecture))
+        short_class = short.config.architecture
+        is_wrapped = long.config.architecture.endswith(short_class)
+        if is_wrapped and _are_alike(first, other):
+            yield (
+                f"{pair} are alike in weights and model_type, and the class that "
+                f'{long.name} names is {long.config.architecture}: write "architectures": '
+                f'["{short_class}"] in its config.json'
+            )
+            return
         yield (
             f"{pair} have different architectures ({', '.join(architectures)}); {_PARENT}; {COMPAT}"
         )
@@ -282,6 +349,12 @@ def _shared_weights(model: Checkpoint) -> Iterator[str]:
             f"({name_list([*blocks])}): a loader keeps one copy, so these cannot come from one "
             "model in one layer and from another in the next, whatever the plan says"
         )
+
+
+def _are_alike(first: Checkpoint, other: Checkpoint) -> bool:
+    """Return whether two checkpoints are of one kind of model, with the same tensors."""
+    is_one_type = first.config.model_type == other.config.model_type
+    return is_one_type and first.shapes == other.shapes
 
 
 def _is_renamed(first: Checkpoint, other: Checkpoint) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_head, name_list
 from layerswap_method.checkpoint.lora_modules import LoraModules
 from layerswap_method.checkpoint.low_rank import LowRankChange
+from layerswap_method.checkpoint.origin import sampled_change
 from layerswap_method.checkpoint.stored import (
     StoredTensor,
     ensure_rows_there,
@@ -261,6 +262,19 @@ def other_base(adapter: Path, base: Checkpoint) -> str | None:
     return (
         f"{name or adapter}: its config says that it was trained on {stated}, and it is added to "
         f"{reference}; check that it is the same model"
+    )
+
+
+def added_elsewhere(name: str, checkpoint: Checkpoint, base: Checkpoint) -> str | None:
+    """Return that an adapter is added to another model than a merge's base; None where it is not.
+
+    Copies of one model are compared by a sample.
+    """
+    if checkpoint.path == base.path or not sampled_change(checkpoint.tensors, base.tensors):
+        return None
+    return (
+        f"{name}: its adapter is added to another model than base_model {base.name}, so what the "
+        "merge takes of it is more than the adapter's change"
     )
 
 

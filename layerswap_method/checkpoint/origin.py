@@ -5,14 +5,16 @@ The one judgement of check, merges, compat, delta and train.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, name_list
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, ensure_rows_there, read_floats
+from layerswap_method.hub.partial import is_partial
 
 if TYPE_CHECKING:
     from layerswap_method.checkpoint.low_rank import LowRankChange
@@ -89,10 +91,57 @@ def wrong_base(expert: str, base: str, change: float | None) -> str | None:
     )
 
 
-def far_experts(checkpoints: Sequence[Checkpoint], base: Checkpoint) -> Iterator[str]:
-    """Yield which of the checkpoints `is_far` from the `base` of a merge, the base among them."""
+def doubtful_experts(checkpoints: Sequence[Checkpoint], base: Checkpoint) -> Iterator[str]:
+    """Yield which checkpoints are far from the `base` of a merge, or are it under another path."""
     for expert in checkpoints:
         if expert.path != base.path:
             change = sampled_change(expert.tensors, base.tensors)
             if (problem := wrong_base(expert.name, base.name, change)) is not None:
                 yield problem
+            elif change == 0 and "+" not in expert.name:  # an adapter changes it
+                yield (
+                    f"{expert.name} changes nothing: in a sample of its matrices it is "
+                    f"{base.name}, value for value; give the checkpoint that was trained"
+                )
+
+
+def damaged_tensors(checkpoints: Sequence[Checkpoint]) -> Iterator[str]:
+    """Yield which checkpoints hold NaN or infinite values, by the first row of every tensor."""
+    for checkpoint in checkpoints:
+        tensors = checkpoint.tensors
+        if damaged := [
+            n for n, tensor in tensors.items() if not is_buffer(n) and _is_damaged(tensor)
+        ]:
+            yield (
+                f"{checkpoint.name}: values of {name_list(damaged)} are NaN or infinite; the "
+                "checkpoint is damaged or its training diverged"
+            )
+
+
+def adapter_faults(name: str, changes: Mapping[str, LowRankChange]) -> Iterator[str]:
+    """Yield that an adapter changes nothing, or by values that are not finite."""
+    factors = [factor for change in changes.values() for factor in (change.down, change.up)]
+    if damaged := [factor.name for factor in factors if _is_damaged(factor)]:
+        yield f"{name}: values of {name_list(damaged)} in its adapter are NaN or infinite"
+    elif not any(change.scaling and _has_values(change.up) for change in changes.values()):
+        yield (
+            f"{name} changes nothing: every lora_B of its adapter, or its alpha, is zero; give the "
+            "adapter that was trained"
+        )
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _is_damaged(tensor: StoredTensor) -> bool:
+    """Return whether a value is not finite in the first row of a tensor whose bytes are here."""
+    import numpy as np
+
+    if tensor.dtype not in FLOATS or math.prod(tensor.shape) == 0 or is_partial(tensor.file):
+        return False
+    shape = (math.prod(tensor.shape[:-1]), *tensor.shape[-1:])
+    return not bool(np.isfinite(read_floats(replace(tensor, shape=shape), slice(0, 1))).all())
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _has_values(tensor: StoredTensor) -> bool:
+    """Return whether a value of a tensor is not zero; True for a dtype that is not looked at."""
+    return tensor.dtype not in FLOATS or bool(read_floats(tensor).any())

@@ -178,13 +178,30 @@ def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any
 
 
 def mixed_settings(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Return each setting in which the checkpoints differ, with the value of each of them."""
-    return _listed(checkpoints, differing_settings(text_configs(checkpoints)))
+    """Return each setting in which the checkpoints differ, with the value of each of them.
+
+    Those of the text model count with their defaults, those of towers where they are written.
+    """
+    differing = differing_settings(text_configs(checkpoints))
+    documents = [read_document(model.name, model.path) for model in checkpoints]
+    others = [_of_other_parts(document, text_part(document)) for document in documents]
+    for key, first in others[0].items():
+        values = [stated.get(key, first) for stated in others]
+        differing |= _parts(key, values)
+    return _listed(checkpoints, differing)
 
 
 def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
-    """Yield a note where models end or generate otherwise than the `donor` of a merge."""
+    """Yield a note where models chat, end or generate otherwise than the `donor` of a merge."""
     models = [donor, *(model for model in checkpoints if model.name != donor.name)]
+    template = _chat_template(donor)
+    others = [model.name for model in models[1:] if _chat_template(model) not in (None, template)]
+    if others:
+        what = "none" if template is None else "another"
+        yield (
+            f"{' and '.join(others)} has a chat template and {donor.name} has {what}, which the "
+            "merge takes; to chat with it, write the template into its chat_template.jinja"
+        )
     settings = [_generation(model) for model in models]
     differing = {}
     for key in sorted({key for stated in settings for key in stated}):
@@ -198,6 +215,36 @@ def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> It
             f"the models generate with different settings ({'; '.join(_listed(models, differing))})"
             f"; the merge takes those of {donor.name}"
         )
+
+
+def _chat_template(checkpoint: Checkpoint) -> str | None:
+    """Return a model's chat template as it is stored; None where it has none."""
+    file = checkpoint.path / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text(encoding="utf-8", errors="replace").strip()
+    for name in ("chat_template.json", "tokenizer_config.json"):
+        try:
+            document = json.loads((checkpoint.path / name).read_text(encoding="utf-8"))
+            template = document.get("chat_template")
+        except (OSError, ValueError, RecursionError, AttributeError):
+            continue  # who reads the tokenizer says what is wrong with it
+        if template:
+            return template.strip() if isinstance(template, str) else json.dumps(template)
+    return None
+
+
+def _of_other_parts(document: Mapping[str, Any], text: object, place: str = "") -> dict[str, Any]:
+    """Return what a config says of everything but its `text` part: PART.KEY -> value, if it counts.
+
+    A config that is all text says nothing of other parts.
+    """
+    stated: dict[str, Any] = {}
+    for key, value in ({} if document is text else _counting(document)).items():
+        if isinstance(value, dict):
+            stated |= _of_other_parts(value, text, f"{place}{key}.")
+        else:
+            stated[f"{place}{key}"] = value
+    return stated
 
 
 def _listed(checkpoints: Sequence[Checkpoint], differing: Mapping[str, Sequence[Any]]) -> list[str]:

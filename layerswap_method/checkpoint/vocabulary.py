@@ -178,6 +178,24 @@ def token_conflicts(
     return errors, warnings
 
 
+def tokens_without_rows(checkpoint: Checkpoint) -> str | None:
+    """Return which tokens of a model's tokenizer its embedding has no row for; None for none."""
+    table = checkpoint.tensors.get(checkpoint.embedding or "")
+    if table is None or checkpoint.decoder.is_apart(table.name):
+        return None
+    vocabulary = read_vocabulary(checkpoint.name, checkpoint.path)
+    tokens = {} if vocabulary is None else vocabulary.tokens
+    lacking = sorted((number, token) for token, number in tokens.items() if number >= table.rows)
+    if not lacking:
+        return None
+    count = "1 token" if len(lacking) == 1 else f"{len(lacking)} tokens"
+    names = name_list([token for _, token in lacking])
+    return (
+        f"{checkpoint.name}: {count} of its tokenizer ({names}) have no row in its {table.name}, "
+        f"which has {table.rows}"
+    )
+
+
 def same_tokens(first: Checkpoint, other: Checkpoint) -> bool:
     """Return whether no row of two checkpoints is known to stand for different tokens."""
     errors, warnings = token_conflicts([first, other])

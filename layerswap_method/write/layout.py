@@ -10,7 +10,13 @@ from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from layerswap_method.checkpoint.stored import STORED_NAMES, Stamp, StoredTensor
+from layerswap_method.checkpoint.stored import (
+    STORED_NAMES,
+    Stamp,
+    StoredTensor,
+    read_rows,
+    row_blocks,
+)
 from layerswap_method.file_names import WEIGHTS_FILE
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.tensors import Merge, TensorMix
@@ -133,11 +139,19 @@ def _computed(
     for _, block in MixReader(mix, device).blocks():
         if is_finite and not bool(block.isfinite().all()):
             is_finite = False
-            warn(
-                f"{name}: values of the merge are NaN or infinite; an expert is damaged, or they "
-                f"leave the range of {str(block.dtype).removeprefix('torch.')}"
-            )
+            dtype = str(block.dtype).removeprefix("torch.")
+            damaged = " and ".join(str(stored.file) for stored in _damaged(mix))
+            why = f"as in {damaged}" if damaged else f"they leave the range of {dtype}"
+            warn(f"{name}: values of the merge are NaN or infinite, {why}")
         yield memoryview(block.contiguous().view(-1).view(torch.uint8).numpy().data)
+
+
+def _damaged(mix: TensorMix) -> Iterator[StoredTensor]:
+    """Yield the stored tensors of a mix that hold values that are not finite."""
+    for stored in (stored for term in mix.terms for stored in term.all_stored):
+        blocks = (read_rows(stored, rows) for rows in row_blocks(stored.shape))
+        if not all(bool(block.isfinite().all()) for block in blocks):
+            yield stored
 
 
 def _file(path: Path, tensors: Sequence[TensorToWrite]) -> FileToWrite:

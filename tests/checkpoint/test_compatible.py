@@ -3,9 +3,10 @@
 import shutil
 
 import pytest
+import torch
 
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, pair_problems
+from layerswap_method.checkpoint.compatible import merge_problems, own_problems, pair_problems
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.deltas.pair import open_pair
 from layerswap_method.errors import InputError
@@ -26,13 +27,18 @@ PAIRS = [
     ({"family": "mistral"}, "(LlamaForCausalLM, MistralForCausalLM)"),
     ({"family": "llama_tied"}, "ties its output embedding"),
     ({"quantization_config": {"quant_method": "gptq"}}, "is quantised (gptq)"),
+    ({"vocab_size": 100, "rows": 96}, "vocab_size 100 and its model.embed_tokens.weight has 96"),
 ]
 
 
 @pytest.mark.parametrize(("make", "part"), PAIRS, ids=str)
 def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
     plain, folder = experts("llama").base, tmp_path / "other"
-    make_model(**{"family": "llama", "folder": folder, "seed": 1, **make})
+    rows = make.get("rows")
+    sizes = {key: value for key, value in make.items() if rows is None}
+    make_model(**{"family": "llama", "folder": folder, "seed": 1, **sizes})
+    if rows is not None:
+        edited(folder, vocab_size=make["vocab_size"])
     models = {"task": plain, "language": folder}
     for way in (
         lambda: merge_of(recipe(models, ONE_EACH)),
@@ -125,3 +131,40 @@ def test_a_head_of_other_content_is_not_tied_where_no_config_says_so(tied, tmp_p
     assert ties(twice, once)
     assert not ties(other, once)
     assert "output embedding" in " ".join(pair_problems(other, once))
+
+
+def test_a_weight_with_a_scale_beside_it_is_quantised_whatever_its_dtype(experts, tmp_path):
+    weight = "model.layers.1.mlp.up_proj.weight"
+    stem = weight.removesuffix(".weight")
+    names = (f"{weight}_scale_inv", f"{weight}_scale", f"{stem}.scale", f"{stem}.qscale_weight")
+    for number, name in enumerate(names):
+        add = {name: torch.ones(1, 1)}
+        folder = restored(
+            experts("llama").base, tmp_path / str(number), lambda t, a=add: {**t, **a}
+        )
+        (problem,) = own_problems(read_checkpoint("model", folder))
+        assert f"is quantised: it stores scales beside its weights ({name}" in problem
+    norm = {"model.norm.scale": torch.ones(16), "logit_scale": torch.ones(1)}
+    plain = restored(experts("llama").base, tmp_path / "plain", lambda t: {**t, **norm})
+    assert not [*own_problems(read_checkpoint("model", plain))]
+
+
+def test_a_quantisation_that_is_none_is_taken_away_as_advised(experts, tmp_path):
+    folder = shutil.copytree(experts("llama").base, tmp_path / "left")
+    edited(folder, quantization_config={"quant_method": "bitsandbytes"})
+    (problem,) = own_problems(read_checkpoint("model", folder))
+    assert problem.endswith("weights are bfloat16; remove quantization_config from its config.json")
+    edited(folder, quantization_config=None)
+    assert not [*own_problems(read_checkpoint("model", folder))]
+
+
+def test_a_class_with_a_wrapper_in_its_name_is_renamed_as_advised(experts, tmp_path):
+    plain = experts("llama").base
+    folder = shutil.copytree(experts("llama").task, tmp_path / "wrapped")
+    edited(folder, architectures=["FSDPLlamaForCausalLM"])
+    pair = read_checkpoint("plain", plain), read_checkpoint("wrapped", folder)
+    (problem,) = pair_problems(*pair)
+    assert "alike in weights and model_type" in problem
+    assert problem.endswith('write "architectures": ["LlamaForCausalLM"] in its config.json')
+    edited(folder, architectures=["LlamaForCausalLM"])
+    assert not [*pair_problems(pair[0], read_checkpoint("wrapped", folder))]

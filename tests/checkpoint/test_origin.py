@@ -1,5 +1,7 @@
 """One judgement of whether a base is the base, from a sample of the weights of both."""
 
+import shutil
+
 import pytest
 
 from ablations.gallery.check import check_recipe
@@ -81,3 +83,40 @@ def test_models_of_other_shapes_have_no_change_to_sample(models, tmp_path):
     tensors = [read_checkpoint("m", folder).tensors for folder in (other, models["base"])]
     only_layers = [{n: t for n, t in side.items() if "mlp.up_proj" in n} for side in tensors]
     assert sampled_change(*only_layers) is None
+
+
+def test_an_expert_that_changes_nothing_is_named(models, tmp_path):
+    copy = shutil.copytree(models["base"], tmp_path / "again" / "base")
+    adapter = train_adapter(models["base"], tmp_path / "zero", 1, 0.0, target_modules=["q_proj"])
+    adapted = f"{models['base']}+{adapter}"
+    for expert, why in ((copy, "in a sample of its matrices it is"), (adapted, "every lora_B")):
+        document = recipe({"task": models["task"], "language": expert}, COUNTS, models["base"])
+        (warning,) = merge_of(document).warnings
+        assert warning.startswith(f"{expert} changes nothing: ")
+        assert why in warning
+        found = check_recipe(write_recipe(tmp_path / "recipe.yml", document), hub=False)
+        assert [(finding.level, finding.message) for finding in found] == [("warning", warning)]
+    trained = train_adapter(models["base"], tmp_path / "one", 1, target_modules=["q_proj"])
+    on_copy = recipe({"task": models["task"], "language": f"{copy}+{trained}"}, COUNTS, copy)
+    assert not merge_of(on_copy).warnings
+
+
+def test_values_that_are_not_finite_are_named_with_their_tensor(models, tmp_path):
+    name = "model.layers.3.mlp.down_proj.weight"
+    broken = rewritten(models["task"], tmp_path / "nan", lambda n, t: t / 0 if n == name else t)
+    document = recipe({"task": broken, "language": models["language"]}, COUNTS, models["base"])
+    (warning,) = merge_of(document).warnings
+    assert warning.startswith(f"{broken}: values of {name} are NaN or infinite")
+    found = check_recipe(write_recipe(tmp_path / "recipe.yml", document), hub=False)
+    assert [finding.message for finding in found] == [warning]
+
+
+def test_an_adapter_on_another_model_than_the_base_is_a_note(models, tmp_path):
+    adapter = train_adapter(models["task"], tmp_path / "adapter", 1, target_modules=["q_proj"])
+    expert = f"{models['task']}+{adapter}"
+    document = recipe({"task": expert, "language": models["language"]}, COUNTS, models["base"])
+    note = f"{expert}: its adapter is added to another model than base_model {models['base']}"
+    assert any(line.startswith(note) for line in merge_of(document).lines)
+    found = check_recipe(write_recipe(tmp_path / "recipe.yml", document), hub=False)
+    assert [finding.level for finding in found] == ["note"]
+    assert found[0].message.startswith(note)

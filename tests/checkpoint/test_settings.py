@@ -241,3 +241,35 @@ def test_ends_that_only_the_config_states_count_too(tmp_path):
     (a / "generation_config.json").write_text("[]")
     with pytest.raises(InputError, match=r"^a: .*generation_config.json cannot be read"):
         [*generation_notes(models, models[1])]
+
+
+def test_another_chat_template_is_a_note(trio_copy):
+    trio = vars(trio_copy)
+
+    def notes():
+        models = [read_checkpoint(name, folder) for name, folder in trio.items()]
+        return [*generation_notes(models, models[0])]
+
+    assert notes() == []
+    (trio["task"] / "chat_template.jinja").write_text("{{ messages[0] }}")
+    (note,) = notes()
+    assert note.startswith("task has a chat template and base has another, which the merge takes")
+    for file in ("chat_template.jinja", "tokenizer_config.json"):
+        (trio["base"] / file).unlink(missing_ok=True)
+    (note,) = notes()
+    assert note.startswith("task and language has a chat template and base has none")
+
+
+def test_settings_of_a_tower_are_compared_where_both_state_them(tmp_path):
+    first, other = (saved("mistral3_vl", tmp_path / name) for name in ("first", "other"))
+    assert not any("different settings" in warning for warning in warnings(first, other))
+    document = json.loads((other / "config.json").read_text())
+    document["image_token_index"] = 7
+    document["vision_config"]["patch_size"] += 1
+    (other / "config.json").write_text(json.dumps(document))
+    (warning,) = (each for each in warnings(first, other) if "different settings" in each)
+    assert "image_token_index: first" in warning
+    assert "vision_config.patch_size: first" in warning
+    del document["image_token_index"], document["vision_config"]["patch_size"]
+    (other / "config.json").write_text(json.dumps(document))
+    assert not any("different settings" in warning for warning in warnings(first, other))

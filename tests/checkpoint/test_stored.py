@@ -273,8 +273,27 @@ def naming(file):
 def test_shards_are_one_model(sharded, experts):
     whole, found = (read_checkpoint("x", at) for at in (experts("llama").base, sharded))
     assert found.shapes == whole.shapes
+
+
+def test_what_an_index_omits_is_named_and_added_as_advised(sharded):
+    file = read_checkpoint("sharded", sharded).tensors["lm_head.weight"].file.name
     in_index(lambda listed: listed.pop("lm_head.weight"))(sharded)  # mergekit does not see it
-    assert "lm_head.weight" not in read_checkpoint("sharded", sharded).tensors
+    checkpoint = read_checkpoint("sharded", sharded)
+    assert "lm_head.weight" not in checkpoint.tensors
+    (problem,) = own_problems(checkpoint)
+    assert "hold 1 tensors that model.safetensors.index.json does not name (lm_head.w" in problem
+    in_index(lambda listed: listed.update({"lm_head.weight": file}))(sharded)
+    assert not [*own_problems(read_checkpoint("sharded", sharded))]
+
+
+def test_what_no_file_holds_is_left_out_where_it_is_no_part_of_the_text_model(sharded):
+    in_index(lambda listed: listed.update({"mtp.fc.weight": listed["lm_head.weight"]}))(sharded)
+    assert "mtp.fc.weight" not in read_checkpoint("sharded", sharded).tensors
+    naming(None)(sharded)
+    with pytest.raises(InputError, match="remove these entries from the index"):
+        read_checkpoint("sharded", sharded)
+    in_index(lambda listed: listed.pop("x"))(sharded)
+    assert read_checkpoint("sharded", sharded).tensors
 
 
 BAD_INDEX = [

@@ -15,7 +15,7 @@ from transformers.integrations.mistral import convert_tekken_tokenizer
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
-from layerswap_method.checkpoint.vocabulary import read_vocabulary
+from layerswap_method.checkpoint.vocabulary import read_vocabulary, tokens_without_rows
 from layerswap_method.errors import InputError
 from tests.standins.fine_tunes import edited, tune
 from tests.standins.model_families import make_model
@@ -256,3 +256,16 @@ def test_the_reference_is_the_first_that_has_a_tokenizer(base, tmp_path):
     models = [read_checkpoint("bare", bare), *pair]
     (problem,) = merge_problems(models)
     assert "base and expert have different tokens" in problem
+
+
+def test_tokens_without_a_row_are_counted(base, tmp_path):
+    folder = shutil.copytree(base, tmp_path / "model")
+    rows = read_checkpoint("m", folder).tensors["model.embed_tokens.weight"].rows
+    words = {f"w{number}": number for number in range(rows + 4)}
+    (folder / "vocab.json").write_text(json.dumps(words))
+    assert tokens_without_rows(read_checkpoint("m", folder)) == (
+        f"m: 4 tokens of its tokenizer (w{rows}, w{rows + 1}, w{rows + 2} and 1 more) have no row "
+        f"in its model.embed_tokens.weight, which has {rows}"
+    )
+    (folder / "vocab.json").write_text(json.dumps(dict(list(words.items())[:rows])))
+    assert tokens_without_rows(read_checkpoint("m", folder)) is None

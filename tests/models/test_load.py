@@ -12,13 +12,14 @@ from safetensors.torch import load_file, save_file
 
 from ablations.models.load import load_adapter, load_model
 from ablations.train.model import load_base, with_adapter
-from layerswap_method.errors import LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.standins.command import told
 from tests.standins.fine_tunes import edited, restored, train_adapter
 from tests.standins.scripted import write_jsonl
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import write_drawing_task, write_tasks
+from tests.standins.tokenizers import save_word_tokenizer
 from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -249,6 +250,51 @@ def test_a_lora_that_lacks_a_tensor_is_not_evaluated(whole, words, tmp_path):
     command = ("evaluate", f"{whole}+{adapter}", "--include-path", words, "--backend", "hf")
     places = ("--out", tmp_path / "out", "--answers", tmp_path / "answers")
     code, text = told(*command, "--tasks", "words_generate", *places)
-    assert code == 1
-    assert "its files lack base_model.model.model.layers.1.self_attn.q_proj.lora_A.weight" in text
+    assert code == 2
+    assert "lacks the matrices of model.layers.1.self_attn.q_proj, which its adapter_config" in text
     assert not list(tmp_path.rglob("records/*"))
+
+
+def with_tensors(folder, to, **added):
+    """Copy a model whose file has more tensors."""
+    return restored(folder, to, lambda tensors: {**tensors, **added})
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def test_weights_whose_scales_nothing_applies_are_refused(whole, tmp_path):
+    scales = {f"{UP}_scale_inv": torch.ones(1, 1)}
+    with pytest.raises(InputError, match=r"up_proj\.weight_scale_inv\), which nothing applies"):
+        load_model(with_tensors(whole, tmp_path / "scaled", **scales))
+
+
+def test_tensors_that_the_model_has_no_place_for_are_named(whole, tmp_path, caplog):
+    apart = {"mtp.fc.weight": torch.ones(2), "visual.a.weight": torch.ones(2)}
+    load_model(with_tensors(whole, tmp_path / "apart", **apart))
+    assert not caplog.records
+    more = {"model.layers.1.mlp.extra.weight": torch.ones(2)}
+    load_model(with_tensors(whole, tmp_path / "more", **more))
+    assert "1 tensors that the model has no place for" in caplog.text
+    assert "model.layers.1.mlp.extra.weight" in caplog.text
+
+
+def test_a_quantisation_that_is_none_is_named(whole, tmp_path):
+    model = restored(whole, tmp_path / "left", dict)
+    edited(model, quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True})
+    with pytest.raises(InputError, match=r"remove quantization_config from its config\.json"):
+        load_model(model)
+    load_model(edited(model, quantization_config=None))  # as the message advises
+
+
+def test_more_tokens_than_rows_are_said_with_both_numbers(whole, tmp_path, caplog):
+    model = restored(whole, tmp_path / "wide", dict)
+    rows = load_model(model).config.vocab_size
+    edited(model, vocab_size=rows + 16)
+    with pytest.raises(InputError, match=rf"vocab_size {rows + 16} .*has {rows} rows"):
+        load_model(model)
+    load_model(edited(model, vocab_size=rows))  # as the message advises
+    assert not caplog.records
+    save_word_tokenizer(model, [f"w{number}" for number in range(rows - 2)])
+    load_model(model)  # four special tokens come first
+    assert f"2 tokens of its tokenizer (w{rows - 4}, w{rows - 3}) have no row" in caplog.text

@@ -49,7 +49,8 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     training = read_training_file(config, (*settings, *short_settings))
     train_expert(training, out, isolation=isolation)
     if is_first:
-        click.echo(f"expert: {out}\nfor studies: {out / 'experts.yml'}")
+        expert = f"{training.base}+{out}" if training.writes_adapter else out
+        click.echo(f"expert: {expert}\nfor studies: {out / 'experts.yml'}")
 
 
 @click.group()

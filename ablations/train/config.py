@@ -20,11 +20,11 @@ from pydantic import (
 from ablations.engines.options import BackendChoice
 from ablations.gallery.find import find_recipe, nearest_file
 from ablations.machine.overrides import parse_settings, with_settings
-from ablations.train.regimes import ADAPTERS, Full, Lora, Prefix, Regime
+from ablations.train.regimes import ADAPTERS, AdapterFusion, Full, Lora, Prefix, Regime
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.references import is_there, resolve_from
+from layerswap_method.recipe.references import is_folder, is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts
 
@@ -117,7 +117,8 @@ class TrainConfig(Frozen):
     """One training run."""
 
     base: StrictStr
-    """The model to start from: a folder or a hub id."""
+    """The model to start from: a folder, of the training file's or else of the working directory,
+    or a hub id."""
     regime: Regime = Full()
     """The weights that are trained, and how; a name alone stands for its defaults."""
     data: tuple[DataEntry, ...] = Field(min_length=1)
@@ -147,6 +148,12 @@ class TrainConfig(Frozen):
     _file: str = PrivateAttr("the training file")
 
     @property
+    def writes_adapter(self) -> bool:
+        """Whether the expert is an adapter on its base; else it is a whole checkpoint."""
+        is_merged = isinstance(self.regime, Lora) and self.regime.merge
+        return isinstance(self.regime, ADAPTERS) and not is_merged
+
+    @property
     def file(self) -> str:
         """The file that it was read from, for messages on what it says."""
         return self._file
@@ -163,6 +170,12 @@ class TrainConfig(Frozen):
                 raise ValueError(
                     f"trainer.{name}: peft's prefix tuning cannot do it; set it to false"
                 )
+        is_scaled = self.trainer.get("fp16") and not self.trainer.get("max_grad_norm", 1.0)
+        if isinstance(self.regime, AdapterFusion) and is_scaled:
+            raise ValueError(
+                "trainer.fp16: without max_grad_norm its gradients are scaled, and that of the "
+                "fusion's penalty is not; write bf16"
+            )
         if self.lora and not isinstance(self.regime, Lora):
             raise ValueError(f"lora: is for regime: lora, and the regime is {self.regime.kind}")
         reason: str | None = f"the regime is {self.regime.kind}"
@@ -202,6 +215,11 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
     parent = document.pop("extends", None)
+    if "base" in document:
+        document["base"] = _beside(document["base"], path.parent)
+    regime = document.get("regime")
+    if isinstance(regime, dict) and isinstance(experts := regime.get("experts"), dict):
+        regime["experts"] = {name: _beside(model, path.parent) for name, model in experts.items()}
     sources = document.get("data")
     for source in sources if isinstance(sources, list) else ():
         for key in ("path", "config") if isinstance(source, dict) else ():
@@ -216,6 +234,13 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
         if isinstance(below.get(block), Mapping) and isinstance(document.get(block), Mapping):
             document[block] = {**below[block], **document[block]}
     return {**below, **document}
+
+
+def _beside(model: Any, folder: Path) -> Any:
+    """Return a model in `folder` as it is named from here; another value as it is."""
+    if not isinstance(model, str) or not model or not is_folder(folder / model):
+        return model
+    return str(folder / model)
 
 
 def _validate(document: dict[str, Any], path: Path, above: tuple[Path, ...] = ()) -> TrainConfig:

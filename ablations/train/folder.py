@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,13 +51,43 @@ def check_record(root: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     stored = record.get("identity", {})
     InputError.raise_any(
         f"{root} holds a run of other settings; choose another --out",
-        [
-            f"{name} is {json.dumps(stored.get(name)):.60} there and {json.dumps(value):.60} here"
-            for name, value in settings.items()  # an older version had more settings
-            if stored.get(name) != value
-        ],
+        [*_differences(stored, settings)],
     )
     return record
+
+
+_HASHES = {
+    "rows": "the rows are others: a file or a data set has changed, or data names others",
+    "base_weights": "the base is another: its weights differ",
+    "adapters": "the experts of the fusion are others: their weights differ",
+}
+"""Settings that are kept as hashes -> what it means that they differ."""
+
+_DRAWN = ("samples", "held_out", "seed")
+"""Settings that the rows follow from."""
+
+
+def _differences(stored: Mapping[str, Any], settings: Mapping[str, Any]) -> Iterator[str]:
+    """Yield in words what differs, option by option."""
+    for name, value in settings.items():  # an older version had more settings
+        there = stored.get(name)
+        if there == value:
+            continue
+        if name == "rows" and any(stored.get(each) != settings[each] for each in _DRAWN):
+            continue
+        if name in _HASHES:
+            yield _HASHES[name]
+        elif isinstance(value, dict) and isinstance(there, dict):
+            for key in sorted({*value, *there}):
+                if value.get(key) != there.get(key):
+                    yield _difference(f"{name}.{key}", there.get(key), value.get(key))
+        else:
+            yield _difference(name, there, value)
+
+
+def _difference(name: str, there: Any, here: Any) -> str:
+    texts = ("not set" if value is None else json.dumps(value) for value in (there, here))
+    return "{} is {} there and {} here".format(name, *texts)
 
 
 def read_training_record(root: Path) -> dict[str, Any]:

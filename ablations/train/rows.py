@@ -5,7 +5,6 @@ The loss is on the answers only.
 
 from __future__ import annotations
 
-import glob
 import json
 import logging
 import random
@@ -136,42 +135,38 @@ def _draw_pocket(source: DataEntry, seed: str, held_out: int, samples: int) -> l
 
 
 def _read(source: DataEntry) -> Sequence[Any]:
-    """Return the rows of a data set, or the lines of a file, one character per byte; see `_parse`.
+    """Return the rows of a data set, or the lines of a file, as bytes; see `_parse`.
 
     The JSON reader of `datasets` guesses one type for a field of all rows (a date becomes a time, 2
     next to 2.5 is 2.0, a missing field is None) and names no line.
     """
+    if source.path is not None:
+        try:
+            with Path(source.path).open("rb") as file:
+                return list(file)
+        except OSError as error:
+            raise InputError(f"{source.name}: cannot be read: {describe_error(error)}") from error
     from datasets import load_dataset
     from datasets.exceptions import DatasetsError
 
     try:
-        if source.path is None:
-            data: Sequence[Any] = load_dataset(
-                source.hub, source.subset, split=source.split, revision=source.revision
-            )
-            return data
-        # Streamed: the cache takes a file for an older one that was written at the same time.
-        lines = load_dataset(
-            "text",
-            data_files=glob.escape(source.path),
-            encoding="latin-1",
-            split="train",
-            streaming=True,
+        data: Sequence[Any] = load_dataset(
+            source.hub, source.subset, split=source.split, revision=source.revision
         )
-        return [line["text"] for line in lines]
     # Gated, private, renamed, no such subset or file, a script, no network: all are one of these.
     except (OSError, ValueError, RuntimeError, DatasetsError) as error:
-        message = f"{source.name}: cannot be loaded: {describe_error(error)}"
-        if source.path is None:
-            message += ". If it needs a script or access, write its rows to a file of JSON lines"
-        raise InputError(message) from error
+        raise InputError(
+            f"{source.name}: cannot be loaded: {describe_error(error)}. If it needs a script or "
+            "access, write its rows to a file of JSON lines"
+        ) from error
+    return data
 
 
 def _parse(row: Any) -> dict[str, Any]:
     """Return a row of `_read` as an object; ValueError says what is wrong with it."""
-    if isinstance(row, str):
+    if isinstance(row, bytes):
         try:
-            row = json.loads(text := row.encode("latin-1").decode("utf-8-sig"))
+            row = json.loads(text := row.rstrip(b"\r\n").decode("utf-8-sig"))
             if "\\u" in text:
                 json.dumps(row, ensure_ascii=False).encode()  # half of a character is no text
         except (ValueError, RecursionError) as error:
@@ -186,7 +181,7 @@ def _usable_rows(source: DataEntry, rows: Sequence[Any]) -> list[int]:
     usable: list[int] = []
     empty_answers = 0
     for number, raw in enumerate(rows):
-        if isinstance(raw, str) and not raw.strip():
+        if isinstance(raw, bytes) and not raw.strip():
             continue  # a blank line
         try:
             row = _parse(raw)

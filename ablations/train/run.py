@@ -82,7 +82,7 @@ def train_expert(
     one is left as it is.
 
     Args:
-        config: of `read_config`.
+        config: of `read_training_file`.
         out: folder of the run; the expert is in it when all is done.
         isolation: sandbox of the programs that models write; None leaves such tasks out.
 
@@ -202,7 +202,10 @@ def _finish(
     record: dict[str, Any],
 ) -> None:
     """Choose a checkpoint, make the expert of it and measure it; complete and write the record."""
+    import torch
+
     gc.collect()
+    torch.cuda.empty_cache()  # an engine that chooses a checkpoint wants most of the GPU
     checkpoints = whole_checkpoints(out)
     chosen_checkpoint = checkpoints[-1]
     steps_to_keep = [step_of(checkpoint) for checkpoint in checkpoints]
@@ -254,13 +257,12 @@ def _write_expert(config: TrainConfig, base: Expert, checkpoint: Path, out: Path
 
     The file that makes the folder a model comes last.
     """
-    is_merged = isinstance(config.regime, Lora) and config.regime.merge
-    is_adapter = isinstance(config.regime, ADAPTERS) and not is_merged
+    is_adapter = config.writes_adapter
     temporary = out / ".expert.partial"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     try:
-        if is_merged:
+        if isinstance(config.regime, ADAPTERS) and not is_adapter:
             with_adapter(load_base(base.folder), checkpoint).merge_and_unload().save_pretrained(
                 temporary
             )

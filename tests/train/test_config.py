@@ -18,6 +18,8 @@ from tests.standins.command import output_of
 from tests.standins.fine_tunes import train_adapter
 from tests.train.conftest import call, write_base, write_config
 
+FUSION = "{kind: adapter_fusion, experts: {a: b}}"
+
 
 @pytest.mark.parametrize(
     ("settings", "text"),
@@ -56,6 +58,10 @@ from tests.train.conftest import call, write_base, write_config
         (["trainer.save_strategy=no"], "write steps, or epoch to save at the end only"),
         (["trainer.per_device_train_batch_size=3"], "not a multiple of"),
         (["regime={kind: prefix}", "trainer.gradient_checkpointing=true"], "prefix tuning"),
+        (
+            [f"regime={FUSION}", "trainer.fp16=true", "trainer.max_grad_norm=0"],
+            "its gradients are scaled, and that of the fusion's penalty is not; write bf16",
+        ),
         (["lora.r=4"], "lora: is for regime: lora, and the regime is full"),
         (["regime=lora", "lora.rank=4"], "LoraConfig has no option 'rank'"),
         (["regime=lora", "lora.ensure_weight_tying=true"], "would be merged twice"),

@@ -178,7 +178,7 @@ def test_a_fusion_learns_which_expert_to_take(tmp_path, base, rows, experts):
     held = train(tmp_path, base, rows, "held", regime=regime, **settings)
     assert fusion.load(load_base(base), held.out).penalty() < 0.5 * trained.penalty()
     train_adapter(base, copies["math"], 2, target_modules=["q_proj"])  # trained anew in its place
-    assert "adapters is" in call(tmp_path / "held.yml", held.out).output
+    assert "the experts of the fusion are others" in call(tmp_path / "held.yml", held.out).output
 
 
 def test_new_weights_follow_the_seed(tmp_path, base, rows):

@@ -239,21 +239,44 @@ def test_a_finished_run_is_left_as_it_is_and_its_folder_belongs_to_it(tmp_path, 
     assert [path.stat().st_mtime_ns for path in files] == before
     assert "nothing to do" in caplog.text
     other = write_rows(tmp_path / "r.jsonl", shift=2)
+    rows_differ = "the rows are others: a file or a data set has changed, or data names others"
     for setting, text in {
-        "trainer.learning_rate=0.5": "trainer is",
+        "trainer.learning_rate=0.5": "trainer.learning_rate is 0.001 there and 0.5 here",
+        "trainer.optim=adafactor": 'trainer.optim is not set there and "adafactor" here',
         "seed=3": "seed is 0 there and 3 here",
-        "regime=lora": 'regime is {"kind": "full"} there',
-        f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]": "rows is",
+        "regime=lora": 'regime.kind is "full" there and "lora" here',
+        f"data=[{{path: {other}, prompt: '{{question}} ', answer: '{{reply}}'}}]": rows_differ,
+        f"base={write_base(tmp_path / 'b', seed=1)}": "the base is another: its weights differ",
     }.items():
         result = call(config, out, setting)
         assert result.exit_code == 2
         assert "holds a run of other settings; choose another --out" in result.output
         assert text in result.output
+        assert ("the rows" in result.output) == (text == rows_differ)
     other = "select={tasks: [layerswap_mgsm_sw]}"
     results = (call(config, tmp_path), call(config, out, other), call(config, tmp_path / "base"))
     texts = ("not a training folder", "another select", "the name base is reserved")
     for result, text in zip(results, texts, strict=True):
         assert (result.exit_code, text in result.output) == (2, True)
+
+
+def test_a_base_beside_the_training_file_is_taken_and_an_adapter_is_named_with_it(
+    tmp_path, base, rows, monkeypatch
+):
+    """As the rows are, and as `layerswap init train` says."""
+    (tmp_path / "above/files").mkdir(parents=True)
+    (tmp_path / "above/base").symlink_to(base)
+    (tmp_path / "base").mkdir()  # one of the working directory, which is not meant
+    monkeypatch.chdir(tmp_path)
+    file = write_config(Path("above/files/tr.yml"), "../base", rows, regime="lora")
+    result = call(file, Path("x"))
+    assert result.exit_code == 0, result.output
+    reference = "above/files/../base+x"
+    assert f"expert: {reference}\n" in result.output
+    described = layerswap("delta", reference, "--base", "above/base", "--out", "d")
+    assert described.exit_code == 0, described.output
+    # What the command line says is from the working directory.
+    assert f"{tmp_path / 'base'}: cannot load" in call(file, Path("y"), "base=base").output
 
 
 def test_a_setting_that_failed_does_not_bind_the_folder(tmp_path, base, rows):

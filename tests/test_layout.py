@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "layerswap": "",
     "ablations": "cli > hub_card > evaluate > report > runner smol pocket > runs > study train"
-    " > engines > scoring delta gallery > tasks models paper pocket_world"
+    " > engines > requests > scoring delta gallery > tasks models paper pocket_world"
     " > statistics sandbox drawing machine",
     "layerswap_method": "autoload upstream > mergekit_plugin > merge verify harmonize adapter_swap"
     " > methods write loading > mix_reader > tensors deltas > checkpoint recipe output > hub"

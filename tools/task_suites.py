@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from ablations.engines.task_index import lm_eval_index
+from ablations.requests.lm_eval_index import lm_eval_index
 from ablations.tasks.catalog import LANGUAGE_NAMES, read_languages
 from ablations.tasks.suites import PLACEHOLDER, SUITES_FILE, Suite
 from layerswap_method.command_line import shown_errors

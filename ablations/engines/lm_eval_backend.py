@@ -18,10 +18,10 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import date_notes, set_protocol
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.task_choice import check_tasks
 from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
 from ablations.scoring.observed import (
@@ -106,11 +106,12 @@ def run_tasks(
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
     """
-    tasks, skipped = load_tasks(request)
+    resolved = resolve(request)
+    tasks = load_tasks(resolved)
     show_step(Step(f"{', '.join(request.tasks)}: preparing prompts"))
     started = time.monotonic()
     set_protocol(lm, request, folder)
-    groups = check_tasks(request).groups
+    groups = resolved.groups
     starts = _starts(groups, tasks)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
@@ -154,7 +155,7 @@ def run_tasks(
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
         answers_before=0 if answers is None else answers.reused,
-        skipped=skipped,
+        skipped=dict(resolved.skipped),
         notes=(
             *date_notes(request, folder),
             *notes,
@@ -207,7 +208,7 @@ def _evaluate(
         raw = evaluate(
             lm=lm,
             task_dict={"tasks": {task.task_name: task for task in tasks}, "groups": {}},
-            confirm_run_unsafe_code=request.isolation is not None,
+            confirm_run_unsafe_code=True,  # `resolve` left out what may not run
             limit=request.limit,
             bootstrap_iters=0,
             system_instruction=request.system_instruction,

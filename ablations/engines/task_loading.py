@@ -6,16 +6,15 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ablations.engines.answering import task_limit
 from ablations.engines.quiet import quietly
-from ablations.engines.task_choice import check_tasks, task_manager
-from ablations.engines.task_index import lm_eval_folder
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers
+from ablations.requests.lm_eval_index import lm_eval_folder
+from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.data import DataAway, stop_retries
@@ -37,24 +36,27 @@ class TaskFault(InputError):
     """No model can run this task until its file, or the place of its data, is mended."""
 
 
-def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
-    """Return lm-eval's task objects of the request with their data, and what is skipped.
+def load_tasks(resolved: ResolvedTasks) -> list[Any]:
+    """Return lm-eval's task objects of a request with their data.
 
     Raises:
-        InputError: for unknown tasks, a task whose file or data is wrong, one that executes code
-            on a machine that can hold none, or one that the protocol does not fit.
+        InputError: for a task whose file or data is wrong, one that executes code on a machine that
+            can hold none, or one that the protocol does not fit.
         DataAway: where the data is on a hub that cannot be reached.
     """
-    choice, manager = check_tasks(request), task_manager(request)
-    if choice.runs_code:
+    request = resolved.request
+    if resolved.runs_code:
         # A machine that can hold none is reported before the model has answered for an hour.
         find_isolation(request.isolation)
+    # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
+    metadata = dict(request.metadata)
+    if request.data_dir is not None:
+        metadata["data_dir"] = str(request.data_dir.absolute())
     tasks: list[Any] = []
-    members = ((choice.groups[n].members if n in choice.groups else (n,)) for n in choice.chosen)
-    for name in dict.fromkeys(chain(*members)):
+    for name in resolved.tasks:
         show_step(Step(f"reading the data of {name}"))
-        place = manager.task_index[name].yaml_path
-        if place is not None and place.is_relative_to(lm_eval_folder()):
+        place = resolved.known.file(name).files[0]
+        if place.is_relative_to(lm_eval_folder()):
             stop_retries()
         with (
             task_errors(name, place),
@@ -62,10 +64,9 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             _seeded(request.seed),
             without_code_of_tokenizers(),
         ):
-            loaded = manager.load([name])["tasks"].values()
-            for task in loaded:
-                _check_settings(task)
-            tasks += loaded
+            task = resolved.known.load(name, metadata)
+            _check_settings(task)
+            tasks.append(task)
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
             f"task {', '.join(rolling)}: it scores the likelihood of whole texts "
@@ -82,7 +83,7 @@ def load_tasks(request: EvaluationRequest) -> tuple[list[Any], dict[str, str]]:
             f"enable_thinking: {', '.join(choosing)} scores given answers, before which no model "
             "thinks; leave such tasks out, or evaluate them without it"
         )
-    return tasks, choice.skipped
+    return tasks
 
 
 @contextmanager
@@ -128,7 +129,7 @@ def check_data(requests: Iterable[EvaluationRequest]) -> None:
     problems: list[LayerSwapError] = []
     for request in requests:
         try:
-            load_tasks(request)
+            load_tasks(resolve(request))
         except LayerSwapError as error:
             problems.append(error)
     raise_problems(problems)

@@ -20,6 +20,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.fit import context_of
 from ablations.models.load import read_tokenizer
 from ablations.models.tokens import prompt_tokens
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.data import DataAway
 from ablations.tasks.mbpp import NoIsolation
@@ -81,7 +82,7 @@ def measure_tasks(
 
 
 def _size(request: EvaluationRequest, tokenizer: Any, context: int | None) -> TaskSize:
-    tasks, _ = load_tasks(request)
+    tasks = load_tasks(resolve(request))
     sizes = [_size_of_task(task, request, tokenizer, context) for task in tasks]
     return TaskSize(
         sum(size.items for size in sizes),

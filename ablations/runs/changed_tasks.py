@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
+from ablations.requests.fingerprint import fingerprints_of
 from ablations.runs.records import Run
-from ablations.study.identity import record_key, task_contents
+from ablations.study.identity import record_key
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from
 
@@ -24,13 +25,13 @@ def changed_tasks(run: Run, tasks: Collection[str] | None = None) -> Iterator[st
         return
     evaluate = evaluate.model_copy(update={"tasks": tuple(dict.fromkeys(t for t, _ in cells))})
     try:
-        contents = task_contents(evaluate)
+        hashes = fingerprints_of(evaluate)
         changed = dict.fromkeys(
             task
             for (task, key), cell in cells.items()
             # `layerswap evaluate` may have had another folder of tasks in the call before.
-            if contents.has(task)
-            and key != record_key(cell.weights_key, head.protocol, task, contents, head.versions)
+            if hashes.has(task)
+            and key != record_key(cell.weights_key, head.protocol, task, hashes, head.versions)
         )
     except InputError as error:
         yield f"Whether tasks have changed since this run cannot be said: {error.message}"

@@ -23,7 +23,6 @@ from pydantic import TypeAdapter
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_index import lm_eval_file, tagged_tasks
 from ablations.machine.fingerprint import (
     TOKENIZER_DATA,
     FileHashes,
@@ -33,11 +32,11 @@ from ablations.machine.fingerprint import (
 )
 from ablations.machine.whole_files import read_regular, write_text
 from ablations.models.find import Expert
+from ablations.requests.fingerprint import TaskFingerprints, fingerprints_of
 from ablations.scoring import SCORING_VERSION
-from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
+from ablations.scoring.evaluation import Backend, EvaluationRequest
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
-from ablations.tasks.task_fingerprint import TaskContents
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.merges import merge_or_none
@@ -188,13 +187,13 @@ def identified(
     `versions` are those of the packages that can change a score, and of mergekit.
     """
     models = {expert.reference: expert for expert in experts}
-    read_tasks = dict[tuple[Path, ...], TaskContents]()
+    read_tasks = dict[tuple[Path, ...], TaskFingerprints]()
     identified, languages = list[Cell](), dict[str, str]()
     for cell in cells:
         assert cell.request is not None
         folders = cell.request.folders
         if folders not in read_tasks:  # all cells have the same data and metadata
-            read_tasks[folders] = task_contents(cell.request)
+            read_tasks[folders] = fingerprints_of(cell.request)
         tasks = read_tasks[folders]
         identity = _weights_identity(cell.recipe, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
@@ -230,25 +229,14 @@ def merge_key(written: WrittenRecipe, experts: Sequence[Expert], fingerprints: F
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 
-def task_contents(settings: EvaluationSettings) -> TaskContents:
-    """Return the contents of the tasks that settings can name."""
-    return TaskContents(
-        settings.folders,
-        settings.data_dir,
-        settings.metadata,
-        elsewhere=lm_eval_file,
-        tagged=tagged_tasks,
-    )
-
-
 def record_key(
-    weights: str, protocol: str, task: str, contents: TaskContents, versions: Mapping[str, str]
+    weights: str, protocol: str, task: str, tasks: TaskFingerprints, versions: Mapping[str, str]
 ) -> str:
     """Return the key of the record of a task; `weights` and `protocol` are keys as well."""
     return fingerprint_of(
         weights=weights,
         protocol=protocol,
-        task=[task, contents.fingerprint(task)],
+        task=[task, tasks.fingerprint(task)],
         versions={n: text for n, text in versions.items() if n not in ("layerswap", "mergekit")},
         scoring=SCORING_VERSION,
     )[:_KEY_LENGTH]

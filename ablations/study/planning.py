@@ -25,11 +25,12 @@ from ablations.engines.backends import (
 )
 from ablations.engines.chat import check_protocol
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.task_choice import check_tasks
 from ablations.machine.fingerprint import FileHashes, checkpoint_files, claimed_sha256
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
+from ablations.requests.fingerprint import fingerprints_of
+from ablations.requests.resolve import resolve
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.scoring.observed import OBSERVED
@@ -50,7 +51,6 @@ from ablations.study.identity import (
     identified,
     protocol_key,
     read_contents,
-    task_contents,
 )
 from ablations.study.schema import EXPERTS, ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
@@ -276,9 +276,9 @@ def _metric_problems(
         return
     metrics = set(OBSERVED)
     for request in (fields["request"] for fields in requests.values()):
-        contents = task_contents(request)
+        tasks = fingerprints_of(request)
         for task in request.tasks:
-            if not (of_task := contents.metrics(task)):
+            if not (of_task := tasks.metrics(task)):
                 return
             metrics |= of_task
     if metric not in metrics:
@@ -524,10 +524,10 @@ def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dic
         if not settings["tasks"] or not all(map(is_folder, evaluate.task_folders)):
             continue  # a problem of the study
         request = EvaluationRequest(**settings, isolation=isolation)
-        choice = check_tasks(request)
-        if language is None and not choice.chosen:
-            reasons = ", ".join(dict.fromkeys(choice.skipped.values()))
+        resolved = resolve(request)
+        if language is None and not resolved.chosen:
+            reasons = ", ".join(dict.fromkeys(resolved.skipped.values()))
             raise InputError(f"every task of the study is skipped: {reasons}")
-        request = request.model_copy(update={"tasks": choice.chosen})
-        fields[language] = {"request": request, "skipped": choice.skipped}
+        request = request.model_copy(update={"tasks": resolved.chosen})
+        fields[language] = {"request": request, "skipped": resolved.skipped}
     return fields

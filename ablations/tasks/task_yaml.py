@@ -1,6 +1,6 @@
 """Task files of lm-eval: the YAML of a task with what it includes, found and read without lm-eval.
 
-`task_fingerprint.py` makes a hash of what is read here.
+`ablations.requests` makes tasks, and a hash of each, of what is read here.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,13 +24,26 @@ LOCAL_DATA = ("data_files", "data_dir")
 """Options of `load_dataset` that name files or folders."""
 
 
-class _Loader(yaml.SafeLoader):
+class FunctionText(str):
+    """A tag of a task file as text, such as ``!function NAME``."""
+
+    folder: Path
+    """The folder of the file, in which lm-eval looks for the function first."""
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Reads ``!function NAME`` as text."""
 
+    folder: Path
 
-_Loader.add_multi_constructor(
-    "!", lambda loader, tag, node: f"!{tag} {getattr(node, 'value', node)}"
-)
+
+def _read_tag(loader: _Loader, tag: str, node: yaml.Node) -> FunctionText:
+    text = FunctionText(f"!{tag} {getattr(node, 'value', node)}")
+    text.folder = loader.folder
+    return text
+
+
+_Loader.add_multi_constructor("!", _read_tag)
 
 
 class TaskFile(NamedTuple):
@@ -41,31 +55,54 @@ class TaskFile(NamedTuple):
     content: dict[str, Any]
     """The keys of the file, and those of included files that it does not have."""
 
+    problem: str = ""
+    """Why the file, or one that it includes, cannot be read."""
+
 
 def read_task_file(path: Path, above: Sequence[Path] = ()) -> TaskFile:
     """Return a task file with what it includes, as lm-eval reads it: the file's own keys win.
 
-    `above` are the files that include it. The content of a file that cannot be read is empty.
+    `above` are the files that include it. The content of a file that cannot be read is empty. A
+    file is opened once, and again when it has changed.
     """
-    empty = TaskFile([path], {})
     try:
-        if not path.is_file():
-            return empty
-        content = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    # lm-eval says what is wrong with it. ValueError: no such day; TypeError: a list as a key.
-    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError):
-        return empty
-    if not isinstance(content, dict):
-        return empty
-    files = [path]
+        status = path.stat()
+        # The inode and the time of change, too: a restored time of writing hides another file.
+        state = (status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_size)
+        own = _read_yaml(path, state)
+    # ValueError: no such day; TypeError: a list as a key.
+    except (OSError, ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
+        return TaskFile([path], {}, " ".join(str(error).split()))
+    content, files, problem = {**own}, [path], ""
     included: dict[str, Any] = {}
     names = content.pop("include", [])
     for name in names if isinstance(names, list) else [names]:
-        if isinstance(name, str) and (inner := path.parent / name) not in (path, *above):
+        if isinstance(name, str) and (inner := _beside(path, name)) not in (path, *above):
             task_file = read_task_file(inner, (path, *above))
             files += task_file.files
             included |= task_file.content
-    return TaskFile(files, {**included, **content})
+            problem = problem or task_file.problem
+    return TaskFile(files, {**included, **content}, problem)
+
+
+@lru_cache(1 << 14)
+def _read_yaml(path: Path, state: tuple[int, ...]) -> Mapping[str, Any]:
+    """Return the content of a file that is in a `state`."""
+    loader = _Loader(path.read_text(encoding="utf-8"))
+    loader.folder = path.resolve().parent
+    try:
+        content = loader.get_single_data()
+    finally:
+        loader.dispose()
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{path}: is no mapping of keys")
+    return content
+
+
+def _beside(path: Path, name: str) -> Path:
+    """Return an included file; of a link the one next to its target, as lm-eval has it."""
+    neighbour = path.parent / name
+    return neighbour if neighbour.exists() else path.resolve().parent / name
 
 
 def task_file_paths(folder: Path) -> list[Path]:

@@ -12,8 +12,8 @@ from typing import Any
 from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_choice import check_tasks
 from ablations.machine.progress import Step, show_step
+from ablations.requests.resolve import resolve
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.train.config import Select
@@ -47,18 +47,18 @@ def selection_request(
     )
     resolve_backend(select.backend)
     try:
-        choice = check_tasks(request)
+        resolved = resolve(request)
     except InputError as error:
         raise InputError(f"{file}: select: {error.message}") from error
-    groups = [name for name in request.tasks if name not in (*choice.chosen, *choice.skipped)]
+    groups = [name for name in request.tasks if name not in (*resolved.chosen, *resolved.skipped)]
     if groups:
         raise InputError(
             f"{file}: select: {', '.join(groups)}: a group; list its tasks, of "
-            f"{', '.join(choice.chosen)}"
+            f"{', '.join(resolved.chosen)}"
         )
     for block in (select.tasks, select.secondary):
-        if block and not {*chain(*_names(block))} & {*choice.chosen}:
-            reasons = "; ".join(choice.skipped.values())
+        if block and not {*chain(*_names(block))} & {*resolved.chosen}:
+            reasons = "; ".join(resolved.skipped.values())
             raise InputError(f"{file}: select: all tasks are skipped: {reasons}")
     return request
 

@@ -5,9 +5,14 @@ import importlib.util
 import pytest
 
 from ablations.engines.task_loading import load_tasks
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_drawing_task, write_task, write_tasks
+
+
+def load(request):
+    return load_tasks(resolve(request))
 
 
 def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
@@ -17,14 +22,14 @@ def test_a_task_of_whole_texts_is_refused_before_a_model_is_loaded(tmp_path):
     metrics = [{"metric": "word_perplexity"}]
     write_task(tasks, "roll", data, **rolling, generation_kwargs=None, metric_list=metrics)
     with pytest.raises(InputError, match="task roll: it scores the likelihood of whole texts"):
-        load_tasks(EvaluationRequest(tasks=("roll",), include_path=tasks))
+        load(EvaluationRequest(tasks=("roll",), include_path=tasks))
 
 
 def test_a_task_of_images_is_refused_before_a_model_is_loaded(tmp_path):
     tasks = write_tasks(tmp_path / "tasks", items=4)
     write_task(tasks, "seen", tasks / "data.jsonl", doc_to_image="prompt")
     with pytest.raises(InputError, match="task seen: it shows images or sounds"):
-        load_tasks(EvaluationRequest(tasks=("seen",), include_path=tasks))
+        load(EvaluationRequest(tasks=("seen",), include_path=tasks))
 
 
 def test_a_task_that_ends_python_does_not(tmp_path):
@@ -34,7 +39,7 @@ def test_a_task_that_ends_python_does_not(tmp_path):
         file.write("custom_dataset: !function ends.load\n")
     (tasks / "ends.py").write_text("raise SystemExit('Prolog is not installed')")
     with pytest.raises(InputError, match=r"task ends: .*Prolog is not installed"):
-        load_tasks(EvaluationRequest(tasks=("ends",), include_path=tasks))
+        load(EvaluationRequest(tasks=("ends",), include_path=tasks))
 
 
 def test_arguments_reach_a_task_that_asks_for_them(model, tmp_path):
@@ -42,12 +47,12 @@ def test_arguments_reach_a_task_that_asks_for_them(model, tmp_path):
     with pytest.raises(
         InputError, match=r"drawn: it asks for .*--metadata NAME=VALUE, such as tok"
     ):
-        load_tasks(request)
+        load(request)
     request = request.model_copy(update={"metadata": {"tokenizer": str(model), "count": 3}})
-    first, again = (list(load_tasks(request)[0][0].test_docs()) for _ in "12")
+    first, again = (list(load(request)[0].test_docs()) for _ in "12")
     assert len(first) == 3
     assert first == again  # what is drawn is drawn with the seed of the request
-    ((other,), _) = load_tasks(request.model_copy(update={"seed": 1}))
+    (other,) = load(request.model_copy(update={"seed": 1}))
     assert list(other.test_docs()) != first
 
 
@@ -61,4 +66,4 @@ def test_a_task_that_needs_a_package_says_so():
     if importlib.util.find_spec("wonderwords"):
         pytest.skip("it is installed")
     with pytest.raises(InputError, match=r"ruler_cwe: it needs a package .*wonderwords"):
-        load_tasks(EvaluationRequest(tasks=("ruler_cwe",)))
+        load(EvaluationRequest(tasks=("ruler_cwe",)))

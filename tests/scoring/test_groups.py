@@ -7,11 +7,11 @@ import yaml
 from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
-from ablations.engines.task_choice import check_tasks
 from ablations.engines.task_loading import load_tasks
 from ablations.engines.work_size import measure_tasks
+from ablations.requests.fingerprint import fingerprints_of
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.tasks.task_fingerprint import TaskContents
 from tests.standins.fresh_engines import evaluate_cold
 from tests.standins.live_cells import OPTIONS
 from tests.standins.tasks import write_tasks
@@ -51,20 +51,20 @@ def request(folder, *names, **changes):
 
 @pytest.mark.parametrize("name", ["macro", "corpus", "plain"])
 def test_a_group_that_is_no_mean_over_items_is_its_members(folder, name):
-    choice = check_tasks(request(folder, name))
+    choice = resolve(request(folder, name))
     assert (choice.chosen, choice.groups) == (("words_choose", "few"), {})
 
 
 def test_a_group_with_a_task_that_runs_code_is_its_members(folder):
-    choice = check_tasks(request(folder, "unsafe"))
+    choice = resolve(request(folder, "unsafe"))
     assert (choice.chosen, [*choice.skipped]) == (("words_choose",), ["runs"])
 
 
 def test_a_group_is_one_name_and_its_members_are_loaded_once(folder):
-    choice = check_tasks(request(folder, "above", "one", "few"))
+    choice = resolve(request(folder, "above", "one", "few"))
     assert choice.chosen == ("above", "one", "few")
     assert {group.members for group in choice.groups.values()} == {("words_choose", "few")}
-    tasks, _ = load_tasks(request(folder, "above", "one"))
+    tasks = load_tasks(resolve(request(folder, "above", "one")))
     assert [task.task_name for task in tasks] == ["words_choose", "few"]
 
 
@@ -72,14 +72,14 @@ def test_a_group_is_one_name_and_its_members_are_loaded_once(folder):
     ("group", "members"), [("mmlu_prox_sw", 14), ("global_mmlu_full_sw", 57), ("mmlu", 57)]
 )
 def test_lm_evals_groups_are_one(group, members):
-    choice = check_tasks(EvaluationRequest(tasks=(group,)))
+    choice = resolve(EvaluationRequest(tasks=(group,)))
     assert choice.chosen == (group,)
     assert len(choice.groups[group].members) == members
 
 
 def test_the_key_of_a_group_is_that_of_its_members(folder, tmp_path):
     def key():
-        return TaskContents([folder]).fingerprint("one")
+        return fingerprints_of(request(folder)).fingerprint("one")
 
     before, file = key(), folder / "few.yaml"
     text = file.read_text()
@@ -98,7 +98,7 @@ def test_the_language_of_a_group_is_that_of_its_members(folder, tmp_path):
             content = yaml.safe_load(file.read_text())
             content["metadata"] = {"version": 1.0, "language": code}
             file.write_text(yaml.safe_dump(content))
-        contents = TaskContents([folder])
+        contents = fingerprints_of(request(folder))
         return [contents.language(task) for task in ("one", "above", "few", "words_generate")]
 
     assert languages("it", "it") == ["it", "it", "it", None]

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
-from ablations.engines.task_choice import check_tasks
+from ablations.requests.resolve import resolve
 
 
 def evaluate_cold(model, request, backend="hf", options=None):
-    check_tasks(request)
+    resolve(request)
     with closing(start_model(model, backend, options or EngineOptions())) as lm:
         return run_tasks(lm, request, Path(model), backend)

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
+from ablations.requests.resolve import resolve
 from ablations.runner import run as runner_run
 from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
@@ -133,9 +134,8 @@ def test_the_examples_of_the_page_work(pocket):
     (pocket / "own" / "tasks").mkdir(parents=True)
     (pocket / "own" / "tasks" / "story_sw.yaml").write_text(own_task)
     (pocket / "own" / "tasks" / "story_sw.jsonl").write_text('{"question": "w1", "answer": "w2"}')
-    (task,), _ = load_tasks(
-        EvaluationRequest(tasks=("story_sw",), include_path=pocket / "own" / "tasks")
-    )
+    request = EvaluationRequest(tasks=("story_sw",), include_path=pocket / "own" / "tasks")
+    (task,) = load_tasks(resolve(request))
     assert task.doc_to_text(task.eval_docs[0]) == "w1\nJibu:"
 
 

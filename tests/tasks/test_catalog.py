@@ -1,12 +1,12 @@
 """The list of the shipped tasks, their files, and what a task is made of."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from ablations.engines.task_loading import load_tasks
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import (
     PAPER_BENCHMARKS,
@@ -17,11 +17,9 @@ from ablations.tasks.catalog import (
     list_tasks,
     may_be_published,
 )
-from ablations.tasks.task_fingerprint import TaskContents
 from ablations.tasks.task_yaml import read_task_file
 from layerswap_method.errors import InputError
 from tests.standins.scripted import DATA, POLYMATH
-from tests.standins.tasks import write_rows, write_task
 from tools import task_files as generate
 from tools.task_files import find_differences, task_files
 from tools.task_languages import load_languages
@@ -57,7 +55,7 @@ def test_the_list_says_what_lm_eval_reads():
     listed = [task for task in TASKS if task.language == "sw"]
     assert len(listed) == 12
     names = tuple(task.name for task in listed)
-    loaded = load_tasks(EvaluationRequest(tasks=names, data_dir=DATA, isolation="none"))[0]
+    loaded = load_tasks(resolve(EvaluationRequest(tasks=names, data_dir=DATA, isolation="none")))
     for task, theirs in zip(listed, loaded, strict=True):
         config = theirs.config
         metrics = [getattr(m["metric"], "__name__", m["metric"]) for m in config.metric_list]
@@ -140,133 +138,6 @@ def test_an_entry_that_is_wrong_is_named(tmp_path):
         assert part in caught.value.message
 
 
-def test_what_is_beside_a_task_counts_where_the_task_names_it(tmp_path):
-    included, code = tmp_path / "shared/_shared.yaml", tmp_path / "shared/own.py"
-    inner = tmp_path / "shared/inner/deep.py"
-    inner.parent.mkdir(parents=True)
-    inner.write_text("x = 'x'\n")
-    included.write_text("a: !function own.text\nb: !function inner.deep.x\nnum_fewshot: 1\n")
-    (tmp_path / ".ipynb_checkpoints").mkdir()
-    (tmp_path / ".ipynb_checkpoints/one-checkpoint.yaml").write_text("task: one\n")  # a copy
-    (tmp_path / "one.yaml").write_text("task: one\ninclude: shared/_shared.yaml\n")
-    (tmp_path / "two.yaml").write_text("task: two\nnum_fewshot: 1\n")
-    code.write_text("def text(doc): return 'x'\n")
-
-    def hashes():
-        contents = TaskContents([tmp_path])
-        return [contents.fingerprint(name) for name in ("one", "two")]
-
-    seen = [hashes()]
-    for path, old, new in ((code, "'x'", "'y'"), (inner, "'x'", "'y'"), (included, "1", "2")):
-        path.write_text(path.read_text().replace(old, new))
-        seen.append(hashes())
-    ones, twos = zip(*seen, strict=True)
-    assert (len({*ones}), len({*twos})) == (4, 1)
-
-
-@pytest.fixture
-def reader(tmp_path):
-    """Return a folder of a task whose function reads files, and a function that gives its key."""
-    folder = tmp_path / "tasks"
-    write_task(folder, "own", write_rows(folder, [{"prompt": "a"}]))
-    text = (folder / "own.yaml").read_text().replace("'{{answer}}'", "!function u.target")
-    (folder / "own.yaml").write_text(text)
-    (folder / "u.py").write_text("def target(doc): return open('labels.json').read()\n")
-    return folder, lambda: TaskContents([folder]).fingerprint("own")
-
-
-@pytest.mark.parametrize("name", ["labels.json", "labels.yaml", "u2.py", "u/deep/part.py"])
-def test_what_a_function_may_read_counts(reader, name):
-    folder, key = reader
-    path = folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("1")
-    before = key()
-    path.write_text("2")
-    assert key() != before
-
-
-def test_a_function_of_an_installed_package_may_read_it_too(reader):
-    folder, key = reader
-    text = (folder / "own.yaml").read_text().replace("u.target", "tests.standins.tasks.write_rows")
-    (folder / "own.yaml").write_text(text)
-    before = key()
-    (folder / "labels.json").write_text("{}")
-    assert key() != before
-
-
-@pytest.mark.parametrize(
-    "name", [".labels.json.swp", "other.yaml", "out/run.json", "model/a.bin", "answers/prompts/own"]
-)
-def test_what_comes_and_goes_beside_a_task_does_not_count(reader, name):
-    folder, key = reader
-    before, path = key(), folder / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("task: other\n")
-    assert key() == before
-
-
-def test_data_beside_a_task_counts(tmp_path, monkeypatch):
-    folder, here = tmp_path / "tasks", tmp_path / "here"
-    here.mkdir()
-    data = write_rows(folder, [{"prompt": "a", "answer": "b"}])
-    write_task(folder, "own", Path("data.jsonl"))
-    monkeypatch.chdir(here)
-
-    def key():
-        return TaskContents([folder]).fingerprint("own")
-
-    first = key()
-    write_task(folder, "own", data)
-    assert key() == first  # the place does not count
-    write_task(folder, "own", Path("data.jsonl"))
-    data.write_text('{"prompt": "a", "answer": "c"}\n')
-    assert key() != first
-    # The working directory goes first, as lm-eval has it.
-    (here / "data.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
-    assert key() == first
-    write_task(folder, "own", folder / "*.jsonl")
-    several = key()
-    data.write_text('{"prompt": "a", "answer": "d"}\n')
-    assert key() not in (first, several)
-
-
-def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkeypatch):
-    monkeypatch.setattr("ablations.tasks.task_fingerprint._MOST_FILES", 20)
-    for number in range(30):
-        (tmp_path / "data" / str(number)).mkdir(parents=True)
-    (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks" / "t.yaml").write_text(f"task: t\ndataset_path: {tmp_path / 'data'}\n")
-    with pytest.raises(InputError, match="holds over 20 files: no data set"):
-        TaskContents((tmp_path / "tasks",)).fingerprint("t")
-
-
-@pytest.mark.parametrize(
-    ("task", "changed", "is_read"),
-    [
-        ("mgsm_sw", "mgsm/sw_test.jsonl", True),
-        ("mgsm_sw", "mgsm/xx_test.jsonl", False),
-        ("mgsm_rev2_sw", "mgsm_rev2/mgsm_sw.tsv", True),
-        ("mgsm_rev2_sw", "mgsm/sw_train.jsonl", True),
-        ("mgsm_rev2_sw", "mgsm_rev2/mgsm_de.tsv", False),
-        ("global_mgsm_sw", "global_mgsm/sw_test.jsonl", True),
-        ("global_mgsm_sw", "mgsm/sw_test.jsonl", False),
-        ("polymath_low_sw", "polymath_low/sw_test.jsonl", True),
-        ("polymath_low_sw", "polymath_top/sw_test.jsonl", False),
-    ],
-)
-def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, is_read):
-    data = shutil.copytree(DATA, tmp_path / "data")
-
-    def key():
-        return TaskContents((SHIPPED_TASKS,), data).fingerprint(f"layerswap_{task}")
-
-    before = key()
-    with (data / changed).open("a") as file:
-        file.write("\n")
-    assert (key() != before) == is_read
-
-
 def test_only_items_of_flores_are_not_for_publication():
     contents = [read_task_file(path).content for path in sorted(GENERATED.glob("*.yaml"))]
     metadata = [content["metadata"] for content in contents if "group" not in content]
@@ -277,13 +148,3 @@ def test_only_items_of_flores_are_not_for_publication():
     )
     assert not may_be_published({"publish": "false"})  # in doubt it is kept back
     assert may_be_published(None)
-
-
-def test_whether_items_may_be_published_changes_no_score(tmp_path):
-    data = write_rows(tmp_path / "tasks", [{"prompt": "w1", "answer": "w2"}])
-    hashes = []
-    for more in ({}, {"publish": False}, {"publish": True}, {"public": True}):
-        write_task(tmp_path / "tasks", "words", data, metadata={"version": 1.0, **more})
-        hashes.append(TaskContents([tmp_path / "tasks"]).fingerprint("words"))
-    assert len({*hashes[:3]}) == 1
-    assert hashes[3] != hashes[0]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ablations.engines.task_index import lm_eval_index
+from ablations.requests.lm_eval_index import lm_eval_index
 from ablations.tasks.catalog import LANGUAGE_NAMES, read_languages
 from ablations.tasks.names import (
     language_name,

@@ -7,8 +7,8 @@ import sys
 import pytest
 from lm_eval.tasks import TaskManager
 
-from ablations.engines import task_index
-from ablations.engines.task_index import lm_eval_file, lm_eval_folder, lm_eval_index
+from ablations.requests import lm_eval_index as module
+from ablations.requests.lm_eval_index import lm_eval_folder, lm_eval_index
 
 
 @pytest.fixture
@@ -32,16 +32,16 @@ def test_the_index_is_that_of_lm_eval():
     assert index.keys() == entries.keys()
     for name, entry in entries.items():
         assert index[name].kind == entry.kind.name
-        assert lm_eval_file(name) == entry.yaml_path
+        place = index[name].file
+        assert (None if place is None else folder / place) == entry.yaml_path
         assert entry.kind.name != "TAG" or {*index[name].members} == entry.tags
-    assert lm_eval_file("gsm8k") == folder / "gsm8k" / "gsm8k.yaml"
-    assert {lm_eval_file("ai2_arc"), lm_eval_file("gsm9k")} == {None}
+    assert index["gsm8k"].file == "gsm8k/gsm8k.yaml"
 
 
 def test_it_is_read_once_and_again_when_lm_eval_has_changed(cache, monkeypatch):
     reads = []
-    entry = task_index.IndexedTask("TASK", "a/b.yaml")
-    monkeypatch.setattr(task_index, "_read", lambda folder: reads.append(folder) or {"b": entry})
+    entry = module.IndexedTask("TASK", "a/b.yaml")
+    monkeypatch.setattr(module, "_read", lambda folder: reads.append(folder) or {"b": entry})
     assert fresh() == fresh() == {"b": entry}
     (file,) = cache.iterdir()
     assert (len(reads), file.suffix) == (1, ".json")
@@ -62,7 +62,7 @@ def test_it_is_read_once_and_again_when_lm_eval_has_changed(cache, monkeypatch):
 
 
 def test_a_machine_without_a_cache_folder_reads_it_every_time(cache, monkeypatch):
-    monkeypatch.setattr(task_index, "_read", lambda _: {})
+    monkeypatch.setattr(module, "_read", lambda _: {})
     cache.write_text("a file, where the folder should be")
     assert fresh() == fresh() == {}
 
@@ -73,8 +73,8 @@ def test_a_change_of_a_task_file_changes_the_state(tmp_path, change):
     (folder / "own").mkdir(parents=True)
     file = folder / "own" / "a.yaml"
     file.write_text("task: a")
-    before, times = task_index._state(folder), file.stat()
-    assert task_index._state(folder) == before
+    before, times = module._state(folder), file.stat()
+    assert module._state(folder) == before
     if change == "add":
         (folder / "own" / "_template").write_text("")
     elif change == "remove":
@@ -83,12 +83,12 @@ def test_a_change_of_a_task_file_changes_the_state(tmp_path, change):
         file.write_text("task: b")
     if change == "old time":
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert task_index._state(folder) != before
+    assert module._state(folder) != before
 
 
 @pytest.mark.slow
 def test_two_processes_write_one_whole_file(cache):
-    code = "from ablations.engines.task_index import lm_eval_index; print(len(lm_eval_index()))"
+    code = "from ablations.requests.lm_eval_index import lm_eval_index; print(len(lm_eval_index()))"
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in "12"]
     counts = {run.communicate()[0].split()[-1] for run in runs}
     assert counts == {str(len(fresh())).encode()}

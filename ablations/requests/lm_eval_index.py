@@ -71,18 +71,6 @@ def lm_eval_index() -> Mapping[str, IndexedTask]:
     return index.tasks
 
 
-def lm_eval_file(name: str) -> Path | None:
-    """Return the file of one of lm-eval's own tasks or groups; None for other names."""
-    entry = lm_eval_index().get(name)
-    return None if entry is None or entry.file is None else lm_eval_folder() / entry.file
-
-
-def tagged_tasks(tag: str) -> tuple[str, ...]:
-    """Return the tasks of one of lm-eval's own tags; () for other names."""
-    entry = lm_eval_index().get(tag)
-    return () if entry is None else entry.members
-
-
 def _read(folder: Path) -> dict[str, IndexedTask]:
     from lm_eval.tasks import TaskManager
 

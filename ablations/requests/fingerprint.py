@@ -11,66 +11,38 @@ from __future__ import annotations
 import glob
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ablations.machine.fingerprint import fingerprint_files, fingerprint_folder, fingerprint_of
+from ablations.requests.known_tasks import KnownTasks, known_tasks
+from ablations.scoring.evaluation import EvaluationSettings
 from ablations.tasks.catalog import language_of_metadata
-from ablations.tasks.task_yaml import (
-    TaskFile,
-    read_task_file,
-    task_file_paths,
-    walk_below,
-    with_local_data,
-    with_placed_data,
-)
+from ablations.tasks.task_yaml import walk_below, with_local_data, with_placed_data
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import is_there, map_texts
 
 _MOST_FILES = 10_000
 """Most files of a task's data set; a folder of more, such as /usr, is a slip of the pen."""
 
-_TASK_KEYS = {"task", "group", "tag", "include"}
-"""One of them makes a YAML file a task's, which counts only for the tasks that include it."""
-
 _PACKAGES = {"ablations", "lm_eval"}
 """Packages whose functions read no file of a task's folder, and whose versions are in the key."""
 
 
-class TaskContents:
-    """The tasks of some folders, read once."""
+class TaskFingerprints:
+    """The hashes of known tasks, each made once."""
 
     def __init__(
-        self,
-        folders: Sequence[Path],
-        data_dir: Path | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        elsewhere: Callable[[str], Path | None] = lambda _: None,
-        tagged: Callable[[str], Sequence[str]] = lambda _: (),
+        self, known: KnownTasks, data_dir: Path | None, metadata: Mapping[str, Any]
     ) -> None:
-        """Read the task files below `folders`; a task in several is that of the first.
+        """Take what the tasks of a request are given.
 
-        The tasks' data is in `data_dir`, or on the hub; `metadata` are arguments for all of them;
-        `elsewhere` gives the file of other tasks and groups, `tagged` the tasks of other tags.
+        Their data is in `data_dir`, or on the hub; `metadata` are arguments for all of them.
         """
-        self._elsewhere, self._tagged, self._data_dir = elsewhere, tagged, data_dir
-        self._tags: dict[str, list[str]] = {}
-        self._metadata = map_texts(metadata or {}, _hash_argument)
-        self._files_by_task: dict[str, TaskFile] = {}
-        self._paths: set[Path] = set()
+        self._known, self._data_dir = known, data_dir
+        self._metadata = map_texts(metadata, _hash_argument)
         self._hashes: dict[str, str] = {}
-        for path in itertools.chain(*map(task_file_paths, folders)):
-            task_file = read_task_file(path)
-            if len(task_file.files) > 1 or _TASK_KEYS & task_file.content.keys():
-                self._paths.update(file.resolve() for file in task_file.files)
-            content = task_file.content
-            if isinstance(name := content.get("group", content.get("task")), str):
-                self._files_by_task.setdefault(name, task_file)
-            if isinstance(name := content.get("task"), str):
-                tags = content.get("tag") or []
-                for tag in tags if isinstance(tags, list) else [tags]:
-                    self._tags.setdefault(str(tag), []).append(name)
 
     def fingerprint(self, name: str) -> str:
         """Return a hash of all that can change the task's prompts or scores.
@@ -78,8 +50,8 @@ class TaskContents:
         Raises `InputError` for data of too many files.
         """
         if name not in self._hashes:
-            files, content = self._file(name)
-            members = [self.fingerprint(task) for task in self._members(content)]
+            files, content, _ = self._known.file(name)
+            members = [self.fingerprint(task) for task in self._known.members(name)]
             modules = set(re.findall(r"!function (\w+)", str(content))) - _PACKAGES
             home = files[0].parent
             code: dict[Path, set[Path]] = {}
@@ -101,25 +73,14 @@ class TaskContents:
             self._hashes[name] = fingerprint_of(**parts)
         return self._hashes[name]
 
-    def _file(self, name: str) -> TaskFile:
-        """Return the file of a task or a group; an empty one where there is none."""
-        if name not in self._files_by_task:
-            self._files_by_task[name] = read_task_file(self._elsewhere(name) or Path())
-        return self._files_by_task[name]
-
-    def _members(self, content: Mapping[str, Any]) -> list[str]:
-        """Return the tasks of a group, whose file names tags, too; none of a task."""
-        tasks: list[str] = []
-        for name in content["task"] if "group" in content else ():
-            tasks += sorted(self._tags.get(name, ())) or sorted(self._tagged(name)) or [name]
-        return tasks
-
     def _files_of(self, folder: Path, modules: set[str]) -> set[Path]:
         """Return the files in `folder` that functions of a task's `modules` may read."""
         files = {file for file in folder.iterdir() if file.is_file() and file.name[0] != "."}
         files |= {file for name in modules for file in (folder / name).rglob("*.py")}
         return {
-            file for file in files if file.suffix != ".yaml" or file.resolve() not in self._paths
+            file
+            for file in files
+            if file.suffix != ".yaml" or file.resolve() not in self._known.paths
         }
 
     def language(self, name: str) -> str | None:
@@ -127,9 +88,8 @@ class TaskContents:
 
         That of a group that states none is the one that all of its tasks have.
         """
-        content = self._file(name).content
-        language = language_of_metadata(content.get("metadata"))
-        languages = {self.language(task) for task in self._members(content)}
+        language = language_of_metadata(self._known.file(name).content.get("metadata"))
+        languages = {self.language(task) for task in self._known.members(name)}
         return languages.pop() if language is None and len(languages) == 1 else language
 
     def metrics(self, name: str) -> set[str]:
@@ -138,7 +98,7 @@ class TaskContents:
         lm-eval calls a metric that is a function by the function's name.
         """
         metrics = set[str]()
-        for entry in self._file(name).content.get("metric_list") or ():
+        for entry in self._known.file(name).content.get("metric_list") or ():
             metric = entry.get("metric") if isinstance(entry, Mapping) else None
             if not isinstance(metric, str):
                 return set()
@@ -148,7 +108,7 @@ class TaskContents:
     def has(self, name: str) -> bool:
         """Return whether the task has a file that can be read. Raises as `fingerprint` does."""
         self.fingerprint(name)
-        return bool(self._file(name).content)
+        return bool(self._known.file(name).content)
 
     def _data(self, content: dict[str, Any]) -> list[str] | str | None:
         """Return the hash of the files in `data_dir` that the task can read: others may change."""
@@ -167,6 +127,11 @@ class TaskContents:
             files = {file for code in codes for file in folder.glob(pattern.format(code))}
             hashes.append(fingerprint_files(folder, files))
         return hashes
+
+
+def fingerprints_of(settings: EvaluationSettings) -> TaskFingerprints:
+    """Return the hashes of the tasks that settings can name."""
+    return TaskFingerprints(known_tasks(settings.folders), settings.data_dir, settings.metadata)
 
 
 def _has_module(folder: Path, modules: set[str]) -> bool:

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from ablations.engines import task_choice
-from ablations.engines.task_choice import NEEDS_CODE_EXECUTION, NEEDS_NO_SANDBOX, check_tasks
 from ablations.engines.task_loading import load_tasks
+from ablations.requests import known_tasks
+from ablations.requests.resolve import NEEDS_CODE_EXECUTION, NEEDS_NO_SANDBOX, resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
 from tests.standins.tasks import write_rows, write_task, write_tasks
@@ -30,8 +30,8 @@ def folder(tmp_path_factory):
 
 def _names(folder, *names, held=None):
     request = EvaluationRequest(tasks=names, include_path=folder, isolation=held)
-    tasks, skipped = load_tasks(request)
-    return [getattr(task, "task_name", None) or task.name for task in tasks], skipped
+    resolved = resolve(request)
+    return [task.task_name for task in load_tasks(resolved)], resolved.skipped
 
 
 @pytest.mark.parametrize(
@@ -66,31 +66,34 @@ def test_programs_of_lm_evals_own_tasks_are_not_called_sandboxed():
         ("bwrap", (ours,), needs_all),
         ("none", names, {}),
     ):
-        choice = check_tasks(request.model_copy(update={"isolation": isolation}))
+        choice = resolve(request.model_copy(update={"isolation": isolation}))
         assert (choice.chosen, choice.skipped) == (chosen, skipped)
 
 
 def test_a_group_with_settings_is_refused_before_anything_is_asked(folder):
     request = EvaluationRequest(tasks=("words_odd", "words_said"), include_path=folder)
     with pytest.raises(InputError, match=r"group 'words_odd' .* in their own files \(words_choose"):
-        check_tasks(request)
+        resolve(request)
     plain = EvaluationRequest(tasks=("words_said",), include_path=folder)
-    assert check_tasks(plain).chosen == ("words_generate", "words_translate")
+    assert resolve(plain).chosen == ("words_generate", "words_translate")
 
 
 def test_what_is_missing_is_named(folder, tmp_path):
-    def refused(load, match, **changes):
+    def refused(step, match, **changes):
         given = {"tasks": ("words_choose",), "include_path": folder, **changes}
         with pytest.raises(InputError, match=match):
-            load(EvaluationRequest(**given))
+            step(EvaluationRequest(**given))
 
-    refused(load_tasks, r"none: no such folder of task data", data_dir=tmp_path / "none")
-    refused(check_tasks, "no such folder of lm-eval task files", include_path=tmp_path / "none")
-    refused(check_tasks, "has no lm-eval task file", include_path=tmp_path)
+    def load(request):
+        load_tasks(resolve(request))
+
+    refused(load, r"none: no such folder of task data", data_dir=tmp_path / "none")
+    refused(resolve, "no such folder of lm-eval task files", include_path=tmp_path / "none")
+    refused(resolve, "has no lm-eval task file", include_path=tmp_path)
     broken = write_tasks(tmp_path / "broken", items=4)
     (broken / "data.jsonl").unlink()
-    unread = r"task words_choose: its data cannot be read: .*data\.jsonl' \("
-    refused(load_tasks, unread, include_path=broken)
+    unread = r"task words_choose: its data cannot be read: .*data\.jsonl'"
+    refused(load, unread, include_path=broken)
 
 
 def test_a_task_of_several_folders_is_that_of_the_first(tmp_path):
@@ -102,19 +105,19 @@ def test_a_task_of_several_folders_is_that_of_the_first(tmp_path):
     names = ("both", "only_one", "only_two")
     for order, sizes in ((("one", "two"), [1, 1, 2]), (("two", "one"), [2, 1, 2])):
         folders = tuple(tmp_path / name for name in order)
-        tasks, _ = load_tasks(EvaluationRequest(tasks=names, include_path=folders))
+        tasks = load_tasks(resolve(EvaluationRequest(tasks=names, include_path=folders)))
         assert [len(task.eval_docs) for task in tasks] == sizes
     (tmp_path / "none").mkdir()
     folders = (tmp_path / "one", tmp_path / "none")
     with pytest.raises(InputError, match=r"none: has no lm-eval task file"):
-        check_tasks(EvaluationRequest(tasks=("layerswap_mgsm_sw",), include_path=folders))
+        resolve(EvaluationRequest(tasks=("layerswap_mgsm_sw",), include_path=folders))
     with pytest.raises(InputError, match=r"unknown task 'only_tow'; did you mean 'only_one'"):
-        check_tasks(EvaluationRequest(tasks=("only_tow",), include_path=tmp_path / "one"))
+        resolve(EvaluationRequest(tasks=("only_tow",), include_path=tmp_path / "one"))
 
 
 def test_without_a_folder_a_wrong_name_reminds_of_include_path():
     with pytest.raises(InputError) as caught:
-        check_tasks(EvaluationRequest(tasks=("my_story_task", "gms8k", "layerswp_mgsm_sw")))
+        resolve(EvaluationRequest(tasks=("my_story_task", "gms8k", "layerswp_mgsm_sw")))
     message = caught.value.message
     assert "unknown task 'my_story_task'\n" in message  # nothing is near
     assert "unknown task 'gms8k'; did you mean 'gsm8k'?" in message
@@ -122,24 +125,23 @@ def test_without_a_folder_a_wrong_name_reminds_of_include_path():
     assert "a folder that --include-path names" in message
 
 
-def test_tasks_of_a_folder_need_no_index_and_the_folder_is_read_once(folder, tmp_path, monkeypatch):
+def test_tasks_of_a_folder_need_no_index_of_lm_evals(tmp_path, monkeypatch):
     tasks = write_tasks(tmp_path / "tasks", items=4)
-    monkeypatch.setattr(task_choice, "lm_eval_index", lambda: pytest.fail("the index was read"))
+    monkeypatch.setattr(known_tasks, "_lm_eval_entries", lambda: pytest.fail("it was read"))
     request = EvaluationRequest(tasks=("words_generate",), include_path=tasks)
-    manager = task_choice.task_manager(request)
-    assert task_choice.task_manager(request) is manager
+    assert resolve(request).known is resolve(request).known
     write_task(tasks, "more", tasks / "data.jsonl", doc_to_text="{{prompt}}")
-    assert check_tasks(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
+    assert resolve(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
 
 
 def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):
     wanted = ("words_generate", "gsm8k", "arc_easy", "layerswap_mgsm_sw")
     request = EvaluationRequest(tasks=wanted, include_path=folder)
-    assert check_tasks(request).chosen == wanted
+    assert resolve(request).chosen == wanted
     tag = request.model_copy(update={"tasks": ("ai2_arc",)})
-    assert check_tasks(tag).chosen == ("arc_challenge", "arc_easy")
+    assert resolve(tag).chosen == ("arc_challenge", "arc_easy")
     with pytest.raises(InputError) as caught:
-        check_tasks(request.model_copy(update={"tasks": ("gsm9k", "words_genrate")}))
+        resolve(request.model_copy(update={"tasks": ("gsm9k", "words_genrate")}))
     for text in (
         "unknown task 'gsm9k'; did you mean 'gsm",
         "unknown task 'words_genrate'; did you mean 'words_generate'?",
@@ -154,9 +156,9 @@ def test_a_name_of_lm_evals_that_is_near_one_of_the_folder_is_no_slip(tmp_path):
     for name in ("somma_it", "gsm8k_it"):
         write_task(folder, name, data)
     both = EvaluationRequest(tasks=("gsm8k", "somma_it"), include_path=folder)
-    assert check_tasks(both).chosen == ("gsm8k", "somma_it")
+    assert resolve(both).chosen == ("gsm8k", "somma_it")
     for names in (("soma_it",), ("somma_itt", "gsm8k", "somma_it")):
         request = EvaluationRequest(tasks=names, include_path=folder)
         with pytest.raises(InputError, match=f"'{names[0]}'; did you mean 'somma_it'") as caught:
-            check_tasks(request)
+            resolve(request)
         assert "unknown task 'gsm8k'" not in caught.value.message

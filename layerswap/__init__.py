@@ -71,7 +71,7 @@ Settings = Mapping[str, Any]
 """Keys of a study or a task -> values."""
 
 Backend = Literal["auto", "hf", "vllm"]
-Download = Literal["ranges", "whole"]
+Download = Literal["whole", "ranges"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 Executor = Literal["local", "ray"]
 Isolation = Literal["bwrap", "none"]
@@ -156,7 +156,7 @@ def merge(
         device: where averages are computed, such as ``cuda``.
         verify: whether the output is read again and compared, tensor by tensor.
         download: what is fetched of models of the hub; None is what LAYERSWAP_DOWNLOAD says, or
-            ``ranges``.
+            ``whole``: the files that are read. ``ranges``: the byte ranges that are.
         mergekit_options: options of mergekit-yaml, which then merges the recipe.
 
     Raises:

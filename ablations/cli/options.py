@@ -123,12 +123,13 @@ shard_size_option = click.option(
 )
 download_option = click.option(
     "--download",
-    type=click.Choice(["ranges", "whole"]),
+    type=click.Choice(["whole", "ranges"]),
     envvar="LAYERSWAP_DOWNLOAD",
-    default="ranges",
+    default="whole",
     show_default=True,
-    help="What is fetched of models of the hub: the byte ranges that are read, or the whole files "
-    "that are. mergekit-yaml, too, looks at the environment variable LAYERSWAP_DOWNLOAD.",
+    help="What is fetched of models of the hub: the whole files that are read, or only the byte "
+    "ranges (less, for slow lines). mergekit-yaml, too, looks at the environment variable "
+    "LAYERSWAP_DOWNLOAD.",
 )
 code_options = together(
     click.option(

@@ -84,7 +84,7 @@ def check_compatibility(references: Sequence[str], base: str | None = None) -> C
     """
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
-    hub = Downloads()
+    hub = Downloads("ranges")  # a few rows
     checkpoints = [find_checkpoint(reference, hub) for reference in references]
     with hub.fetching():
         differing = list(merge_problems(checkpoints))

@@ -1,4 +1,4 @@
-"""The parts of their experts that cells of a study read: byte ranges of some, all of others."""
+"""The parts of their experts that cells of a study read: parts of some, all of others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,15 @@ class Needed(NamedTuple):
 def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Needed:
     """Return what cells read of experts, whose headers are here.
 
-    What is evaluated unmerged, merged by mergekit, or measured is read whole. An engine starts on
-    the base or on a merge, but not on one of mergekit's, whose folder is gone before it ends.
+    What is evaluated unmerged, merged by mergekit, or measured is read whole, and so is the base,
+    on which an engine for merges starts.
     """
     models = {expert.reference: expert for expert in experts}
     whole, ranges = set[Path](), dict[Path, list[Range]]()
     for cell in cells:
         recipe = cell.recipe.by_files
+        if cell.recipe.unmerged is None:
+            whole.update(base.folders)
         if recipe is not None and not recipe.needs_deltas and cell.recipe.unmerged is None:
             merge = merge_or_none(recipe, models)
             if merge is not None:
@@ -39,8 +41,6 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
                 continue
         for reference in cell.recipe.references:
             whole.update(models[reference].folders)
-        if recipe is None:
-            whole.update(base.folders)
     return Needed(whole, ranges)
 
 

@@ -48,8 +48,8 @@ from layerswap_method.progress import Bar, no_bar
 
 LOG = logging.getLogger("layerswap")
 
-Download = Literal["ranges", "whole"]
-"""`ranges`: the byte ranges that a merge reads. `whole`: the whole files that it reads."""
+Download = Literal["whole", "ranges"]
+"""`whole`: the whole files that a merge reads. `ranges`: the byte ranges that it reads."""
 
 VARIABLE = "LAYERSWAP_DOWNLOAD"
 """Environment variable with the `Download` of commands that were given none."""
@@ -72,6 +72,9 @@ class Need(NamedTuple):
 
     model: str
     fetched: int
+    ranges: int
+    """As `fetched`, if byte ranges were fetched."""
+
     whole: int
 
 
@@ -97,8 +100,8 @@ class _Snapshot:
 
 
 def download_choice(choice: str | None = None) -> Download:
-    """Return how models are downloaded: by `choice`, or as the environment says, else by ranges."""
-    value = choice or os.environ.get(VARIABLE) or "ranges"
+    """Return how models are downloaded: by `choice`, or as the environment says, else whole."""
+    value = choice or os.environ.get(VARIABLE) or "whole"
     choices: dict[str, Download] = {name: name for name in get_args(Download)}
     if value not in choices:
         raise InputError(f"{VARIABLE}={value}: is not valid{nearest_of(value, choices)}")
@@ -166,8 +169,11 @@ def describe_needs(needs: Iterable[Need]) -> Iterator[str]:
             "will be downloaded"
         )
     if needs:
-        total = sum(need.fetched for need in needs)
-        yield f"the downloads need {total / 1e9:.3g} GB of disk below {default_cache().parent}"
+        fetched = sum(need.fetched for need in needs)
+        ranges = sum(need.ranges for need in needs)
+        less = f" (with --download ranges {ranges / 1e9:.3g} GB)" if ranges < fetched else ""
+        place = default_cache().parent
+        yield f"the downloads need {fetched / 1e9:.3g} GB of disk below {place}{less}"
 
 
 class Downloads:
@@ -175,7 +181,7 @@ class Downloads:
 
     def __init__(
         self,
-        download: Download = "ranges",
+        download: Download = "whole",
         cache_dir: str | None = None,
         *,
         headers_only: bool = False,
@@ -183,8 +189,8 @@ class Downloads:
     ):
         """Ask nothing yet. `cache_dir` is the hub's cache, None the one of the environment.
 
-        With `headers_only`, no model is downloaded whole where there is no other way. `why_whole`
-        is the reason, as a clause, to download every model whole.
+        With `headers_only`, nothing is downloaded whole, not even where there is no other way.
+        `why_whole` is the reason, as a clause, to download every model whole.
         """
         self.download = download
         self._why_whole = why_whole
@@ -217,21 +223,31 @@ class Downloads:
         Other files than those of partial models of this run are left alone. Raises `LayerSwapError`
         where something cannot be fetched.
         """
-        self._fetch(ranges, bar, GAP, most=0)
+        self._fetch(ranges, bar, self.download, GAP, most=0)
 
     @contextmanager
     def fetching(self, bar: Bar = no_bar) -> Iterator[None]:
         """Fetch what the body reads of partial models of this run when it reads it."""
-        with fetching_by(lambda ranges: self._fetch(ranges, bar, _ROW_GAP, most=_LITTLE)):
+        download: Download = "ranges" if self._headers_only else self.download
+        fetch = functools.partial(
+            self._fetch, bar=bar, download=download, gap=_ROW_GAP, most=_LITTLE
+        )
+        with fetching_by(fetch):
             yield
 
     def _fetch(
-        self, ranges: Mapping[Path, Sequence[Range]], bar: Bar, gap: int, *, most: int
+        self,
+        ranges: Mapping[Path, Sequence[Range]],
+        bar: Bar,
+        download: Download,
+        gap: int,
+        *,
+        most: int,
     ) -> None:
         """Fetch what is missing of ranges; see `_missing` for `most`."""
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
         for snapshot in self._snapshots.values():
-            in_part, in_whole = self._missing(snapshot, ranges, most)
+            in_part, in_whole = self._missing(snapshot, ranges, download, most)
             partial |= in_part
             whole |= in_whole
         try:
@@ -260,16 +276,27 @@ class Downloads:
         """Yield of every partial model how much `fetch` and `fetch_whole` would still fetch."""
         for snapshot in self._snapshots.values():
             if snapshot.folder in whole:
-                fetched = sum(file.size for file in snapshot.partial_files())
+                fetched = least = sum(file.size for file in snapshot.partial_files())
             else:
-                in_part, in_whole = self._missing(snapshot, ranges, 0)
-                fetched = sum(missing_bytes(blob, ranges[blob]) for blob in in_part)
-                fetched += sum(file.size for file in in_whole.values())
+                fetched = self._lacked_bytes(snapshot, ranges, self.download)
+                least = self._lacked_bytes(snapshot, ranges, "ranges")
             model = f"{snapshot.repository}@{snapshot.commit}"
-            yield Need(model, fetched, snapshot.nbytes)
+            yield Need(model, fetched, least, snapshot.nbytes)
+
+    def _lacked_bytes(
+        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
+    ) -> int:
+        """Return how many bytes `fetch` would still fetch of a model."""
+        partial, whole = self._missing(snapshot, ranges, download, 0)
+        sizes = [missing_bytes(blob, ranges[blob]) for blob in partial]
+        return sum(sizes) + sum(file.size for file in whole.values())
 
     def _missing(
-        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], most: int
+        self,
+        snapshot: _Snapshot,
+        ranges: Mapping[Path, Sequence[Range]],
+        download: Download,
+        most: int,
     ) -> tuple[dict[Path, RemoteFile], dict[Path, RemoteFile]]:
         """Return the files of a model that lack ranges: those to fetch in part, and whole.
 
@@ -282,7 +309,7 @@ class Downloads:
             missing = lacking(spans, ranges_there(blob))
             if not missing:
                 continue
-            if self.download == "whole":
+            if download == "whole":
                 is_whole = size(missing) > most
             else:
                 is_whole = _is_all_new(blob, file, spans)

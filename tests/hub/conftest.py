@@ -125,6 +125,7 @@ class Machine:
             "HF_ENDPOINT": self.hub.endpoint,
             "HF_HOME": str(self.home / "hf"),
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "LAYERSWAP_DOWNLOAD": "ranges",
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(Path(__file__).parents[2]),
             **variables,

@@ -124,10 +124,16 @@ def test_the_same_merge_again_downloads_nothing(download, machine):
 
 
 def test_files_that_are_not_read_are_not_downloaded(machine, repositories):
+    by_default = {"LAYERSWAP_DOWNLOAD": ""}
     recipe = machine.recipe(bottom_layers=2, top_layers=0, non_layer="task")
-    assert machine.run("layerswap", "check", recipe)[0] == 0
+    code, output = machine.run("layerswap", "check", recipe, **by_default)
+    assert code == 0
+    said, said_of_ranges = re.search(
+        r"the downloads need ([\d.]+) GB of disk below \S+ \(with --download ranges ([\d.]+) GB\)",
+        output,
+    ).groups()
     machine.hub.forget()
-    machine.merge(recipe, "out", LAYERSWAP_DOWNLOAD="whole")
+    machine.merge(recipe, "out", **by_default)
     fetched = {
         file.name
         for file in machine.cache.glob("models--*/snapshots/*/*.safetensors")
@@ -139,6 +145,8 @@ def test_files_that_are_not_read_are_not_downloaded(machine, repositories):
         file for file in weights(repositories, LANGUAGE) if file.name in fetched
     )
     assert machine.hub.bytes["store"] == whole
+    assert whole / 1e9 == pytest.approx(float(said), rel=0.01)
+    assert float(said_of_ranges) < float(said)
 
 
 def test_a_model_that_is_in_the_cache_is_used_whole(with_all):

@@ -13,7 +13,7 @@ left: a file that is read whole would be the library's."""
 
 def main(name):
     transfer._REQUEST, transfer._LISTED, transfer._WAIT_S = REQUEST, LISTED, 0.02
-    models = Downloads()
+    models = Downloads("ranges")
     files = [file.resolve() for file in models.folder(name, None).glob("*.safetensors")]
     models.fetch({file: [(0, file.stat().st_size - LEFT)] for file in files})
 

@@ -10,7 +10,8 @@ from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
-from ablations.tasks.catalog import choose, list_tasks
+from ablations.tasks.catalog import choose, language_code, list_tasks
+from ablations.tasks.names import language_name
 from ablations.tasks.suites import PLACEHOLDER, in_languages
 from ablations.train.folder import MEASURED
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
@@ -109,7 +110,11 @@ def _task_problems(study: Study) -> Iterator[str]:
             "evaluate.languages needs experts.language by language: "
             f"{{{next(iter(evaluate.languages))}: [NAME, ...]}} in place of a list"
         )
-    elif evaluate.languages:
+    for code in dict.fromkeys(codes.values()):
+        written = language_code(code) if len(code) > 3 else None  # a name, and no code of a task
+        if written is not None:
+            yield f"experts.language has {code!r}; write the code of the language, {written}"
+    if evaluate.languages and codes:
         languages = list(dict.fromkeys(codes.values()))
         for code in [code for code in evaluate.languages if code not in languages]:
             valid = nearest_of(code, languages)
@@ -209,6 +214,23 @@ def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -
                 "tokenizer.model, or vocab.json with merges.txt); copy those of the model that it "
                 "was trained from into it"
             )
+
+
+def language_notes(study: Study, task_languages: Mapping[str, str]) -> Iterator[str]:
+    """Yield which tasks are in a language of which there is no expert; English is in every study.
+
+    `task_languages` are the codes that the metadata of tasks state.
+    """
+    codes = dict.fromkeys(study.experts.languages().values())
+    others: dict[str, list[str]] = {}
+    for task, code in task_languages.items():
+        if codes and code.partition("_")[0] not in ("en", *codes):
+            others.setdefault(code, []).append(task)
+    for code, tasks in others.items():
+        yield (
+            f"{', '.join(tasks)}: in {language_name(code)} ({code}), and the language experts are "
+            f"of {', '.join(codes)}"
+        )
 
 
 def plan_notes(study: Study, experts: Mapping[str, Expert], cells: Iterable[Cell]) -> Iterator[str]:

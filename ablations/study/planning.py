@@ -48,6 +48,7 @@ from ablations.study.files import (
 from ablations.study.identity import (
     Contents,
     Fingerprints,
+    IdentifiedCells,
     identified,
     protocol_key,
     read_contents,
@@ -192,7 +193,7 @@ def plan_study(
         versions={"layerswap": layerswap_method.__version__, **versions},
         protocol=protocol,
         states=fingerprints.states(),
-        notes=tuple(filter(None, _notes(study, checked, done.cells, shape.num_layers))),
+        notes=tuple(filter(None, _notes(study, checked, done, shape.num_layers))),
         needs=needs,
     )
 
@@ -365,13 +366,14 @@ def _shape(checkpoints: Sequence[Checkpoint], base: Expert) -> _Shape:
 
 
 def _notes(
-    study: Study, checked: _Checked, cells: Sequence[Cell], num_layers: int
+    study: Study, checked: _Checked, done: IdentifiedCells, num_layers: int
 ) -> Iterator[str]:
     """Yield what a reader of the scores should know; empty texts among it are nothing."""
     experts, places = checked.experts, checked.places
     yield describe_scaling(study, num_layers)
     yield precision_note(checked.backend, study.evaluate.options)
-    yield from checks.plan_notes(study, experts, cells)
+    yield from checks.plan_notes(study, experts, done.cells)
+    yield from checks.language_notes(study, done.task_languages)
     for task, why in checked.requests[None]["skipped"].items():
         yield f"{task}: skipped: {why}"
     claimed = [

@@ -118,6 +118,14 @@ def read_languages(file: Path) -> dict[str, dict[str, Any]]:
     return table
 
 
+def language_code(name: str) -> str | None:
+    """Return the code of a language by its English name or its ISO 639-3 code; None for others."""
+    for code, entry in read_languages(LANGUAGE_NAMES).items():
+        if name.lower() in (entry["name"].lower(), *entry.get("iso_639_3", ())):
+            return code
+    return None
+
+
 @cache
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
@@ -206,7 +214,9 @@ def choose(
         values = dict.fromkeys((*(str(getattr(task, field)) for task in tasks), *more))
         for name in dict.fromkeys(names):
             if name not in values:
-                problems.append(f"no {field} {name!r}{nearest_of(name, values)}")
+                code = language_code(name) if field == "language" else None
+                hint = f"; write {code}" if code in values else nearest_of(name, values)
+                problems.append(f"no {field} {name!r}{hint}")
     chosen = tuple(
         task
         for task in tasks

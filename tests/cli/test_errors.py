@@ -46,7 +46,7 @@ def test_one_text_and_exit_code_in_every_command(error, code, text, monkeypatch)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("ablations.tasks.catalog.describe_tasks", lambda: 1 / 0)
+    monkeypatch.setattr("ablations.tasks.catalog.describe_tasks", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(ablations.cli.main, ["tasks"], catch_exceptions=False)
 

@@ -101,6 +101,20 @@ def test_a_language_that_a_suite_lacks_is_one_problem(problem, plan, shipped):
     assert "lm-eval's own tasks in it: belebele_{lang} (--tasks)" in told
 
 
+def test_a_task_in_a_language_without_an_expert_is_noted(problem, plan, shipped):
+    def planned(language, *tasks):
+        pools = {**POOLS, "language": language}
+        return {**small({"tasks": [*tasks]}), "experts": pools}
+
+    note = "layerswap_mgsm_sw: in Swahili (sw), and the language experts are of te"
+    assert note in plan(shipped, **planned({"te": ["telugu"]}, "layerswap_mgsm_sw")).notes
+    for language in ({"sw": ["swahili"]}, ["swahili"]):
+        notes = plan(shipped, **planned(language, "layerswap_mgsm_sw")).notes
+        assert not any("the language experts are of" in note for note in notes)
+    told = problem(shipped, **planned({"swahili": ["swahili"]}, "layerswap_mgsm_sw"))
+    assert told.endswith("experts.language has 'swahili'; write the code of the language, sw")
+
+
 def test_primary_tasks_may_have_lang(plan, experts):
     report = {"primary": {"tasks": ["words_{lang}"]}}
     evaluate = {"tasks": ["words_{lang}", "words"]}

@@ -2,7 +2,7 @@
 
 __version__ = "0.1.0"
 
-METHOD_VERSION = 3
+METHOD_VERSION = 4
 """Raised in the change that alters a merged tensor. It is part of what identifies a score."""
 
 

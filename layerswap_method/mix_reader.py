@@ -195,14 +195,21 @@ class MixReader:
         self, position: int, opened: IO[bytes], offset: int, count: int, buffers: Buffers
     ) -> torch.Tensor:
         """Return `count` values of one term as they enter the sum, in a buffer."""
+        import torch
+
         term = self._mix.terms[position]
         values = buffers.take("stored", torch_dtype(term.stored.torch_name), count)
         buffers.read(opened, term.stored, offset, values)
-        if (dtype := torch_dtype(term.dtype)) != values.dtype:
+        dtype = torch_dtype(term.dtype)
+        if position in self._deltas:
+            # A narrow base would round away the change that a wide merge is to have.
+            dtype = torch.promote_types(dtype, self.dtype)
+        if dtype != values.dtype:
             values = buffers.take("cast", dtype, count).copy_(values)
         if position in self._deltas:
             values.add_(self._deltas[position][offset : offset + count].to(values.device))
-        if (loaded := torch_dtype(self._mix.load_dtype or term.dtype)) != values.dtype:
+        loaded = values.dtype if (name := self._mix.load_dtype) is None else torch_dtype(name)
+        if loaded != values.dtype:
             values = buffers.take("loaded", loaded, count).copy_(values)
         return values
 

@@ -69,7 +69,8 @@ class TensorMix(Frozen):
     """One output tensor, ``sum_k(coefficient_k * term_k) / sum_k(coefficient_k)``, times `factor`.
 
     Every term is rounded to `load_dtype` before the sum (None keeps theirs), the result to `dtype`
-    (None: the promoted terms'). Another factor than 1 serves to test an engine. With a `mask`
+    (None: the promoted terms'). An adapter's change is added in the result's dtype where that is
+    wider than the tensor's. Another factor than 1 serves to test an engine. With a `mask`
     every feature is one of two terms', and there is no sum. Equal mixes are equal bytes.
     """
 

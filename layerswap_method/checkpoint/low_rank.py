@@ -28,7 +28,8 @@ class LowRankChange(Frozen):
     def read(self, dtype: torch.dtype, memory: torch.Tensor) -> torch.Tensor:
         """Return the whole change, computed in `dtype` as peft's ``merge_and_unload`` does.
 
-        It is a view of `memory`, a flat tensor of that dtype.
+        peft rounds that of an embedding to the base's dtype before it adds it; we do not. It is a
+        view of `memory`, a flat tensor of that dtype.
         """
         import torch
 

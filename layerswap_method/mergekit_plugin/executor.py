@@ -42,6 +42,7 @@ from layerswap_method.checkpoint.lora import (
     tie_problems,
 )
 from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.layer_plan import format_layers
@@ -92,7 +93,7 @@ def merge_by_mergekit(
         # mergekit writes the tokenizer, and not all of the other files.
         donor = sources[str(recipe.base_model)].folder
         other_files = list(donor_files(donor, with_tokenizer=False))
-        with _merged_adapters(sources, options) as models:
+        with _merged_adapters(sources, recipe.written_dtype, options) as models:
             checkpoints = [
                 read_checkpoint(reference, model.folder) for reference, model in models.items()
             ]
@@ -140,10 +141,13 @@ def _check_files(recipe: Recipe, sources: Mapping[str, Model], options: Any) -> 
 
 
 @contextmanager
-def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dict[str, Model]]:
+def _merged_adapters(
+    sources: Mapping[str, Model], dtype: str | None, options: Any
+) -> Iterator[dict[str, Model]]:
     """Yield the models as whole checkpoints, adapters merged into copies that vanish at the end.
 
-    mergekit never looks at its copies again, so an adapter that was trained anew would be stale.
+    A copy is of the recipe's `dtype` where that is wider than the model's. mergekit never looks at
+    its copies again, so an adapter that was trained anew would be stale.
     """
     parent = options.lora_merge_cache
     try:
@@ -176,11 +180,21 @@ def _merged_adapters(sources: Mapping[str, Model], options: Any) -> Iterator[dic
                 merged = with_adapter.merged(
                     cache_dir=cache,
                     trust_remote_code=options.trust_remote_code,
-                    lora_merge_dtype=options.lora_merge_dtype,
+                    lora_merge_dtype=options.lora_merge_dtype or _wider(dtype, base.first_float),
                 )
             models[reference] = Model(model.name, Path(merged.model.path))
             copy_files(model.folder, models[reference].folder)  # its tokenizer
         yield models
+
+
+def _wider(dtype: str | None, stored: str | None) -> str | None:
+    """Return a torch dtype that holds every value of `stored`; None where it is no wider."""
+    import torch
+
+    if dtype is None or stored is None or dtype == stored:
+        return None
+    promoted = torch.promote_types(torch_dtype(dtype), torch_dtype(stored))
+    return dtype if promoted == torch_dtype(dtype) else None
 
 
 def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> None:

@@ -22,7 +22,7 @@ from tests.standins.fine_tunes import (
     with_head,
     write_adapter,
 )
-from tests.standins.merging import merge, tensors_of
+from tests.standins.merging import by_mergekit, merge, recipe, tensors_of, write
 from tests.standins.oracle import assert_same, stored
 
 pytestmark = [
@@ -221,3 +221,24 @@ def test_names_of_a_mixture_of_experts_are_looked_up_and_not_searched(
     checkpoint = read_checkpoint("base", base)
     assert len(read_changes(adapter, checkpoint)) == len(names)
     assert calls <= len(checkpoint.tensors) + 2 * len(tensors)
+
+
+@pytest.mark.parametrize("way", [write, by_mergekit], ids=["files", "mergekit"])
+def test_a_light_change_of_a_narrow_base_is_whole_in_a_wide_merge(way, experts, tmp_path):
+    """Rounded to the base's bfloat16, half of the values would not change, others by steps."""
+    base = experts("llama").base
+    adapter = train_adapter(base, tmp_path / "adapter", scale=0.01, **PLAIN)
+    models = {"task": f"{base}+{adapter}", "language": base}
+    counts = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1}
+    document = recipe(models, counts, base, dtype="float32")
+    way(document, tmp_path / "out")
+    found, plain = stored(tmp_path / "out"), stored(base)
+    factors = load_file(adapter / WEIGHTS)
+    for layer, share in ((1, 0.5), (2, 1.0)):  # of a transition, and the task expert's
+        name = f"model.layers.{layer}.self_attn.q_proj"
+        down, up = (factors[f"base_model.model.{name}.lora_{side}.weight"] for side in "AB")
+        change = up.double() @ down.double() * PLAIN["lora_alpha"] / PLAIN["r"]
+        wanted = plain[f"{name}.weight"].double() + share * change
+        distance = (found[f"{name}.weight"].double() - wanted).abs().max()
+        assert change.abs().max() < 0.01
+        assert distance < 1e-7, name

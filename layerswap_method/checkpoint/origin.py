@@ -137,8 +137,9 @@ def _is_damaged(tensor: StoredTensor) -> bool:
 
     if tensor.dtype not in FLOATS or math.prod(tensor.shape) == 0 or is_partial(tensor.file):
         return False
-    shape = (math.prod(tensor.shape[:-1]), *tensor.shape[-1:])
-    return not bool(np.isfinite(read_floats(replace(tensor, shape=shape), slice(0, 1))).all())
+    flat = replace(tensor, shape=(math.prod(tensor.shape),))
+    first_row = slice(0, min(tensor.shape[-1] if tensor.shape else 1, _VALUES))
+    return not bool(np.isfinite(read_floats(flat, first_row)).all())
 
 
 @functools.lru_cache(maxsize=1 << 16)

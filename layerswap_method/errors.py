@@ -81,9 +81,15 @@ def input_errors(where: str) -> Iterator[None]:
 def printable(text: str) -> str:
     r"""Return `text` with control characters as ``\x1b``: a terminal obeys none of them.
 
+    So are those that turn the direction of the text around them (``\u202e``), and lone surrogates.
     Tabs and line breaks stay.
     """
-    return re.sub(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", lambda c: f"\\x{ord(c[0]):02x}", text)
+    return _OBEYED.sub(
+        lambda c: f"\\x{ord(c[0]):02x}" if c[0] < "\u0100" else ascii(c[0])[1:-1], text
+    )
+
+
+_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "half": "float16"}

@@ -14,7 +14,6 @@ import pandas as pd
 from ablations.drawing.canvas import HINT, can_draw
 from ablations.drawing.text_table import wrapped
 from ablations.machine.whole_files import (
-    RESULTS,
     check_results,
     list_results,
     write_bytes,
@@ -377,8 +376,7 @@ def _emptiness(run: Run) -> str:
 
 def _replace(out: Path, files: Mapping[str, bytes]) -> None:
     """Write all files to a temporary folder, then move them to their places."""
-    is_earlier = (out / "comparisons.parquet").is_file() and not (out / RESULTS).exists()
-    check_results(out, () if is_earlier else files)  # reports of older versions have no list
+    check_results(out, files)
     if (out / "figures").is_symlink():
         raise InputError(f"{out / 'figures'}: is a link; remove it, or choose another --out")
     with write_errors(out):

@@ -195,6 +195,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
         log_scores = score_trackers(options.report_to, file.study.name, out)
     plan = _plan(file, options, out)
+    records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     # Missing data is reported before anything runs.
     check_data(plan.missing(options.only, _finished(plan, out)).values())
     for note in plan.notes:

@@ -221,8 +221,8 @@ def why_no_texts(run: Run, record: TaskRecord, items: Collection[AnsweredItem]) 
     advice = f"remove {record.path} and run the same command again"
     if files is None or not any(item.answers[0].keys for item in items):
         return (
-            f"{record.task} was scored by an earlier layerswap, which did not note the stored "
-            f"answer of each item; {advice}: it scores the stored answers anew"
+            f"{record.task} was scored without a folder of answers; {advice}: the model gets the "
+            "prompts whose answers are not stored"
         )
     return (
         f"the texts of {record.task} are no longer in {files.answers} and {files.prompts}; "

@@ -15,8 +15,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from ablations.machine.whole_files import read_regular_lines, write_text
 from ablations.runs.answered import (
     AnsweredItem,
@@ -26,7 +24,7 @@ from ablations.runs.answered import (
     with_texts,
 )
 from ablations.runs.models import StudyModel
-from ablations.runs.records import Run, TaskRecord
+from ablations.runs.records import Run, TaskRecord, stored_line, stored_value
 from layerswap_method.errors import LayerSwapError, first_line
 
 EXAMPLES_FILE = "examples.jsonl"
@@ -52,7 +50,7 @@ def write_examples(run: Run) -> None:
         file.unlink(missing_ok=True)
         return
     lines = [json.dumps({"seed": seed, "examples": number})]
-    lines += [item.model_dump_json(exclude_defaults=True) for item in items]
+    lines += [stored_line(item.model_dump_json(exclude_defaults=True)) for item in items]
     write_text(file, "".join(f"{line}\n" for line in lines))
 
 
@@ -66,10 +64,10 @@ def read_examples(path: Path) -> tuple[AnsweredItem, ...]:
     try:
         for number, line in read_regular_lines(file):
             if number > 1:
-                items.append(AnsweredItem.model_validate_json(line))
+                items.append(stored_value(AnsweredItem, line, f"{file}:{number}"))
     except FileNotFoundError:
         return ()
-    except (OSError, UnicodeDecodeError, ValidationError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise LayerSwapError(
             f"{file}:{number} is damaged ({first_line(error)}); remove the file: the end of a run "
             "writes it again"

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from ablations.runs.models import StudyModel
-from ablations.runs.records import OBSERVATIONS_FILE, CellRecord, Run, TaskRecord
+from ablations.runs.records import CellRecord, Run, TaskRecord, written_observations
 from ablations.scoring.evaluation import TaskScore
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
@@ -62,7 +62,7 @@ def read_observations(run: Run) -> pd.DataFrame:
             records[name] = record
             uses.append((head, name))
     if run.is_copy:
-        items = _written_items(records, pd.read_parquet(run.path / OBSERVATIONS_FILE))
+        items = _written_items(records, written_observations(run.path))
     else:
         items = _items(records.values())
     if not len(items):

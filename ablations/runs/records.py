@@ -16,14 +16,17 @@ belongs to weights, task and protocol, not to a cell.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field
 
+from ablations.machine.fingerprint import checksum_of, hash_file
 from ablations.machine.whole_files import (
     MOST_BYTES,
     open_regular,
@@ -41,17 +44,16 @@ from ablations.scoring.evaluation import (
 from ablations.scoring.observed import zero_reasons
 from ablations.study.cells import Cell
 from ablations.study.schema import Study
-from layerswap_method.errors import InputError, LayerSwapError, first_line
+from layerswap_method.errors import InputError, LayerSwapError, first_line, printable
 from layerswap_method.frozen import Frozen
 from layerswap_method.recipe.kinds import place_kind
 from layerswap_method.recipe.references import is_folder, no_such_folder
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 SCHEMA_VERSION = 6
 """Version of the form of a run folder; `run.json` states it."""
-
-EARLIER_VERSION = 5
-CONVERT = "python -m ablations.runs.convert"
-"""The version before, and the command that brings a folder of it to this one."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
@@ -61,6 +63,11 @@ FINGERPRINTS_FILE = ".fingerprints.json"
 
 _MOST_ROWS = 20_000_000
 """Most rows of observations; the largest of the shipped runs has 282,000."""
+
+logger = logging.getLogger(__name__)
+
+_MOST_SIGNS = 2_000
+"""Most characters of a name of a model, task, metric or filter: each row of a table has them."""
 
 _SHOWN_FOLDERS = 8
 """Run folders that a message lists."""
@@ -98,6 +105,9 @@ class TaskRecord(Frozen):
     items: int = 0
     """Lines that follow."""
 
+    items_sha256: str = ""
+    """Hash of these lines; empty in records from before it."""
+
     path: Path = Field(default=Path(), exclude=True)
 
     def samples(self) -> Iterator[Sample]:
@@ -106,15 +116,20 @@ class TaskRecord(Frozen):
         Raises:
             LayerSwapError: at a line that is damaged, and for a file that is gone or lacks lines.
         """
-        number = 0
+        number, content = 0, hashlib.sha256()
         try:
             for number, line in read_regular_lines(self.path):
                 if number > 1:
-                    yield _validated(Sample, line, f"{self.path}:{number}")
+                    content.update(line.encode())
+                    sample = stored_value(Sample, line, f"{self.path}:{number}")
+                    _check_names(self.path, [sample.task, sample.filter, *sample.values])
+                    yield sample
         except (OSError, UnicodeDecodeError) as error:
             raise _damaged(self.path, error) from error
         if number != self.items + 1:
             raise _damaged(self.path, f"it has {number - 1} of {self.items} items")
+        if self.items_sha256 not in ("", content.hexdigest()):
+            raise _damaged(self.path, "an item is not what was written")
 
 
 class CellRecord(Cell):
@@ -187,7 +202,7 @@ class RunFile(Frozen):
     """Label of a cell -> its name in a report; see `name_cells`."""
 
     task_languages: dict[str, str] = Field(default_factory=dict)
-    """Task -> code of its language, where its metadata state one; empty in runs from before it."""
+    """Task -> code of its language, where its metadata state one."""
 
     @classmethod
     def of_cells(
@@ -316,6 +331,20 @@ def check_observations(file: Path) -> None:
         raise ValueError(f"it holds {rows:,} rows, over {_MOST_ROWS:,}")
 
 
+def written_observations(path: Path) -> pd.DataFrame:
+    """Return the observations of a copy of a run.
+
+    Raises:
+        LayerSwapError: for names that no table can hold.
+    """
+    import pandas as pd
+
+    frame = pd.read_parquet(path / OBSERVATIONS_FILE)
+    for column in ("weights", "task", "metric", "filter"):
+        _check_names(path / OBSERVATIONS_FILE, map(str, frame[column].unique()))
+    return frame
+
+
 def _copied_records(file: Path) -> dict[str, TaskRecord]:
     observations = file.with_name(OBSERVATIONS_FILE)
     try:
@@ -323,18 +352,30 @@ def _copied_records(file: Path) -> dict[str, TaskRecord]:
     except (OSError, ValueError) as error:
         raise _damaged(observations, error) from error
     if not file.exists():
-        raise InputError(
-            f"{file.parent}: has no {file.name}; a copy of an earlier layerswap is converted by "
-            f"{CONVERT} {file.parent}"
-        )
+        raise InputError(f"{file.parent}: has no {file.name}, which a copy of a run needs")
     records = dict[str, TaskRecord]()
     try:
         for number, line in read_regular_lines(file):
-            record = _validated(TaskRecord, line, f"{file}:{number}")
+            if line.startswith(_OBSERVED_LINE):
+                if json.loads(line)["observations"] != hash_file(observations):
+                    raise _damaged(observations, f"it is not of the same moment as {file.name}")
+                continue
+            record = _read_record(line, f"{file}:{number}")
             records[record.key] = record
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise _damaged(file, error) from error
     return records
+
+
+_OBSERVED_LINE = '{"observations":'
+"""Begins the last line of `RECORDS_FILE`: the hash of the observations that belong to it."""
+
+
+def copied_records(records: Iterable[TaskRecord], observations: bytes) -> str:
+    """Return the content of `RECORDS_FILE`: the first line of every record, without its items."""
+    lines = [_stored_line(record.model_copy(update={"items_sha256": ""})) for record in records]
+    lines.append(f'{_OBSERVED_LINE}"{hashlib.sha256(observations).hexdigest()}"}}')
+    return "".join(f"{line}\n" for line in lines)
 
 
 def read_run_file(path: Path) -> RunFile | None:
@@ -346,24 +387,22 @@ def read_run_file(path: Path) -> RunFile | None:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, error) from error
-    if version == EARLIER_VERSION:
-        raise InputError(
-            f"{file}: written by an earlier layerswap (schema version {version}); convert the "
-            f"folder: {CONVERT} {path}"
-        )
     if version != SCHEMA_VERSION:
         raise InputError(
             f"{file}: written by another layerswap (schema version {version}, and this one reads "
             f"{SCHEMA_VERSION}); it is left as it is: use the version that wrote it, or run again "
             "in another folder (--out)"
         )
-    return _validated(RunFile, text, str(file))
+    head = stored_value(RunFile, text, str(file))
+    tasks = {task for cell in head.cells for task in cell.records}
+    labels = (model.label for model in head.models)
+    _check_names(file, [*head.names, *head.names.values(), *labels, *head.experts, *tasks])
+    return head
 
 
 def write_run_file(path: Path, head: RunFile) -> None:
-    """Write `run.json`. A run whose tasks state no language has no key of them, as before."""
-    absent = set() if head.task_languages else {"task_languages"}
-    write_text(path / RUN_FILE, head.model_dump_json(indent=2, exclude=absent) + "\n")
+    """Write `run.json`."""
+    write_text(path / RUN_FILE, head.model_dump_json(indent=2) + "\n")
 
 
 def find_record(path: Path, key: str) -> TaskRecord | None:
@@ -379,21 +418,71 @@ def read_record(path: Path, key: str) -> TaskRecord | None:
     file = record_file(path, key)
     if (line := _read(file, first_line_only=True)) is None:
         return None
-    return _validated(TaskRecord, line, str(file)).model_copy(update={"path": file})
+    return _read_record(line, file).model_copy(update={"path": file})
+
+
+def _read_record(line: str, where: Path | str) -> TaskRecord:
+    record = stored_value(TaskRecord, line, str(where))
+    scores = record.evaluation.scores
+    floors = (score.floor.name for score in scores if score.floor is not None)
+    names = (name for score in scores for name in (score.task, score.metric, score.filter))
+    _check_names(where, [record.task, *names, *floors])
+    return record
 
 
 def write_record(path: Path, record: TaskRecord) -> None:
     """Write a record, with its samples in `evaluation`, whole or not at all; drop its failure."""
     samples = record.evaluation.samples
     reasons = zero_reasons(record.evaluation)
-    record = record.model_copy(update={"items": len(samples), "no_answers": reasons})
-    lines = [record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)]
-    lines += [
+    lines = [
         sample.model_dump_json(exclude={"prompts", "choices", "responses"}, exclude_defaults=True)
         for sample in samples
     ]
-    write_text(record_file(path, record.key), "".join(f"{line}\n" for line in lines))
+    items = "".join(f"{line}\n" for line in lines)
+    facts = {
+        "items": len(samples),
+        "items_sha256": hashlib.sha256(items.encode()).hexdigest(),
+        "no_answers": reasons,
+    }
+    first = _stored_line(record.model_copy(update=facts))
+    write_text(record_file(path, record.key), f"{first}\n{items}")
     _failure_file(path, record.key).unlink(missing_ok=True)
+
+
+def _stored_line(record: TaskRecord) -> str:
+    """Return a record without samples as a line of a file."""
+    return stored_line(
+        record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)
+    )
+
+
+def stored_line(text: str) -> str:
+    """Return a JSON object with a checksum, for `stored_value`."""
+    content = json.loads(text)
+    content["checksum"] = checksum_of(content)
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def remove_damaged(path: Path, keys: Iterable[str]) -> None:
+    """Remove records that are not what was written, so that they are scored again; warn of each."""
+    for key in keys:
+        file = record_file(path, key)
+        if file.exists() and not _is_whole(path, key):
+            logger.warning("%s is damaged, so it is removed and scored again", file)
+            file.unlink()
+
+
+def _is_whole(path: Path, key: str) -> bool:
+    try:
+        record = read_record(path, key)
+        with open_regular(record_file(path, key)) as file:
+            file.readline()
+            content = hashlib.sha256()
+            for line in file:
+                content.update(line)
+    except (OSError, LayerSwapError):
+        return False
+    return record is not None and record.items_sha256 in ("", content.hexdigest())
 
 
 def record_file(path: Path, key: str) -> Path:
@@ -410,7 +499,7 @@ def write_failure(path: Path, failure: Failure) -> None:
 def read_failure(path: Path, key: str) -> Failure | None:
     """Return why a task failed the last time; None where it did not."""
     file = _failure_file(path, key)
-    return None if (text := _read(file)) is None else _validated(Failure, text, str(file))
+    return None if (text := _read(file)) is None else stored_value(Failure, text, str(file))
 
 
 def _failure_file(path: Path, key: str) -> Path:
@@ -430,11 +519,44 @@ def _read(path: Path, *, first_line_only: bool = False) -> str | None:
         raise _damaged(path, error) from error
 
 
-def _validated(kind: type[_Model], text: str, where: str) -> _Model:
+def stored_value(kind: type[_Model], text: str, where: str) -> _Model:
+    """Return a value that a file of a run holds: the door for all of them.
+
+    What is no item is text for readers, in which nothing may be that a terminal or a page obeys.
+    A record has a checksum, but one of before it.
+    """
     try:
-        return kind.model_validate_json(text)
-    except ValidationError as error:
+        if kind is Sample:  # its texts are compared and counted, as they are
+            return kind.model_validate_json(text)
+        content = json.loads(text)
+        checksum = content.pop("checksum", None) if isinstance(content, dict) else None
+        if checksum is not None and checksum != checksum_of(content):
+            raise ValueError("it is not what was written")
+        return kind.model_validate_json(json.dumps(_cleaned(content)))
+    except (ValueError, RecursionError) as error:
         raise _damaged(where, error) from error
+
+
+def _check_names(where: Path | str, names: Iterable[str]) -> None:
+    """Refuse names that a table cannot hold, or that a terminal would obey.
+
+    Raises:
+        LayerSwapError: naming the file.
+    """
+    for name in names:
+        if len(name) > _MOST_SIGNS:
+            raise _damaged(where, f"it has a name of {len(name):,} characters: {name[:40]}...")
+        if printable(name) != name:
+            raise _damaged(where, f"it has a name with control characters: {printable(name)}")
+
+
+def _cleaned(value: Any) -> Any:
+    """Return JSON with all of its texts, names of keys among them, as `printable` shows them."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(name): _cleaned(part) for name, part in value.items()}
+    return [_cleaned(part) for part in value] if isinstance(value, list) else value
 
 
 def _damaged(where: Path | str, why: Exception | str) -> LayerSwapError:

@@ -13,7 +13,7 @@ from ablations.machine.whole_files import write_bytes, write_text
 from ablations.runs.examples import write_examples
 from ablations.runs.models import StudyModel
 from ablations.runs.observations import read_observations
-from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run
+from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run, copied_records
 from ablations.runs.score_table import table_of_scores
 from ablations.study.schema import Study
 
@@ -50,11 +50,10 @@ def write_results(run: Run) -> None:
     """Write the scores, observations, first lines of all records and examples of a run."""
     results = read_results(run)
     records = {task.key: task for cell in run.cells for task in cell.tasks}
-    lines = (record.model_dump_json(exclude_defaults=True) for record in records.values())
-    write_text(run.path / SCORES_FILE, csv_text(results.scores))
-    write_text(run.path / RECORDS_FILE, "".join(f"{line}\n" for line in lines))
     file = io.BytesIO()
     results.observations.to_parquet(file, index=False)
+    write_text(run.path / SCORES_FILE, csv_text(results.scores))
+    write_text(run.path / RECORDS_FILE, copied_records(records.values(), file.getvalue()))
     write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())
     write_examples(run)
 

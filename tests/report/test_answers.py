@@ -17,7 +17,8 @@ from ablations.runner.run import RunOptions, run_study
 from ablations.runs.examples import read_examples
 from ablations.runs.records import load_run
 from ablations.scoring.evaluation import EvaluationRequest
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, printable
+from tests.report.runs import edit_record
 from tests.standins.command import layerswap, output_of
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import MEAN, write_rows, write_task
@@ -316,6 +317,11 @@ def test_a_report_shows_examples_and_obeys_none(folder, browser, tmp_path):
     assert HOSTILE[0] in part
 
 
+def _shown(text):
+    """Return a text as an example has it: without what a terminal or a page would obey."""
+    return printable(text) if isinstance(text, str) else text
+
+
 def test_examples_are_chosen_for_every_model_and_read_back(folder):
     run = load_run(folder / "run")
     lines = (run.path / "examples.jsonl").read_text(encoding="utf-8").splitlines()
@@ -340,8 +346,9 @@ def test_examples_are_chosen_for_every_model_and_read_back(folder):
                 for number, answer in chosen:
                     assert answer.is_right is is_of
                     full = whole[number].answers[0]
-                    assert answer.responses == full.responses
-                    assert answer.taken == full.taken
+                    assert answer.responses == tuple(map(_shown, full.responses))
+                    for filter_, texts in full.taken.items():
+                        assert answer.taken[filter_] == tuple(map(_shown, texts))
         for item in items:
             verdicts = {a.is_right for a in item.answers if "differ" in a.kinds}
             assert verdicts in (set(), {True, False})
@@ -368,13 +375,13 @@ def test_texts_that_are_gone_are_one_sentence_and_come_back(own, monkeypatch):
     name = f"{run.path}:base"
     whole = select_answers(name, "speak")
     (record,) = (task for task in run.cells[0].tasks if task.task == "speak")
-    texts = record.path.read_text(encoding="utf-8")
     monkeypatch.setattr(HfModel, "__init__", None)  # no engine starts
 
     # Scored before records had keys: what is stored is scored anew.
-    record.path.write_text(re.sub('"keys":\\[[^]]*\\],', "", texts), encoding="utf-8")
+    edit_record(record.path, lambda text: re.sub('"keys":\\[[^]]*\\],', "", text))
     (run.path / "examples.jsonl").unlink()
-    with pytest.raises(InputError, match=r"an earlier layerswap.*remove .* run the same command"):
+    message = r"without a folder of answers.*remove .* run the same command"
+    with pytest.raises(InputError, match=message):
         select_answers(name, "speak")
     record.path.unlink()
     run_small(own, "run")

@@ -12,7 +12,7 @@ from ablations.statistics.as_text import points
 from ablations.statistics.holm import holm
 from ablations.study.identity import Fingerprints
 from layerswap_method.errors import InputError
-from tests.report.runs import level, same_model, study_of, write_run
+from tests.report.runs import edit_record, level, same_model, study_of, write_run
 from tests.standins.command import layerswap, output_of
 
 BASELINES = ["task_expert", "base", "soup"]
@@ -172,8 +172,7 @@ def test_other_prompts_and_other_protocols_are_refused(tmp_path):
     ):
         soup = single(tmp_path / why[:9], "soup")
         for file in soup.glob("records/*.jsonl"):
-            text = file.read_text(encoding="utf-8")
-            file.write_text(text.replace(old, new), "utf-8")
+            edit_record(file, lambda text, old=old, new=new: text.replace(old, new))
         with pytest.raises(InputError, match=why):
             compare_models([str(base), str(soup)])
     run = load_run(soup)

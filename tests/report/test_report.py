@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ablations.machine.whole_files import RESULTS
 from ablations.paper.published import published_tables
 from ablations.report.compare_models import compare_models
 from ablations.report.comparisons import (
@@ -404,9 +403,6 @@ def test_a_report_does_not_replace_a_file_of_the_user(one_pair, tmp_path):
         with pytest.raises(InputError, match=f"{name}: exists, and layerswap did not write it"):
             write_report(report, FORMATS, out)
         assert [path.name for path in out.iterdir()] == [name]
-    write_report(report, ["csv"], tmp_path / "earlier")
-    (tmp_path / "earlier" / RESULTS).unlink()  # as an older version left it
-    write_report(report, ["csv"], tmp_path / "earlier")
 
 
 def test_a_report_is_not_written_through_a_link_in_a_run(one_pair, tmp_path):

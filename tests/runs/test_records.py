@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import shlex
 import shutil
 from pathlib import Path
@@ -15,14 +16,14 @@ import pytest
 from ablations.runs import records
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.results import write_results
+from ablations.runs.results import csv_text, read_results, write_results
 from ablations.runs.score_table import SCORES
 from ablations.scoring.evaluation import Evaluation
 from ablations.study.identity import Fingerprints
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.read import WrittenRecipe
-from tests.report.runs import study_of, write_run
+from tests.report.runs import edit_record, study_of, write_run
 from tests.runner.fakes import RAISES, FakeEngine, make_cells, run
 from tests.standins.command import layerswap, told
 from tests.standins.experts import content
@@ -126,6 +127,108 @@ def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     assert records.find_record(folder, "s000") is None
 
 
+def test_a_flipped_bit_is_damage_or_changes_nothing(tmp_path):
+    run_folder, copy = tmp_path / "run", tmp_path / "copy"
+    write_run(run_folder, study_of(baseline=["soup"]), lambda *_: 0.4, items=12)
+    write_results(records.load_run(run_folder))
+    copy.mkdir()
+    for name in ("run.json", "records.jsonl", "observations.parquet"):
+        shutil.copy(run_folder / name, copy / name)
+
+    def tables(folder):
+        results = read_results(records.load_run(folder))
+        return csv_text(results.scores) + csv_text(results.observations)
+
+    rng, noticed = np.random.default_rng(0), 0
+    files = [*sorted(run_folder.glob("records/*.jsonl"))[:2], *sorted(copy.glob("[or]*.*"))]
+    files.remove(copy / "run.json")
+    assert len(files) == 4
+    for file in files:
+        content, expected = file.read_bytes(), tables(file.parents[file.parent.name == "records"])
+        for place in rng.integers(0, len(content), 40):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << rng.integers(8)
+            file.write_bytes(flipped)
+            try:
+                assert tables(file.parents[file.parent.name == "records"]) == expected
+            except LayerSwapError:
+                noticed += 1
+        file.write_bytes(content)
+    assert noticed > 100
+
+
+def test_records_and_observations_of_two_moments_are_no_copy(folder, tmp_path):
+    run_folder = tmp_path / "run"
+    study = study_of(baseline=["soup"])
+    whole = write_run(run_folder, study, lambda *_: 0.4, items=12)
+    write_results(whole)
+    lines = (run_folder / "records.jsonl").read_bytes()
+    first, *_ = whole.cells
+    records.record_file(run_folder, next(iter(first.records.values()))).unlink()
+    write_results(records.load_run(run_folder))
+    (run_folder / "records.jsonl").write_bytes(lines)
+    shutil.rmtree(run_folder / "records")
+    with pytest.raises(LayerSwapError, match=r"parquet is damaged .*not of the same moment"):
+        records.load_run(run_folder)
+
+
+def test_a_damaged_record_is_said_and_made_again(folder, caplog):
+    file = records.record_file(folder, "s000")
+    text = file.read_text()
+    records.remove_damaged(folder, ["s000", "s001", "s002"])
+    assert (file.read_text(), caplog.text) == (text, "")
+    file.write_text(text.replace('"doc_id":0', '"doc_id":3', 1))
+    with pytest.raises(LayerSwapError, match="an item is not what was written"):
+        read_results(records.load_run(folder))
+    records.remove_damaged(folder, ["s000", "s001", "s002"])
+    assert "s000.jsonl is damaged, so it is removed and scored again" in caplog.text
+    assert [cell.label for cell in records.load_run(folder).cells] == ["bottom_layers=2"]
+
+
+def test_nothing_of_a_strangers_names_is_obeyed(tmp_path):
+    run = write_run(tmp_path, study_of(baseline=["soup"]), lambda *_: 0.4, items=20)
+    file, hostile = run.path / "run.json", "\x1b[31m\u202e\x00\x9b"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    document["study"]["question"] += hostile
+    document["names"] = {label: name + hostile for label, name in document["names"].items()}
+    for model in document["models"]:
+        model["label"] += hostile
+    file.write_text(json.dumps(document), encoding="utf-8")
+    result = layerswap("report", run.path)
+    assert result.exit_code == 0, result.output
+    texts = [file.read_text("utf-8") for file in result_files(run.path)]
+    assert len(texts) > 4
+    assert not OBEYED.search("".join([*texts, result.output]))
+    assert "soup\\x1b[31m" in texts[0]
+    names = [f"{run.path}:{model.label}" for model in records.load_run(run.path).models]
+    result = layerswap("compare", *names)
+    assert result.exit_code == 0, result.output
+    assert not OBEYED.search(result.output)
+
+
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+
+
+def result_files(path):
+    kinds = ("csv", "md", "tex", "html", "svg")
+    return [file for kind in kinds for file in sorted(path.rglob(f"report/**/*.{kind}"))]
+
+
+@pytest.mark.parametrize("where", ["task", "metric", "filter", "label"])
+def test_a_name_that_no_table_holds_is_refused(tmp_path, where):
+    run = write_run(tmp_path, study_of(baseline=["soup"]), lambda *_: 0.4, items=3)
+    long = "x" * 5_000
+    if where == "label":
+        file = run.path / "run.json"
+        document = json.loads(file.read_text(encoding="utf-8"))
+        document["models"][0]["label"] = long
+        file.write_text(json.dumps(document), encoding="utf-8")
+    for file in run.path.glob("records/*.jsonl") if where != "label" else ():
+        edit_record(file, lambda text: re.sub(f'"{where}":"[^"]*"', f'"{where}":"{long}"', text))
+    code, output = told("report", run.path)
+    assert (code, "has a name of 5,000 characters" in output) == (2, True)
+
+
 def test_a_copy_of_too_many_rows_is_refused(folder):
     write_results(records.load_run(folder))
     shutil.rmtree(folder / "records")
@@ -138,11 +241,11 @@ def test_a_copy_of_too_many_rows_is_refused(folder):
         records.load_run(folder)
 
 
-def test_a_copy_without_its_records_names_the_command_that_converts_it(folder):
+def test_a_copy_without_its_records_says_so(folder):
     write_results(records.load_run(folder))
     shutil.rmtree(folder / "records")
     (folder / "records.jsonl").unlink()
-    with pytest.raises(InputError, match=r"no records\.jsonl.*python -m ablations\.runs"):
+    with pytest.raises(InputError, match=r"no records\.jsonl, which a copy of a run needs"):
         records.load_run(folder)
 
 
@@ -265,7 +368,7 @@ def test_broken_evaluations_are_named(tmp_path, problems, say, answer, cells, me
         words = shlex.split(text.partition("with the task file: layerswap ")[2])
         assert (words[0], words[-1]) == ("answers", "--wrong")
         # The texts of this made-up run are not stored; model, task and wrong items are there.
-        assert f"{TASK} was scored by an earlier layerswap" in told(*words)[1]
+        assert f"{TASK} was scored without a folder of answers" in told(*words)[1]
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.6, 1), (0.1, 0)])
@@ -297,11 +400,12 @@ def test_there_are_shipped_results():
 
 @pytest.mark.parametrize("file", RESULTS, ids=lambda file: file.parent.name)
 def test_a_shipped_run_is_written_back_as_it_was(file, tmp_path):
-    """The recipes of its cells are typed values when read, and the same bytes when written."""
+    """The recipes of its cells are typed values when read, and the same text when written."""
     head = records.read_run_file(file.parent)
     assert {type(cell.recipe) for cell in head.cells} == {WrittenRecipe}
     records.write_run_file(tmp_path, head)
-    assert (tmp_path / "run.json").read_bytes() == file.read_bytes()
+    written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
+    assert written == {"task_languages": {}} | json.loads(file.read_text(encoding="utf-8"))
 
 
 def test_a_recipe_that_is_wrong_makes_a_run_file_damaged(tmp_path):

@@ -8,12 +8,13 @@ The command line is `ablations.cli`; the method itself is `layerswap_method`.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from layerswap._arguments import checked
-from layerswap_method import __version__
+from layerswap_method import NOT_ON_WINDOWS, __version__
 from layerswap_method.errors import InputError, LayerSwapError
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from ablations.report.compare_models import ModelComparison
     from ablations.report.run_tables import RunTables
     from layerswap_method.verify import Comparison
+
+if sys.platform == "win32":
+    raise ImportError(NOT_ON_WINDOWS)
 
 __all__ = [
     "Comparison",

@@ -1,5 +1,7 @@
 """Layer swapping (arXiv 2410.01335) as a mergekit merge method. Imports nothing heavy."""
 
+NOT_ON_WINDOWS = "layerswap does not run on Windows; use Linux, such as WSL on Windows"
+
 __version__ = "0.1.0"
 
 METHOD_VERSION = 4

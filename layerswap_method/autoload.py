@@ -16,6 +16,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from layerswap_method import NOT_ON_WINDOWS
+
 _CALLBACKS = {
     "mergekit.config": "on_config",
     "mergekit.merge_methods.registry": "on_registry",
@@ -92,13 +94,16 @@ def _give_up(error: Exception) -> None:
     if failure is not None:
         return
     failure = error
-    logging.getLogger("layerswap").warning(
-        "layer_swap is not available: layerswap could not register with this mergekit (%s: %s). "
+    remedy = (
         "mergekit works on without it. Reinstall it with "
         "`pip install --force-reinstall --no-deps layerswap`, or remove it with "
-        "`pip uninstall layerswap`.",
+        "`pip uninstall layerswap`."
+    )
+    logging.getLogger("layerswap").warning(
+        "layer_swap is not available: layerswap could not register with this mergekit (%s: %s). %s",
         type(error).__name__,
         error,
+        f"{NOT_ON_WINDOWS}." if sys.platform == "win32" else remedy,
     )
     with suppress(Exception):  # where the registration is what is damaged, it registered nothing
         from layerswap_method.mergekit_plugin import registration

@@ -1,6 +1,6 @@
 """The names that transformers and peft give to files of weights and adapters.
 
-`WEIGHTS`, `SMALL` and `IGNORED` are patterns of what is downloaded of a model.
+`MODEL_FILES`, `WEIGHT_FILES` and `SECOND_COPIES` say what is downloaded of a model.
 """
 
 WEIGHTS_FILE = "model.safetensors"
@@ -20,6 +20,10 @@ TOKENIZER_FILES = (
     "vocab*",
     "*.model",
     "*.tiktoken",
+    "*.spm",
+    "*.bpe",
+    "*.vocab",
+    "spiece*",
     "tekken.json",
     "chat_template*",
     "tokenization_*.py",
@@ -28,21 +32,14 @@ TOKENIZER_FILES = (
 """Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
 none."""
 
-WEIGHTS = "*.safetensors"
-SMALL = (
-    "*.json",
-    "*.jinja",
-    "*.py",
-    "tokenizer*",
-    "*.model",
-    "*.tiktoken",
-    "merges.txt",
-    "vocab*",
-)
-"""Files of a repository that a model is made of, besides `WEIGHTS`; pickles stay away."""
+MODEL_FILES = ("*.json", "*.jinja", "*.py", *TOKENIZER_FILES)
+"""Files that a model is loaded by, besides its weights. A merge copies those of its donor."""
+
+WEIGHT_FILES = "*.safetensors"
+"""Files of weights; pickles are neither downloaded nor read."""
 
 STATES = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_state*")
 """What transformers' Trainer saves beside weights: none of them are weights."""
 
-IGNORED = ("consolidated*", "original/*")
+SECOND_COPIES = ("consolidated*", "original/*")
 """The same weights once more."""

@@ -6,7 +6,6 @@ one block, the thread reads the next from the disk, and the engine loads what is
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from layerswap_method.checkpoint.stored import StoredTensor, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.mix_reader import Buffers, MixReader, memory_of
 from layerswap_method.tensors import TensorMix
-from layerswap_method.threads import one_core_threads
+from layerswap_method.threads import one_core_threads, usable_cores
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,7 +93,7 @@ def default_threads(device: torch.device) -> int:
     """
     if device.type == "cpu":
         return torch.get_num_threads()
-    return min(_MOST_THREADS, len(os.sched_getaffinity(0)))
+    return min(_MOST_THREADS, usable_cores())
 
 
 class _Memory:

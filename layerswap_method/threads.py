@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 _TORCHS = threading.Lock()
 """Held while torch's setting for the whole process is another: of two pools that are made at once,
 the second would take the first one's for the user's."""
+
+
+def usable_cores() -> int:
+    """Return on how many cores this process may run: fewer than there are in a job of a cluster."""
+    if hasattr(os, "sched_getaffinity"):  # not on macOS
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def one_core_threads(count: int, name: str = "") -> ThreadPoolExecutor:

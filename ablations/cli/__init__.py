@@ -22,7 +22,7 @@ import click
 from ablations.cli.json_output import has_json, has_option, print_json_error
 from ablations.cli.log import OPTIONS, with_loudness
 from ablations.machine.progress import has_finished_work
-from layerswap_method import __version__
+from layerswap_method import NOT_ON_WINDOWS, __version__
 from layerswap_method.command_line import shown
 from layerswap_method.errors import LayerSwapError, nearest, printable
 
@@ -206,6 +206,8 @@ def main(ctx: click.Context) -> None:
 
     mergekit-yaml RECIPE OUT merges, too: this package adds layer_swap to mergekit.
     """
+    if sys.platform == "win32":
+        raise click.ClickException(NOT_ON_WINDOWS)
     _end_soon(ctx)
 
 

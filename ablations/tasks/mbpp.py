@@ -10,7 +10,6 @@ import ast
 import builtins
 import contextlib
 import itertools
-import os
 import platform
 import re
 import warnings
@@ -24,6 +23,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.sandbox import Isolation, ProgramVerdict, probe, run_program
 from ablations.tasks.data import DataSource, make_dataset, read_data_rows
 from layerswap_method.errors import InputError
+from layerswap_method.threads import usable_cores
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -152,7 +152,7 @@ def run_answers(
     """
     isolation = find_isolation()
     # Of 64 cores a job may have two: programs that wait for a core run out of wall time.
-    threads = min(len(os.sched_getaffinity(0)), _MAX_AT_ONCE)
+    threads = min(usable_cores(), _MAX_AT_ONCE)
     show_step(Step(f"running {len(items)} generated programs"))
     # The code that sets tests up follows the program, whose classes it may use.
     tests = ["\n".join([item["test_setup_code"], *item["test_list"]]) for item in items]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -44,8 +46,9 @@ def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
     for folder in sorted(folders):
         if not folder.name.startswith("models--") or folder.is_symlink() or not folder.is_dir():
             continue
-        blobs = (file for file in (folder / BLOBS).glob("*") if not file.suffix)
-        states = [file.lstat() for file in blobs if file.is_file()]
+        blobs = [file for file in (folder / BLOBS).glob("*") if not file.suffix]
+        # A link stands for a whole file in the hub's cache.
+        states = [file.stat() for file in blobs if file.is_file() and not file.is_symlink()]
         name = folder.name.removeprefix("models--").replace("--", "/")
         models[name] = CachedModel(
             name=name,
@@ -64,6 +67,8 @@ def cached_models(names: Sequence[str] = ()) -> list[CachedModel]:
 def describe_cache(models: Sequence[CachedModel]) -> Iterator[str]:
     """Yield what our folder has of each of `cached_models`, and how large all of them are."""
     for model in models:
+        if not model.length:  # all of its files are whole in the hub's cache
+            continue
         day = datetime.fromtimestamp(model.used, UTC).date()
         yield (
             f"{model.name}: {model.nbytes / 1e9:.3g} of {model.length / 1e9:.3g} GB, last "
@@ -82,8 +87,10 @@ def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:
     removed = []
     for model in cached_models(names):
         try:
-            _check_unused(model)
-            shutil.rmtree(model.folder)
+            with _unused(model):  # a download that begins now begins with an empty folder
+                aside = model.folder.with_name(f"{model.folder.name}.removed-{os.getpid()}")
+                model.folder.rename(aside)
+            shutil.rmtree(aside)
         except OSError as error:
             raise LayerSwapError(
                 f"{model.name}: {error.filename} cannot be removed ({error.strerror}); whoever may "
@@ -93,10 +100,12 @@ def remove_models(names: Sequence[str] = ()) -> list[CachedModel]:
     return removed
 
 
-def _check_unused(model: CachedModel) -> None:
-    """Check that no process downloads a model."""
-    for lock in (model.folder / BLOBS).glob("*.lock"):
-        with lock.open("w") as opened:
+@contextmanager
+def _unused(model: CachedModel) -> Iterator[None]:
+    """Keep other processes from downloading a model; raise where one does."""
+    with ExitStack() as stack:
+        for lock in (model.folder / BLOBS).glob("*.lock"):
+            opened = stack.enter_context(lock.open("w"))
             try:
                 fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -104,7 +113,8 @@ def _check_unused(model: CachedModel) -> None:
                     f"{model.name}: another process is downloading it; let it end, then remove it"
                 ) from error
             except OSError:  # a file system without locks
-                return
+                break
+        yield
 
 
 def own_cache(hub_cache: Path) -> Path:

@@ -21,7 +21,13 @@ from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, get_args
 
 from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest_of
-from layerswap_method.file_names import IGNORED, SMALL, WEIGHTS, WEIGHTS_FILE, WEIGHTS_INDEX
+from layerswap_method.file_names import (
+    MODEL_FILES,
+    SECOND_COPIES,
+    WEIGHT_FILES,
+    WEIGHTS_FILE,
+    WEIGHTS_INDEX,
+)
 from layerswap_method.hub.cache import BLOBS, default_cache, own_cache
 from layerswap_method.hub.partial import (
     complete,
@@ -141,7 +147,7 @@ def snapshot(
                 revision=revision,
                 cache_dir=cache_dir,
                 allow_patterns=list(patterns),
-                ignore_patterns=list(IGNORED),
+                ignore_patterns=list(SECOND_COPIES),
                 local_files_only=not download,
             )
         )
@@ -153,7 +159,7 @@ def complete_all(folder: Path) -> None:
     Where our folder may not be written, they stay.
     """
     blobs = own_cache(folder.parents[2]) / folder.parents[1].name / BLOBS
-    for file in folder.glob(WEIGHTS):
+    for file in folder.glob(WEIGHT_FILES):
         ours = blobs / (file.readlink().name if file.is_symlink() else file.name)
         if is_partial(ours):
             with suppress(OSError), locked(ours, file):
@@ -329,7 +335,7 @@ class Downloads:
 
     def _open(self, repository: str, revision: str | None, weights: str) -> Path:
         """Return a folder with the small files of a model, and its weights or their headers."""
-        hub = snapshot(repository, revision, self._cache_dir, SMALL)
+        hub = snapshot(repository, revision, self._cache_dir, MODEL_FILES)
         if is_whole(hub, weights):
             complete_all(hub)
             return hub
@@ -357,7 +363,7 @@ class Downloads:
                 describe_no_place(error),
                 repository,
             )
-        whole = snapshot(repository, hub.name, self._cache_dir, [*SMALL, WEIGHTS])
+        whole = snapshot(repository, hub.name, self._cache_dir, [*MODEL_FILES, WEIGHT_FILES])
         complete_all(whole)
         return whole
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest
-from layerswap_method.file_names import SMALL, WEIGHTS
+from layerswap_method.file_names import MODEL_FILES, WEIGHT_FILES
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -139,7 +139,7 @@ def describe_absence(repository: str, revision: str | None) -> str:
     from huggingface_hub import constants
 
     why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else "nothing is downloaded now"
-    includes = " ".join(f"--include '{pattern}'" for pattern in (WEIGHTS, *SMALL))
+    includes = " ".join(f"--include '{pattern}'" for pattern in (WEIGHT_FILES, *MODEL_FILES))
     return (
         f"the hub's cache does not have it ({why}); this gets it: hf download {repository} "
         f"{f'--revision {revision} ' if revision else ''}{includes}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.file_names import IGNORED, WEIGHTS
+from layerswap_method.file_names import SECOND_COPIES, WEIGHT_FILES
 from layerswap_method.hub.refusals import asking
 from layerswap_method.hub.transfer import RemoteFile, WrongAnswer
 
@@ -96,5 +96,5 @@ def _checked(repository: str, commit: str, name: str, size: Any, sha256: Any) ->
 def _is_weight(name: Any) -> bool:
     """Return whether a file of a repository is one of weights of its model."""
     path = Path(str(name))
-    is_copy = any(path.match(pattern) for pattern in IGNORED)
-    return len(path.parts) == 1 and path.match(WEIGHTS) and not is_copy
+    is_copy = any(path.match(pattern) for pattern in SECOND_COPIES)
+    return len(path.parts) == 1 and path.match(WEIGHT_FILES) and not is_copy

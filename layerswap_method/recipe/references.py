@@ -13,8 +13,8 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.file_names import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
-    SMALL,
-    WEIGHTS,
+    MODEL_FILES,
+    WEIGHT_FILES,
     WEIGHTS_FILE,
 )
 from layerswap_method.hub.downloads import Downloads, complete_all, snapshot
@@ -180,7 +180,7 @@ def _find_folder(
     try:
         if hub is not None:
             return hub.folder(repository, revision or None, weights)
-        patterns = (WEIGHTS, *SMALL)
+        patterns = (WEIGHT_FILES, *MODEL_FILES)
         whole = snapshot(repository, revision or None, cache_dir, patterns, download=download)
         if download:
             complete_all(whole)

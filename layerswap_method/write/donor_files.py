@@ -11,24 +11,9 @@ from typing import Any
 
 from layerswap_method.checkpoint.config import own_file, read_document, text_part
 from layerswap_method.checkpoint.vocabulary import has_tokenizer
-from layerswap_method.file_names import ADAPTER_CONFIG, TOKENIZER_FILES
+from layerswap_method.file_names import ADAPTER_CONFIG, MODEL_FILES, TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
-
-_MODEL = (
-    "*.json",
-    "*.jinja",
-    "*.py",
-    "*.model",
-    "*.tiktoken",
-    "*.spm",
-    "*.bpe",
-    "*.vocab",
-    "merges.txt",
-    "vocab*",
-    "spiece*",
-)
-"""Files that a model is loaded by, besides its weights."""
 
 _DONOR_ONLY = (
     "config.json",
@@ -43,7 +28,7 @@ _DONOR_ONLY = (
     "all_results.json",
     ".*",
 )
-"""Files of these that say how the donor itself is stored or was made."""
+"""Files of `MODEL_FILES` that say how the donor itself is stored or was made."""
 
 
 def copy_donor_files(
@@ -91,7 +76,7 @@ def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
     excluded = _DONOR_ONLY if with_tokenizer else (*_DONOR_ONLY, *TOKENIZER_FILES)
     templates = donor.glob("additional_chat_templates/*.jinja") if with_tokenizer else ()
     for file in (*sorted(donor.iterdir()), *templates):
-        if _matches(file, _MODEL) and not _matches(file, excluded) and file.is_file():
+        if _matches(file, MODEL_FILES) and not _matches(file, excluded) and file.is_file():
             yield own_file(str(donor), donor, file)
 
 

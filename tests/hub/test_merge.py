@@ -66,6 +66,29 @@ print("built", len(built))
 """
 
 
+MAC = """
+import os, sys
+for name in ("fdatasync", "sched_getaffinity", "copy_file_range", "posix_fadvise"):
+    delattr(os, name)
+import layerswap
+layerswap.merge(sys.argv[1], "out", verify=True)
+"""
+
+
+def test_a_merge_needs_nothing_that_only_linux_has(own_hub, expected):
+    (base,) = (own_hub.hub.root / BASE).iterdir()
+    names = {"a.spm", "b.bpe", "c.vocab", "spiece.txt", "tokenizer.bin"}
+    for name in names:  # a merge of this folder copies them
+        (base / name).write_text("of a tokenizer")
+    code, output = own_hub.run("python", "-c", MAC, own_hub.recipe())
+    assert code == 0, output
+    written = content(own_hub.home / "out")
+    assert names <= written.keys()
+    assert {file: written[file] for file in expected("swap") if "tensors" in file} == {
+        file: digest for file, digest in expected("swap").items() if "tensors" in file
+    }
+
+
 def without_tokenizer(hub):
     (folder,) = (hub.root / LANGUAGE).iterdir()
     for file in folder.glob("tokenizer*"):

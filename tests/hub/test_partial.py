@@ -1,18 +1,23 @@
 """Files that are there in part: never a hole, never taken for whole, listed and removed."""
 
 import os
+import shutil
 import subprocess
 import time
 
 import pytest
+from huggingface_hub import constants
 
 from ablations.machine.fingerprint import FileHashes, claimed_sha256, fingerprint_checkpoint
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.config import own_file
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError
-from layerswap_method.hub.partial import create, is_partial, list_of, ranges_there
+from layerswap_method.hub.cache import remove_models
+from layerswap_method.hub.downloads import Downloads
+from layerswap_method.hub.partial import create, has_length, is_partial, list_of, ranges_there
 from layerswap_method.hub.ranges import lacking
+from layerswap_method.recipe.references import find_model_files
 from tests.hub.conftest import BASE, LANGUAGE, TASK, Machine, commit_of, content
 from tests.standins import merging
 from tests.standins.hub import running
@@ -133,7 +138,8 @@ def test_the_cache_is_listed_and_removed(merged):
     listed = output.splitlines()
     assert code == 0
     assert [line.split(":")[0] for line in listed] == [BASE, LANGUAGE, TASK, str(merged.own_cache)]
-    assert f" of 0.0219 GB, last downloaded {time.strftime('%Y-')}" in listed[1]
+    # One of its four files is read whole, so it is in the hub's cache.
+    assert f" of 0.0176 GB, last downloaded {time.strftime('%Y-')}" in listed[1]
     code, output = merged.run("layerswap", "cache", "acme/langauge", "--remove")
     assert code == 2
     assert "did you mean 'acme/language'?" in output
@@ -160,6 +166,37 @@ def test_what_is_being_downloaded_is_not_removed(machine):
     assert f"{TASK}: another process is downloading it; let it end" in output
     assert process.communicate()[0] == ""
     assert process.returncode == 0
+
+
+def test_a_download_that_begins_while_a_model_is_removed_keeps_its_files(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    blob = tmp_path / "hub-layerswap" / "models--acme--task" / "blobs" / "file"
+    create(blob, 100)
+    remove = shutil.rmtree
+
+    def begin_a_download(folder):
+        create(blob, 100)
+        remove(folder)
+
+    monkeypatch.setattr(shutil, "rmtree", begin_a_download)
+    assert [model.name for model in remove_models([TASK])] == [TASK]
+    assert [path.name for path in (tmp_path / "hub-layerswap").iterdir()] == ["models--acme--task"]
+    assert has_length(blob, 100)
+
+
+def test_a_model_whose_weights_come_whole_leaves_no_partial_file(hub, tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", hub.endpoint)
+    template = hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    cache = str(tmp_path / "hub")
+    folder = Downloads("ranges", cache).folder(TASK, None)
+    before = read_checkpoint(TASK, folder).tensors
+    whole = find_model_files(TASK, cache_dir=cache).folder
+    assert not [*(tmp_path / "hub-layerswap").rglob("*.ranges")]
+    after = read_checkpoint(TASK, whole).tensors
+    for name, stored in before.items():  # whoever read the headers before reads on
+        assert read_tensor(stored).equal(read_tensor(after[name]))
 
 
 @pytest.mark.slow

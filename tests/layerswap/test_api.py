@@ -15,6 +15,7 @@ import yaml
 import layerswap
 from ablations.cli import main
 from layerswap import _arguments
+from layerswap_method import NOT_ON_WINDOWS
 from tests.cli.test_commands import HEAVY
 from tests.report.runs import level, study_of, write_run
 from tests.standins.command import output_of
@@ -45,6 +46,23 @@ def test_the_import_is_light():
     modules = {name.split(".")[0] for name in json.loads(done.stdout)}
     assert "layerswap_method" in modules
     assert not modules & (HEAVY | {"pandas", "click", "yaml"})
+
+
+WINDOWS = {
+    "api": "import layerswap",
+    "command": "from ablations.cli import main; main(['check', 'recipe.yml'])",
+    "mergekit": "from layerswap_method import autoload; autoload._give_up(ImportError('fcntl'))",
+}
+
+
+@pytest.mark.parametrize("door", WINDOWS)
+def test_windows_is_refused_in_one_sentence(door):
+    # What these modules import of Python must be there before its platform is another.
+    code = f"import click, logging, pathlib, typing, sys; sys.platform = 'win32'; {WINDOWS[door]}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert NOT_ON_WINDOWS in done.stderr.splitlines()[-1]
+    assert "Reinstall" not in done.stderr
+    assert (done.returncode == 0) == (door == "mergekit")
 
 
 def test_what_is_exported_is_there():

@@ -1,10 +1,17 @@
 """Threads that compute on one core each, and what torch's setting is after them."""
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from layerswap_method.threads import one_core_threads
+from layerswap_method.threads import one_core_threads, usable_cores
+
+
+def test_cores_are_counted_where_no_process_is_held_to_some(monkeypatch):
+    assert usable_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert usable_cores() == os.cpu_count()
 
 
 def test_pools_that_are_made_at_the_same_time_leave_torchs_setting():

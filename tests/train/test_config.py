@@ -152,6 +152,9 @@ def place(tmp_path_factory):
         for seed, name in enumerate(("math_lora", "swahili_lora")):
             out = folder / f"runs/experts/{prefix}{name}"
             train_adapter(folder / base, out, seed, target_modules=["q_proj"])
+    for seed, name in enumerate(("math_lora_1", "es_lora_1")):
+        out = folder / "runs/smol_experts" / name
+        train_adapter(folder / "llama", out, seed, target_modules=["q_proj"])
     for name in PRESETS:
         for source in yaml.safe_load((FOLDER / f"{name}.yml").read_text()).get("data", ()):
             if "path" in source or "hub" in source:

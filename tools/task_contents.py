@@ -28,6 +28,7 @@ SPECIAL_STOPS = ("</s>", "<|im_end|>", "<|eot_id|>")
 HUB_IDS = {
     "mgsm": "juletxara/mgsm",
     "mgsm_rev2": "lightonai/mgsm-rev2",
+    "msvamp": "Mathoctopus/MSVAMP",
     "belebele": "facebook/belebele",
     "flores": "openlanguagedata/flores_plus",  # facebook/flores is a script: datasets 4 loads none
     "mmlu": "CohereForAI/Global-MMLU",  # as lm-eval 0.4.13 has it
@@ -42,15 +43,18 @@ Languages = Mapping[str, Language]
 def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]:
     """Yield MGSM in every language that has it: native questions, words and exemplars.
 
-    MGSM-Rev2 has other questions; its exemplars are those of MGSM.
+    MGSM-Rev2 and MSVAMP have other questions; their exemplars are those of MGSM.
     """
     for code, language in languages.items():
         if (words := language.mgsm) is None:
             continue
-        data = _data(benchmark, {code: words.config})
+        config = language.msvamp if benchmark == "msvamp" else words.config
+        if config is None:
+            continue
+        data = _data(benchmark, {code: config})
         data["dataset_kwargs"]["before_question"] = words.question
         data["dataset_kwargs"]["before_solution"] = f"{words.answer}{words.delimiter}"
-        if benchmark == "mgsm_rev2":
+        if benchmark != "mgsm":
             data["dataset_kwargs"]["exemplars"] = HUB_IDS["mgsm"]
         yield {
             **_head(benchmark, code, language, template="mgsm"),
@@ -59,7 +63,10 @@ def mgsm_tasks(benchmark: str, languages: Languages) -> Iterator[dict[str, Any]]
             "target_delimiter": words.delimiter,
             "generation_kwargs": _greedy([words.question.strip(), *SPECIAL_STOPS]),
             "filter_list": number_filters("NumberAfterPhrase", language, **_phrases(words)),
-            "metadata": {**_metadata(benchmark, code, language), "version": MGSM_VERSION},
+            "metadata": {
+                **_metadata(benchmark, code, language),
+                "version": VERSION if benchmark == "msvamp" else MGSM_VERSION,
+            },
         }
 
 
@@ -186,6 +193,7 @@ BENCHMARKS: dict[str, Callable[[Languages], Iterator[dict[str, Any]]]] = {
     "mbpp": mbpp_tasks,
     "mmlu": partial(choice_tasks, "mmlu"),
     "mgsm_rev2": partial(mgsm_tasks, "mgsm_rev2"),
+    "msvamp": partial(mgsm_tasks, "msvamp"),
     "global_mgsm": global_mgsm_tasks,
     "polymath_low": partial(polymath_tasks, "low"),
     "polymath_medium": partial(polymath_tasks, "medium"),

@@ -100,6 +100,9 @@ class Language(Frozen):
     mgsm: MgsmWords | None = None
     """MGSM's words and config."""
 
+    msvamp: str | None = None
+    """Config of Mathoctopus/MSVAMP, whose questions are asked in MGSM's words."""
+
     belebele: str | None = None
     """Config of facebook/belebele."""
 

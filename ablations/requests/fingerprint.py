@@ -119,11 +119,14 @@ class TaskFingerprints:
         benchmark = metadata.get("benchmark") if isinstance(metadata, Mapping) else None
         if not isinstance(codes, dict) or not isinstance(benchmark, str):
             return _hash_local(str(self._data_dir))
-        other_folder, pattern = self._data_dir, "{}_*"
+        folders: tuple[str, ...] = (benchmark, "")
+        pattern = "{}_*"
         if benchmark == "mgsm_rev2":  # tables of its own, and MGSM's exemplars
-            other_folder, pattern = self._data_dir / "mgsm", "*{}[._]t*"
+            folders, pattern = (benchmark, "mgsm"), "*{}[._]t*"
+        if benchmark == "msvamp":  # the same; MGSM's files may be in the folder itself
+            folders = (benchmark, "mgsm", "")
         hashes = []
-        for folder in (self._data_dir / benchmark, other_folder):
+        for folder in (self._data_dir / name for name in folders):
             files = {file for code in codes for file in folder.glob(pattern.format(code))}
             hashes.append(fingerprint_files(folder, files))
         return hashes

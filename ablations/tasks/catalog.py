@@ -42,6 +42,7 @@ TITLES = {
     "mbpp": "MBPP pass@1, {shots}-shot",
     "mmlu": "MMLU accuracy, {shots}-shot",
     "mgsm_rev2": "MGSM-Rev2 em@maj1, {shots}-shot",
+    "msvamp": "MSVAMP em@maj1, {shots}-shot",
     "global_mgsm": "Global-MGSM em@maj1, {shots}-shot",
     "polymath_low": "PolyMath-low accuracy, {shots}-shot",
     "polymath_medium": "PolyMath-medium accuracy, {shots}-shot",

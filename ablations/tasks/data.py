@@ -69,6 +69,13 @@ MGSM_REV2 = DataSource(
     optional=("answer_number", "answer", "number"),  # the hub's columns could not be looked up
     file="mgsm_{language}.tsv",  # as github.com/google-research-datasets/MGSM-Rev2 has them
 )
+MSVAMP = DataSource(
+    "msvamp",
+    (),
+    (),
+    # In files as MGSM's; on the hub, by public programs that read it, m_query and response.
+    optional=("question", "m_query", "answer_number", "response"),
+)
 GLOBAL_MGSM = DataSource(
     "global_mgsm",
     ("instruction", "question", "answer_prefix", "answer"),
@@ -94,26 +101,24 @@ def load_mgsm(
     configs: Mapping[str, str],
     before_question: str,
     before_solution: str,
+    benchmark: str,
     exemplars: str | None = None,
     data_dir: Path | str | None = None,
     **_metadata: Any,
 ) -> dict[str, Dataset]:
-    """Return the splits ``train`` (exemplars) and ``test`` of MGSM or MGSM-Rev2.
+    """Return the splits ``train`` (exemplars) and ``test`` of MGSM, MGSM-Rev2 or MSVAMP.
 
     Only exemplars have native words in the data: `before_question` and `before_solution`, which are
     taken off, so that one template asks exemplars and items. `exemplars` is the hub id of MGSM for
-    MGSM-Rev2, which has corrected questions and no exemplars.
+    the others, which have questions and no exemplars.
     """
     ((language, config),) = configs.items()
     train = read_data_rows(MGSM, "train", language, config, exemplars or hub_id, data_dir)
-    source = MGSM if exemplars is None else MGSM_REV2
+    source = {"mgsm": MGSM, "mgsm_rev2": MGSM_REV2, "msvamp": MSVAMP}[benchmark]
     test = read_data_rows(source, "test", language, config, hub_id, data_dir)
-    if source is MGSM_REV2:
-        for row in test:
-            numbers = [row.pop(name) for name in source.optional if name in row] or [None]
-            question = row["question"].strip()
-            row |= dict.fromkeys(MGSM.columns)
-            row |= {"question": question, "answer_number": numbers[0]}
+    if source is not MGSM:
+        where = f"{benchmark} {language} (test)"
+        test = [_as_mgsm(where, index, row) for index, row in enumerate(test)]
     prefixes = {"question": before_question, "answer": before_solution}
     problems = [
         f"item {index}: an exemplar whose {name} does not begin with {prefix!r}"
@@ -132,6 +137,21 @@ def load_mgsm(
     }
 
 
+def _as_mgsm(where: str, index: int, row: DataRow) -> DataRow:
+    """Return a question and its number with MGSM's columns."""
+    names = {
+        "question": ("question", "m_query"),
+        "answer_number": ("answer_number", "response", "answer", "number"),
+    }
+    values = {
+        column: next((row[name] for name in others if name in row), None)
+        for column, others in names.items()
+    }
+    if not isinstance(values["question"], str):
+        raise InputError(f"{where}: row {index}: no text in column 'question' or 'm_query'")
+    return {**dict.fromkeys(MGSM.columns), **values, "question": values["question"].strip()}
+
+
 def _mgsm_dataset(
     where: str,
     rows: list[DataRow],
@@ -142,8 +162,9 @@ def _mgsm_dataset(
     for index, row in enumerate(rows):
         if (value := read_number(str(row[number]))) is None:
             problems.append(f"item {index}: {number} {row[number]!r} is not a number")
-        else:  # the hub has 2125 where files may have "2,125"
-            row[number] = f"{value:f}"
+        else:  # the hub has 2125 where files may have "2,125", and MSVAMP 8.0
+            text = f"{value:f}"
+            row[number] = text.rstrip("0").rstrip(".") if "." in text else text
     return make_dataset(where, rows, problems)
 
 

@@ -164,6 +164,10 @@ def test_a_folder_that_is_no_data_set_is_refused_and_not_hashed(tmp_path, monkey
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_sw.tsv", True),
         ("mgsm_rev2_sw", "mgsm/sw_train.jsonl", True),
         ("mgsm_rev2_sw", "mgsm_rev2/mgsm_de.tsv", False),
+        ("msvamp_sw", "msvamp/sw_test.jsonl", True),
+        ("msvamp_sw", "mgsm/sw_train.jsonl", True),
+        ("msvamp_sw", "sw_train.jsonl", True),
+        ("msvamp_sw", "msvamp/de_test.jsonl", False),
         ("global_mgsm_sw", "global_mgsm/sw_test.jsonl", True),
         ("global_mgsm_sw", "mgsm/sw_test.jsonl", False),
         ("polymath_low_sw", "polymath_low/sw_test.jsonl", True),
@@ -177,6 +181,7 @@ def test_of_a_data_folder_the_files_of_the_task_count(tmp_path, task, changed, i
         return fingerprints(SHIPPED_TASKS, data).fingerprint(f"layerswap_{task}")
 
     before = key()
+    (data / changed).parent.mkdir(exist_ok=True)
     with (data / changed).open("a") as file:
         file.write("\n")
     assert (key() != before) == is_read

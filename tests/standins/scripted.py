@@ -68,7 +68,7 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options
 
 def gold(task, item):
     benchmark = BENCHMARKS[task]
-    if benchmark in ("mgsm", "mgsm_rev2"):
+    if benchmark in ("mgsm", "mgsm_rev2", "msvamp"):
         words = TABLE[task.rpartition("_")[2]].mgsm
         return f" 1 + 1 = 2. {words.phrases[0]} {item['answer_number']}."
     if benchmark == "global_mgsm":
@@ -85,7 +85,7 @@ def gold(task, item):
 def perturbed(task, item):
     """Return an answer that looks like the right one and is wrong."""
     benchmark = BENCHMARKS[task]
-    if benchmark in ("mgsm", "mgsm_rev2"):
+    if benchmark in ("mgsm", "mgsm_rev2", "msvamp"):
         return gold(task, {"answer_number": int(item["answer_number"]) + 1})
     if benchmark == "global_mgsm":
         return gold(task, {**item, "answer": int(item["answer"]) + 1})

@@ -28,11 +28,16 @@ def _load_mbpp(**how):
 def _load_mgsm(**how):
     words = TABLE["sw"].mgsm
     before = f"{words.answer}{words.delimiter}"
-    return load_mgsm(before_question=words.question, before_solution=before, **how)
+    named = {"benchmark": "mgsm", **how}
+    return load_mgsm(before_question=words.question, before_solution=before, **named)
 
 
 def _load_rev2(**how):
-    return _load_mgsm(exemplars="nobody/exemplars", **how)
+    return _load_mgsm(exemplars="nobody/exemplars", benchmark="mgsm_rev2", **how)
+
+
+def _load_msvamp(**how):
+    return _load_mgsm(exemplars="nobody/exemplars", benchmark="msvamp", **how)
 
 
 def _load_polymath(**how):
@@ -46,6 +51,7 @@ LOADERS = {
     "flores": load_flores,
     "mbpp": _load_mbpp,
     "mgsm_rev2": _load_rev2,
+    "msvamp": _load_msvamp,
     "global_mgsm": load_global_mgsm,
     "polymath_top": _load_polymath,
 }
@@ -164,6 +170,8 @@ def text(content):
         ("mgsm/sw_train.jsonl", cut(7), ["7 exemplars; needed are 8"]),
         ("mgsm/sw_train.jsonl", put(1, question=None), ["row 1: question is None, which is not"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi?\tsaba\n"), ["item 0: answer_number 'saba'"]),
+        ("msvamp/sw_test.jsonl", text(b'{"qeustion": "a"}\n'), ["row 0: no text in column 'quest"]),
+        ("msvamp/sw_test.jsonl", text(b'{"question": "a"}\n'), ["item 0: answer_number None is"]),
         ("mgsm_rev2/mgsm_sw.tsv", text(b"Ngapi? 7\n"), ["line 1: no tab between a question and"]),
         ("global_mgsm/sw_test.jsonl", put(1, answer="saba"), ["item 1: answer 'saba' is not a nu"]),
         ("global_mgsm/sw_test.jsonl", put(0, answer_prefix=": "), ["0: answer_prefix is empty"]),

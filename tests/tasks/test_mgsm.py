@@ -1,9 +1,12 @@
-"""MGSM as published, in the languages of the paper, and MGSM-Rev2."""
+"""MGSM as published, in the languages of the paper, MGSM-Rev2, and MSVAMP."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
+from ablations.tasks.catalog import list_tasks
 from tests.standins.scripted import (
     DATA,
     LANGUAGES,
@@ -19,6 +22,7 @@ from tests.standins.scripted import (
 from tools.task_contents import SPECIAL_STOPS
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+TASKS = list_tasks()
 FILTERS = ("strict-match", "flexible-extract")
 
 
@@ -111,3 +115,46 @@ def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data):
     prompt = german[0].prompts[0]
     assert prompt.endswith("\n\nFrage: Was ist 3 + 4?\nSchritt-für-Schritt-Antwort:")
     assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
+
+
+MSVAMP_ROWS = {
+    "sw": [{"question": "Ngapi ni 3 + 4? ", "answer_number": 7.0}],
+    # The columns of the hub.
+    "fr": [{"m_query": "Combien font 600 fois 2 ?", "response": "1,200.0"}],
+}
+
+
+def test_msvamp_is_asked_in_mgsms_words_with_its_exemplars(tmp_path):
+    shutil.copytree(DATA / "mgsm", tmp_path / "mgsm")
+    for code, rows in MSVAMP_ROWS.items():
+        write_jsonl(tmp_path / "msvamp" / f"{code}_test.jsonl", rows)
+    names = ("layerswap_msvamp_sw", "layerswap_msvamp_fr")
+    right = ask(gold, names, data_dir=tmp_path)
+    assert set(scores_of(right).values()) == {1.0}
+    assert set(scores_of(ask(perturbed, names, data_dir=tmp_path)).values()) == {0.0}
+    swahili, french = (right.samples_of(name)[0] for name in names)
+    assert (swahili.target, french.target) == ("7", "1200")
+    theirs = ask(gold, ("layerswap_mgsm_sw",)).samples[0].prompts[0]
+    assert swahili.prompts[0].endswith("\n\nSwali: Ngapi ni 3 + 4?\nJibu la Hatua kwa Hatua:")
+    assert swahili.prompts[0].rpartition("Swali: ")[0] == theirs.rpartition("Swali: ")[0]
+    grouped = ask(lambda *_: "600 * 2. La réponse est 1 200.", names[1:], data_dir=tmp_path)
+    assert set(scores_of(grouped).values()) == {1.0}
+
+
+REAL = Path(os.environ.get("LAYERSWAP_MSVAMP", "msvamp"))
+"""A folder ``msvamp`` with the published rows in files of `--data-dir`."""
+
+
+@pytest.mark.parametrize("code", [task.language for task in TASKS if task.benchmark == "msvamp"])
+def test_every_published_row_of_msvamp_is_right_in_its_own_words_and_wrong_in_others(
+    code, tmp_path
+):
+    if not (REAL / f"{code}_test.jsonl").is_file():
+        pytest.skip("LAYERSWAP_MSVAMP names no folder with the rows of this language")
+    shutil.copytree(DATA / "mgsm", tmp_path / "mgsm")
+    (tmp_path / "msvamp").symlink_to(REAL)
+    (name,) = names = (f"layerswap_msvamp_{code}",)
+    for say, score in ((gold, 1.0), (perturbed, 0.0)):
+        found = ask(say, names, data_dir=tmp_path)
+        assert found.score(name).n == 1000
+        assert {s.value for s in found.scores if s.metric == "exact_match"} == {score}

@@ -6,15 +6,12 @@ import errno
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError, first_line, nearest
 from layerswap_method.file_names import MODEL_FILES, WEIGHT_FILES
+from layerswap_method.hub.patience import watch
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-
-LONGEST_WAIT_S = 300
-"""Longest time that a server may ask to wait (Retry-After)."""
 
 
 class NotGiven(LayerSwapError):
@@ -25,12 +22,12 @@ class NotGiven(LayerSwapError):
 def asking(repository: str, revision: str | None) -> Iterator[None]:
     """Turn what huggingface_hub raises into `NotGiven`. The body has calls of it and no others.
 
-    Raises `LayerSwapError` where a server asks to wait for longer than `LONGEST_WAIT_S`.
+    Raises `LayerSwapError` where a server is not waited for, see `patience`.
     """
     from huggingface_hub import get_session
 
     hooks = get_session().event_hooks["response"]
-    hooks.append(check_wait)
+    hooks.append(watch)
     try:
         yield
     except LayerSwapError:
@@ -38,7 +35,7 @@ def asking(repository: str, revision: str | None) -> Iterator[None]:
     except Exception as error:
         raise NotGiven(describe_refusal(repository, revision, error)) from error
     finally:
-        hooks.remove(check_wait)
+        hooks.remove(watch)
 
 
 @functools.cache
@@ -51,23 +48,6 @@ def hub_answers() -> bool:
         get_session().head(constants.ENDPOINT, timeout=10.0)
         return True
     return False
-
-
-def check_wait(response: Any) -> float:
-    """Return how many seconds a server asks to wait before the next try, 0 where it does not.
-
-    Raises `LayerSwapError` for longer than `LONGEST_WAIT_S`.
-    """
-    text = response.headers.get("Retry-After", "").strip()
-    if response.status_code < 400 or not text.isdecimal():
-        return 0.0
-    if len(text) > 6 or int(text) > LONGEST_WAIT_S:
-        raise LayerSwapError(
-            f"{response.url.host}: the server asks to wait for {text[:12]} s (HTTP "
-            f"{response.status_code}), longer than the {LONGEST_WAIT_S} s that are waited for; the "
-            "same command goes on later with what is there"
-        )
-    return float(text)
 
 
 def describe_refusal(repository: str, revision: str | None, error: Exception) -> str:

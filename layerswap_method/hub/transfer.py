@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,8 +22,9 @@ from typing import Any
 
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub.partial import create, has_length, list_of, ranges_there
+from layerswap_method.hub.patience import GOES_ON, Pace, check_wait
 from layerswap_method.hub.ranges import Range, join_ranges, lacking, size, split
-from layerswap_method.hub.refusals import check_wait, describe_refusal
+from layerswap_method.hub.refusals import describe_refusal
 from layerswap_method.jobs import run_jobs, write_at
 from layerswap_method.progress import Advance, Bar, no_bar
 
@@ -45,13 +45,8 @@ _TRIES = 5
 _WAIT_S = 0.5
 """Time before the first new try; twice as long before each other, up to 8 seconds."""
 
-_LEAST, _PATIENCE_S = 1 << 16, 120.0
-"""A range of which fewer bytes come in such a time is given up."""
-
 _BUSY = (408, 429, 500, 502, 503, 504)
 """Status of a server that may give the range later."""
-
-_GOES_ON = "the same command goes on with what is there"
 
 
 @dataclass(frozen=True)
@@ -178,7 +173,7 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
 
     listed, end = piece  # bytes before `listed` are in the list
     tries = 0
-    pace = _Pace(file)
+    pace = Pace(str(file))
     with blob.open("r+b", buffering=0) as out, list_of(blob).open("ab", buffering=0) as ranges:
         place = listed
 
@@ -206,7 +201,7 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
                     tries = 1 if place > before else tries + 1
                     if tries > _TRIES:
                         raise LayerSwapError(
-                            f"{file}: the download broke off {tries} times ({error}); {_GOES_ON}"
+                            f"{file}: the download broke off {tries} times ({error}); {GOES_ON}"
                         ) from error
                     pace.check(0)
                     wait = error.wait_s if isinstance(error, _TryAgain) else 0.0
@@ -231,28 +226,6 @@ def _fetch(file: RemoteFile, blob: Path, piece: Range, advance: Advance, stopped
 
 _sync = getattr(os, "fdatasync", os.fsync)
 """Waits until what was written to a file is on the disk; macOS has no `fdatasync`."""
-
-
-class _Pace:
-    """The pace of a range: one that hardly goes on is given up."""
-
-    def __init__(self, file: RemoteFile) -> None:
-        self._file, self._since, self._count = file, time.monotonic(), 0
-
-    def waited(self, seconds: float) -> None:
-        """Leave out a time that the server asked to wait."""
-        self._since += seconds
-
-    def check(self, count: int) -> None:
-        """Note bytes that came; raise `LayerSwapError` for fewer than `_LEAST` in `_PATIENCE_S`."""
-        self._count += count
-        if self._count >= _LEAST:
-            self._since, self._count = time.monotonic(), 0
-        elif time.monotonic() - self._since > _PATIENCE_S:
-            raise LayerSwapError(
-                f"{self._file}: the download brought {self._count} bytes in {_PATIENCE_S:g} s and "
-                f"was given up; {_GOES_ON}"
-            )
 
 
 class _TryAgain(Exception):

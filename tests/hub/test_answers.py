@@ -6,7 +6,7 @@ import pytest
 from huggingface_hub import constants
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.hub import transfer
+from layerswap_method.hub import patience, transfer
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.partial import ranges_there
 from layerswap_method.hub.ranges import size
@@ -149,12 +149,13 @@ def test_a_server_that_asks_to_wait_for_ever_is_left(download, hub, cache):
         list(Downloads("ranges", str(cache)).folder(f"{TASK}2", None).iterdir())
 
 
-def test_a_range_that_hardly_goes_on_is_left_with_a_sentence(hub, cache, monkeypatch):
+@pytest.mark.parametrize("download", ["ranges", "whole"])
+def test_a_download_that_hardly_goes_on_is_left_with_a_sentence(download, hub, cache, monkeypatch):
     Downloads("ranges", str(cache)).folder(TASK, None)
-    monkeypatch.setattr(transfer, "_PATIENCE_S", 0.5)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.5)
     hub.trickling = 10**6
     with pytest.raises(LayerSwapError, match=r"brought \d+ bytes in 0.5 s and was given up"):
-        fetch(cache)
+        fetch(cache, download)
     hub.trickling = 0
     assert_right(hub, fetch(cache))
 

@@ -236,7 +236,7 @@ class _Handler(BaseHTTPRequestHandler):
             time.sleep(self.hub.stall_s)
             self.close_connection = True
             return
-        is_trickling = is_store and self.hub.take("trickling")
+        is_trickling = is_store and self.command == "GET" and self.hub.take("trickling")
         with path.open("rb") as opened, suppress(ConnectionError):
             opened.seek(start)
             while start < stop:

@@ -1,4 +1,4 @@
-"""Shipped names that a shell completes beside files: of recipes, studies, experts, training."""
+"""What a shell completes: files, shipped names of recipes, studies, experts and training, tasks."""
 
 from __future__ import annotations
 
@@ -40,6 +40,35 @@ def _completing(names: Callable[[], Iterable[str]], *, with_files: bool = True) 
     return complete
 
 
+def _completing_list(names: Callable[[], Iterable[str]]) -> Complete:
+    """Return what completes the last of several names that are joined by commas."""
+
+    def complete(
+        context: click.Context, argument: click.Parameter, incomplete: str
+    ) -> list[CompletionItem[str]]:
+        before, comma, last = incomplete.rpartition(",")
+        every = (name for name in names() if name.startswith(last))
+        return [CompletionItem(f"{before}{comma}{name}") for name in every]
+
+    return complete
+
+
+def _benchmarks() -> Iterable[str]:
+    from ablations.tasks.catalog import TITLES
+
+    return TITLES
+
+
+def _tasks() -> Iterable[str]:
+    from ablations.tasks.catalog import list_tasks
+    from ablations.tasks.suites import read_suites
+
+    return (*(task.name for task in list_tasks()), *read_suites())
+
+
+complete_place = _completing(tuple)
+complete_benchmarks = _completing_list(_benchmarks)
+complete_tasks = _completing_list(_tasks)
 complete_recipe = _completing(_recipe_names)
 complete_recipe_name = _completing(_recipe_names, with_files=False)
 complete_training = _completing(_training_names)

@@ -9,7 +9,13 @@ from typing import Any
 
 import click
 
-from ablations.cli.completion import complete_experts, complete_study
+from ablations.cli.completion import (
+    complete_benchmarks,
+    complete_experts,
+    complete_place,
+    complete_study,
+    complete_tasks,
+)
 from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
@@ -28,20 +34,23 @@ from ablations.cli.options import (
 
 
 @click.command()
-@click.argument("model")
+@click.argument("model", shell_complete=complete_place)
 @names_option(
     "--languages",
     "Codes joined by commas, such as sw,te: of the benchmarks, of the tasks in --include-path, and "
     "in place of {lang} in --tasks.  [default: the paper's en,ja,bn,sw,te]",
 )
 @names_option(
-    "--benchmarks", "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]"
+    "--benchmarks",
+    "Names joined by commas, such as mgsm,belebele.  [default: the paper's five]",
+    shell_complete=complete_benchmarks,
 )
 @names_option(
     "--tasks",
     "Other tasks by lm-eval's names, joined by commas, such as gsm8k,arc_easy or belebele_{lang}. "
     "Without --benchmarks, and without --languages where no name has {lang}, only these are "
     "evaluated.",
+    shell_complete=complete_tasks,
 )
 @click.option(
     "--include-path",
@@ -200,7 +209,9 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
 
 
 @click.command()
-@click.argument("models", nargs=-1, required=True, metavar="MODEL MODEL...")
+@click.argument(
+    "models", nargs=-1, required=True, metavar="MODEL MODEL...", shell_complete=complete_place
+)
 @names_option(
     "--tasks", "Names joined by commas: compare these only.  [default: those that all models have]"
 )
@@ -235,7 +246,7 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
 
 
 @click.command()
-@click.argument("model", metavar="RUN[:MODEL]")
+@click.argument("model", metavar="RUN[:MODEL]", shell_complete=complete_place)
 @click.option("--task", metavar="NAME", help="The task; needed where the run has several.")
 @click.option("--wrong", is_flag=True, help="Show only the items that the model has wrong.")
 @click.option("--item", type=click.IntRange(min=0), help="Show this item only, with whole texts.")

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import click
 
+from ablations.cli.completion import complete_place
 from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import FOLDER, Place, folder_option, names_option
 
 
 @click.command(short_help="Show what differs between models, and what can be done.")
-@click.argument("models", nargs=-1, required=True, metavar="A B [MODEL]...")
+@click.argument(
+    "models", nargs=-1, required=True, metavar="A B [MODEL]...", shell_complete=complete_place
+)
 @click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
 @json_option
 def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
@@ -66,8 +69,8 @@ def cache(models: tuple[str, ...], remove: bool, as_json: bool) -> None:
 
 
 @click.command(short_help="Compare two checkpoints tensor by tensor.")
-@click.argument("merged")
-@click.argument("published")
+@click.argument("merged", shell_complete=complete_place)
+@click.argument("published", shell_complete=complete_place)
 @json_option
 def verify(merged: str, published: str, as_json: bool) -> None:
     """Compare the checkpoint MERGED with the checkpoint PUBLISHED, tensor by tensor.
@@ -88,7 +91,7 @@ def verify(merged: str, published: str, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("experts", nargs=-1, metavar="[EXPERT]...")
+@click.argument("experts", nargs=-1, metavar="[EXPERT]...", shell_complete=complete_place)
 @click.option("--base", metavar="MODEL", help="The model from which the experts were fine-tuned.")
 @click.option(
     "--threshold",

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from ablations.cli.completion import Complete
 from layerswap_method.command_line import parse_size
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -37,12 +38,17 @@ def _names(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
 
 
 def names_option(
-    name: str, text: str, *, default: str | None = None
+    name: str,
+    text: str,
+    *,
+    default: str | None = None,
+    shell_complete: Complete | None = None,
 ) -> Callable[[Command], Command]:
     """Return the option of several names, () unless the user or `default` gives some."""
     return click.option(
         name,
         callback=_names,
+        shell_complete=shell_complete,
         metavar="LIST",
         default=default,
         show_default=default is not None,

@@ -14,7 +14,10 @@ for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # No property is about time, and a machine that stands still for a moment is none's counterexample.
-settings.register_profile("layerswap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Counterexamples are not stored: the checkout may be one that may only be read.
+settings.register_profile(
+    "layerswap", deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("layerswap")
 
 # For a run from a checkout that was not installed; nothing to do after `pip install`.

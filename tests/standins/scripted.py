@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ablations.engines.chat import chat_prompt
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
@@ -43,7 +44,10 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options
         tokenizer = None if folder is None else AutoTokenizer.from_pretrained(folder)
         tokenizer_name = "scripted"
         chat_template = HFLM.chat_template
-        apply_chat_template = HFLM.apply_chat_template
+
+        def apply_chat_template(self, messages, add_generation_prompt=True):
+            is_open = add_generation_prompt
+            return chat_prompt(self.tokenizer, messages, {}, add_generation_prompt=is_open)
 
         def generate_until(self, requests):
             return [say(request.task_name, request.doc) for request in requests]

@@ -112,13 +112,14 @@ def test_the_files_are_in_step_with_the_table(tmp_path, monkeypatch):
 
 def test_a_language_is_one_entry(tmp_path):
     table = tmp_path / "languages.yml"
-    table.write_text((SHIPPED_TASKS / "languages.yml").read_text(encoding="utf-8") + NEW)
+    shipped = (SHIPPED_TASKS / "languages.yml").read_text(encoding="utf-8")
+    table.write_text(shipped + NEW, encoding="utf-8")
     files = task_files(load_languages(table))
     new = set(files) - {path.name for path in GENERATED.glob("*.yaml")}
     names = ("mgsm_qaa", "mgsm_rev2_qaa", "belebele_qaa", "mmlu_qaa", "qaa")
     pairs = ("flores_en-qaa", "flores_qaa-en")
     assert new == {f"layerswap_{name}.yaml" for name in (*names, *pairs)}
-    (tmp_path / "mgsm.yaml").write_text(files["layerswap_mgsm_qaa.yaml"])
+    (tmp_path / "mgsm.yaml").write_text(files["layerswap_mgsm_qaa.yaml"], encoding="utf-8")
     mgsm = read_task_file(tmp_path / "mgsm.yaml").content
     assert mgsm["doc_to_text"] == "Domanda: {{question}}\nPasso dopo passo:"
     assert mgsm["generation_kwargs"]["until"][0] == "Domanda:"

@@ -46,7 +46,8 @@ from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.recipe.references import is_folder
+from layerswap_method.output import output_folder
+from layerswap_method.recipe.references import is_folder, working_folder
 from layerswap_method.recipe.validation import validated
 
 _COLUMNS = ("model", *SCORE, *VALUES)
@@ -142,7 +143,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     else:
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
-    out = options.out or default_folder(model, backend, options.settings)
+    out = output_folder(str(options.out or default_folder(model, backend, options.settings)))
     study = Study(
         name=_NAME,
         question=f"What does {model} score?",
@@ -230,8 +231,9 @@ def _plain_name(part: str) -> str:
     path = Path(part)
     if ".." in path.parts or not path.name:
         path = path.resolve()
-    below = path.is_absolute() and path.is_relative_to(Path.cwd()) and path != Path.cwd()
-    return str(path.relative_to(Path.cwd()) if below else path)
+    here = working_folder()
+    below = path.is_absolute() and here is not None and path.is_relative_to(here) and path != here
+    return str(path.relative_to(here) if here is not None and below else path)
 
 
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")

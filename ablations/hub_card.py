@@ -26,8 +26,9 @@ from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError
-from layerswap_method.methods.read import WrittenRecipe, read_recipe_file, read_written
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import is_folder
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def complete_card(
                 "wrote (without --no-write-model-card)"
             )
     _, text, document = read_recipe_file(model / RECIPE)
-    recipe = read_written(document)
+    recipe = read_recipe(document)
     try:
         card = ModelCard.load(model / CARD)
     except Exception as error:
@@ -109,7 +110,7 @@ def complete_card(
     return model / CARD
 
 
-def _recipe_section(model: Path, recipe: WrittenRecipe) -> list[str]:
+def _recipe_section(model: Path, recipe: Recipe) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
     plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
     plan = next((path for path in plans if path.is_file()), None)

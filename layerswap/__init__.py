@@ -7,6 +7,7 @@ The command line is `ablations.cli`; the method itself is `layerswap_method`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from ablations.gallery.findings import Finding
     from ablations.gallery.recipe_merge import Merged
     from ablations.gallery.recipe_plan import RecipePlan
+    from ablations.models.verify import Comparison
     from ablations.report.compare_models import ModelComparison
     from ablations.report.run_tables import RunTables
-    from layerswap_method.verify import Comparison
 
 if sys.platform == "win32":
     raise ImportError(NOT_ON_WINDOWS)
@@ -52,7 +53,7 @@ __all__ = [
 ]
 
 _TYPES = {
-    "Comparison": "layerswap_method.verify",
+    "Comparison": "ablations.models.verify",
     "Finding": "ablations.gallery.findings",
     "Merged": "ablations.gallery.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
@@ -167,6 +168,9 @@ def merge(
         InputError: for a recipe, a model, a folder or an option that is wrong.
         LayerSwapError: where something cannot be written, or mergekit failed.
     """
+    from layerswap_method.output import output_folder
+
+    folder = output_folder(os.fspath(out))  # before anything else: a process may go elsewhere
     from ablations.gallery.find import open_recipe
     from ablations.gallery.recipe_merge import Merged, merge_recipe
     from layerswap_method.command_line import read_size
@@ -180,12 +184,12 @@ def merge(
     )
     lines = merge_recipe(
         open_recipe(recipe),
-        os.fspath(out),
+        str(folder),
         options,
         mergekit_options=_names(mergekit_options),
         download=download,
     )
-    return Merged(lines=tuple(lines), folder=Path(out).absolute())
+    return Merged(lines=tuple(lines), folder=folder)
 
 
 @checked
@@ -204,13 +208,18 @@ def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None)
         InputError: for a recipe, models or a folder that are wrong.
         LayerSwapError: where something cannot be written.
     """
+    from layerswap_method.output import output_folder
+    from layerswap_method.recipe.references import working_folder
+
+    folder, here = output_folder(os.fspath(out)), working_folder()
     from ablations.gallery.find import open_recipe
     from ablations.gallery.recipe_merge import Merged
     from ablations.models.find import find_model
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
-    lines = swap(open_recipe(recipe), find_model, os.fspath(out), rank)
-    return Merged(lines=tuple(lines), folder=Path(out).absolute())
+    find = functools.partial(find_model, folder=here)
+    lines = swap(open_recipe(recipe), find, str(folder), rank)
+    return Merged(lines=tuple(lines), folder=folder)
 
 
 @checked
@@ -459,7 +468,9 @@ def _names(names: Names) -> tuple[str, ...]:
 
 
 def _path(path: PathLike | None) -> Path | None:
-    return None if path is None else Path(path)
+    from layerswap_method.output import output_folder
+
+    return None if path is None else output_folder(os.fspath(path))
 
 
 def _paths(paths: Paths | None) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from layerswap_method.errors import InputError, nearest_of
+from layerswap_method.file_names import path_problem
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,6 +98,10 @@ def _checked(aliases: Mapping[str, Any], name: str, value: Any, annotation: str)
         raise InputError(
             f"{name} is {_short(value)}; give {' or '.join(words for _, words in forms)}"
         )
+    for path in [value] if _is_path(value) else value if "Paths" in types else ():
+        is_path = {"PathLike", "Paths", "RecipeLike"}.intersection(types)
+        if is_path and (problem := path_problem(path)) is not None:
+            raise InputError(f"{name} {problem}; give the path of a file or folder")
     if "int" not in types or isinstance(value, str):
         return value
     if value < 1:

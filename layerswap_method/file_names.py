@@ -1,7 +1,11 @@
-"""The names that transformers and peft give to files of weights and adapters.
+"""The names that transformers and peft give to files of weights and adapters; what no path is.
 
 `MODEL_FILES`, `WEIGHT_FILES` and `SECOND_COPIES` say what is downloaded of a model.
 """
+
+from __future__ import annotations
+
+import os
 
 WEIGHTS_FILE = "model.safetensors"
 """All weights of a model, where they are in one file."""
@@ -29,8 +33,7 @@ TOKENIZER_FILES = (
     "tokenization_*.py",
     "additional_chat_templates",
 )
-"""Files of a tokenizer: an earlier merge's go where the new merge has one, and stay where it has
-none."""
+"""Files of a tokenizer."""
 
 MODEL_FILES = ("*.json", "*.jinja", "*.py", *TOKENIZER_FILES)
 """Files that a model is loaded by, besides its weights. A merge copies those of its donor."""
@@ -43,3 +46,19 @@ STATES = ("training_args.bin", "optimizer.*", "scheduler.*", "scaler.*", "rng_st
 
 SECOND_COPIES = ("consolidated*", "original/*")
 """The same weights once more."""
+
+_LONGEST_NAME, _LONGEST_PATH = 255, 4095
+"""Bytes of a file's name, and of a path."""
+
+
+def path_problem(path: str | os.PathLike[str]) -> str | None:
+    """Return why no file system has such a path; None where one may have it."""
+    try:
+        parts = os.fsencode(path).split(b"/")
+    except UnicodeEncodeError:
+        return "holds half of a character (a lone surrogate)"
+    if any(b"\0" in part for part in parts):
+        return "holds a NUL"
+    if any(len(part) > _LONGEST_NAME for part in parts) or sum(map(len, parts)) > _LONGEST_PATH:
+        return "is longer than a path can be"
+    return None

@@ -15,10 +15,9 @@ from pathlib import Path
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.hub.downloads import Downloads, download_choice
-from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.methods.table import METHODS, merge_models
 from layerswap_method.output import (
-    PLAN_FILES,
     check_output,
     claim_output,
     output_folder,
@@ -118,7 +117,7 @@ def merge_file(
         revisions = commits(models)
         text = pinned_text(file.text, revisions) if revisions else file.text
         lines = [*merge.lines, *hub.checked_lines(merge.ranges)]
-        needs_code = needs_remote_code(merge.donor)
+        needs_code = needs_remote_code(merge.document, merge.donor)
         list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises
         yield from lines
         texts = {}
@@ -148,10 +147,11 @@ def write_merge(
             verify_files(
                 layout, threads=threads, device=options.device, advance=advance, warn=_warn
             )
-    write_config(merge.donor, folder, merge.dtype, merge.config)
+    write_config(merge.document, folder, merge.dtype, merge.config)
     copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
     if merge.record:
-        write_json(folder / PLAN_FILES[str(merge.record["merge_method"])], merge.record)
+        method = METHODS[str(merge.record["merge_method"])]
+        write_json(folder / str(method.plan_file), merge.record)
     for name, text in texts.items():
         write_synced_text(folder / name, text)
     sync_folder(folder)

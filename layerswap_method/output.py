@@ -17,11 +17,7 @@ from pathlib import Path, PurePosixPath
 from layerswap_method.errors import InputError, LayerSwapError
 
 PLAN_FILE, REVERT_PLAN_FILE = "layer_swap_plan.json", "delta_revert_plan.json"
-PLAN_FILES = {"layer_swap": PLAN_FILE, "delta_revert": REVERT_PLAN_FILE}
-"""Merge method -> the file next to the weights that says what came from where."""
-
-HARMONIZE_FILE = "harmonize.json"
-"""The record of what `layerswap harmonize` did to a model, next to its weights."""
+"""Files next to the weights of a merge that say what came from where."""
 
 FILES = ".layerswap.json"
 """The list of what was written into a folder, in the folder: only that is ever replaced."""
@@ -36,7 +32,12 @@ def output_folder(out_path: str) -> Path:
     """Return the absolute output folder for what the user wrote."""
     if not str(out_path).strip():
         raise InputError("the output path is empty; give a folder")
-    return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
+    try:
+        return Path(os.path.abspath(out_path))  # noqa: PTH100 - resolve() would follow links
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{out_path}: the working directory is gone; give an absolute path"
+        ) from error
 
 
 def check_output(out: Path, inputs: Iterable[Path] = (), listing: str = FILES) -> None:

@@ -6,7 +6,7 @@ A `TensorMix` is hashable and goes through JSON; `mix_reader.py` computes its co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,11 @@ from layerswap_method.checkpoint.checkpoint import (
     is_table,
     read_checkpoint,
 )
-from layerswap_method.checkpoint.compatible import extra_tensors, merge_warnings
+from layerswap_method.checkpoint.compatible import Checked, extra_tensors
 from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import added_elsewhere, other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.origin import adapter_faults
-from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.frozen import Frozen
@@ -109,16 +108,24 @@ MIXES = TypeAdapter(dict[str, TensorMix])
 """Tensor name -> mix, to and from JSON."""
 
 
-class LazyModel(Frozen):
-    """A checkpoint with its adapter, whose `changes` are added to tensors when they are read."""
+class OpenModel(Frozen):
+    """A model whose files are read once, with its adapter, if there is one.
+
+    The adapter's `changes` are added to tensors when they are read.
+    """
 
     checkpoint: Checkpoint
     adapter: Path | None = None
     changes: Mapping[str, LowRankChange] = {}
 
+    @property
+    def name(self) -> str:
+        """The model's name in messages."""
+        return self.checkpoint.name
+
     @classmethod
-    def read(cls, model: Model) -> LazyModel:
-        """Return the headers of a model on this machine."""
+    def read(cls, model: Model) -> OpenModel:
+        """Open a model on this machine: its config, headers and adapter are read."""
         checkpoint = read_checkpoint(model.name, model.folder)
         if model.adapter is None:
             return cls(checkpoint=checkpoint)
@@ -168,16 +175,18 @@ class LazyModel(Frozen):
 class Merge:
     """A merged model, not written yet: every tensor by what it is made of.
 
-    `tensors` are in the order of the first expert's files. `donor` is the folder whose config and
-    tokenizer the merged model has, `dtype` the torch dtype in which an engine runs it (None where
-    nothing states it). `record` is the content of the plan file ({} writes none), `lines` are for
-    log and card, `plan` has the source of every decoder layer, where the method has one. `config`
-    has what the merge's config says otherwise than the donor's, where that states it.
+    `tensors` are in the order of the first expert's files. `donor` is the folder whose config (its
+    content is `document`) and tokenizer the merged model has, `dtype` the torch dtype in which an
+    engine runs it (None where nothing states it). `record` is the content of the plan file ({}
+    writes none), `lines` are for log and card, `plan` has the source of every decoder layer, where
+    the method has one. `config` has what the merge's config says otherwise than the donor's, where
+    that states it.
     """
 
     tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)
     donor: Path
     dtype: str | None
+    document: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
@@ -202,18 +211,19 @@ class Merge:
 
 
 def build_merge(
-    models: Sequence[LazyModel],
+    models: Sequence[OpenModel],
     make: Callable[[str], TensorMix],
-    donor: LazyModel,
+    donor: OpenModel,
     dtype: str | None,
-    rows_from: Collection[str] | None = None,
+    checked: Checked,
     base: Checkpoint | None = None,
 ) -> Merge:
     """Return the merge whose tensors `make` describes by their names.
 
     It has every weight that any of the models stores, except a tied output embedding; of the
-    `extra_tensors`, and of tables, it has the donor's. `dtype`, `rows_from` and `base` are as in
-    `checkpoint.compatible.merge_warnings`. One model has its config's dtype.
+    `extra_tensors`, and of tables, it has the donor's. `dtype` is the torch dtype that the recipe
+    gives it, None that of the files: one model has its config's. `base` is what adapters should be
+    trained on.
     """
     checkpoints = [model.checkpoint for model in models]
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
@@ -229,11 +239,10 @@ def build_merge(
         for name in (*names, *sorted(copied - names.keys()))
         if not is_buffer(name) and (name in copied or name not in extra)
     }
-    warnings = merge_warnings(checkpoints, dtype=dtype, rows_from=rows_from, base=base)
     weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
     kinds = {mix.dtype or mix.sum_dtype for mix in weights}
     common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
-    notes = [*generation_notes(checkpoints, donor.checkpoint)]
+    notes = [*checked.notes]
     adapter_warnings: list[str | None] = []
     for model in models:
         if model.adapter is None:
@@ -247,8 +256,9 @@ def build_merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor=donor.checkpoint.path,
         dtype=dtype or common,
+        document=donor.checkpoint.document,
         lines=tuple(notes),
-        warnings=(*warnings, *filter(None, adapter_warnings)),
+        warnings=(*checked.warnings, *filter(None, adapter_warnings)),
         config=further_layer_settings(donor.checkpoint.decoder, mixes),
     )
 

@@ -15,9 +15,9 @@ FLOORS = {
     "layerswap": "",
     "ablations": "cli > hub_card > evaluate > report > runner smol pocket > runs > study train"
     " > engines > requests > scoring delta gallery > tasks models paper pocket_world"
-    " > statistics sandbox drawing machine",
-    "layerswap_method": "autoload upstream > mergekit_plugin > merge verify harmonize adapter_swap"
-    " > methods write loading > mix_reader > tensors deltas > checkpoint recipe output > hub"
+    " > statistics sandbox drawing machine harmonize",
+    "layerswap_method": "autoload > mergekit_plugin > merge adapter_swap"
+    " > methods write > mix_reader > tensors deltas > checkpoint recipe output > hub"
     " > layer_plan average command_line"
     " > tensor_names file_names errors frozen progress threads jobs",
 }
@@ -114,10 +114,9 @@ def _definitions(path):
 def test_one_name_is_one_thing():
     places = defaultdict(list)
     for name, path in EVERY.items():
-        # Commands, of the shell and of Python, have the names of the functions that they call;
-        # upstream's file is mergekit's.
+        # Commands, of the shell and of Python, have the names of the functions that they call.
         is_command = name == "layerswap" or name.startswith("ablations.cli")
-        if not is_command and not name.startswith("layerswap_method.upstream"):
+        if not is_command:
             for definition in _definitions(path):
                 places[definition].append(name)
     assert len(places) > 500

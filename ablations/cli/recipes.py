@@ -222,8 +222,8 @@ def harmonize(
     nothing; the residual stream is copied or padded. Vocabularies stay: the recipe of the merge
     aligns them (tokenizer: {source: union}).
     """
+    from ablations.harmonize.run import harmonize as write
     from ablations.models.find import find_model
-    from layerswap_method.harmonize.run import harmonize as write
 
     with watched("reading the models"):
         lines = write(

@@ -22,7 +22,7 @@ from ablations.machine.whole_files import (
 )
 from ablations.models.find import find_model
 from ablations.paper.published import Grid, published_grid
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 
 _KINDS = ("png", "svg")
@@ -114,7 +114,7 @@ def analyse(
     """Return the profile of each expert; writes nothing. Raises as `delta` does."""
     parent = find_model(base, name=Path(base).name)
     pairs = {
-        label: open_pair(find_model(expert, name=label), parent)
+        label: read_pair(find_model(expert, name=label), parent)
         for label, expert in zip(label_all(experts), experts, strict=True)
     }
     return [profile_of(pair, label, threshold) for label, pair in pairs.items()]

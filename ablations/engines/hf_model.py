@@ -30,10 +30,10 @@ from lm_eval.models.utils import (
 from transformers import GenerationConfig, LogitsProcessorList
 
 from ablations.engines.answering import Answering, Question, longest_first
+from ablations.engines.loading import fill_tensors
 from ablations.engines.options import EngineOptions
 from ablations.models.load import check_complete, load_adapter
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.loading import fill_tensors
 
 if TYPE_CHECKING:
     from layerswap_method.tensors import TensorMix

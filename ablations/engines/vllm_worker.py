@@ -13,8 +13,8 @@ import torch
 from vllm.model_executor.model_loader import register_model_loader
 from vllm.model_executor.model_loader.default_loader import DefaultModelLoader
 
+from ablations.engines import loading
 from ablations.engines.vllm_engine import MERGE_FORMAT, is_cpu_build
-from layerswap_method import loading
 from layerswap_method.tensors import MIXES, TensorMix
 
 

@@ -1,6 +1,6 @@
 """All faults of a recipe that can be seen before a merge. Merges nothing, downloads no weights.
 
-`layerswap_method.checkpoint.compatible` checks what the models must share, as it does for a merge.
+`layerswap_method.methods.check` checks what the models must share, as it does for a merge.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, re
 from ablations.gallery.findings import UNCHECKED, Finding, Level
 from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
 from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
-from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.vocabulary import tokens_without_rows
 from layerswap_method.errors import InputError, NeedsMergekit, counted
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
 from layerswap_method.merge import find_models
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
+from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.layer_swap_merge import (
     check_swap_modules,
-    donor_of,
     large_swap_warning,
 )
-from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import OUR_METHODS, RecipeFile, read_written
-from layerswap_method.recipe.document import DTYPES, Recipe, value_problems
+from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.methods.table import OUR_METHODS, merge_models
+from layerswap_method.recipe.document import OtherRecipe, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
     Model,
@@ -164,12 +162,13 @@ def _findings(file: RecipeFile, *, source: Downloads | None, shipped: bool) -> I
             yield Finding("note", f"{reference}: {'; '.join(notes).removeprefix(f'{reference}: ')}")
     try:
         yield from _depth_findings(recipe, facts)
-        if models := [m.checkpoint for m in facts.values() if m.checkpoint is not None]:
+        models = {
+            name: model.checkpoint for name, model in facts.items() if model.checkpoint is not None
+        }
+        if models:
             yield from _merge_findings(document, recipe, models)
-        with_adapters = [
-            (m.checkpoint, m.adapter) for m in facts.values() if m.checkpoint is not None
-        ]
-        base = next((c for c, _ in with_adapters if recipe and c.name == recipe.base_model), None)
+        base = models.get(str(recipe.base_model)) if recipe is not None else None
+        with_adapters = [(model, facts[name].adapter) for name, model in models.items()]
         for checkpoint, adapter in with_adapters:
             if adapter is not None and base is not None:
                 elsewhere = added_elsewhere(checkpoint.name, checkpoint, base)
@@ -205,7 +204,7 @@ def _read(document: Mapping[str, Any]) -> Recipe | None:
     if not is_ours:
         check_form(document)
         InputError.raise_any("recipe", value_problems(document))
-    recipe = read_written(document).typed
+    recipe = read_recipe(document)
     return recipe if is_ours else None
 
 
@@ -228,42 +227,32 @@ def _depth_findings(recipe: Recipe | None, facts: Mapping[str, ModelFacts]) -> I
 
 
 def _merge_findings(
-    document: Mapping[str, Any], recipe: Recipe | None, models: Sequence[Checkpoint]
+    document: Mapping[str, Any], recipe: Recipe | None, models: Mapping[str, Checkpoint]
 ) -> Iterator[Finding]:
     """Yield how the models on this machine do not fit together."""
-    rows_from = set(recipe.embedding_givers) if isinstance(recipe, LayerSwapRecipe) else None
-    if rows_from and recipe is not None and recipe.why_mergekit() is not None:
-        rows_from.add(str(recipe.base_model))  # as in mergekit's executor
-    aligned = any(document.get(key) is not None for key in ("tokenizer", "tokenizer_source"))
-    is_revert = isinstance(recipe, DeltaRevertRecipe)
-    for problem in merge_problems(
-        models, rows_from=rows_from, aligned=aligned, is_revert=is_revert
-    ):
+    checked = check_models(recipe or OtherRecipe.unread(document, "it is mergekit's"), models)
+    for problem in checked.problems:
         yield Finding("error", problem)
-    dtype = str(document.get("out_dtype") or document.get("dtype") or "").removeprefix("torch.")
-    if dtype in ("", *DTYPES):
-        base = next((m for m in models if recipe and m.name == recipe.base_model), None)
-        for warning in merge_warnings(
-            models, dtype=dtype or None, base=base, rows_from=rows_from, aligned=aligned
-        ):
-            yield Finding("warning", warning)
-    donor = next((m for m in models if m.name == document.get("base_model")), models[0])
-    if isinstance(recipe, LayerSwapRecipe) and recipe.why_mergekit() is None:
-        donor = donor_of([m for m in models if m.name in recipe.embedding_givers] or models, donor)
-    for note in generation_notes(models, donor):
+    for warning in checked.warnings:
+        yield Finding("warning", warning)
+    for note in checked.notes:
         yield Finding("note", note)
-    for warning in filter(None, map(tokens_without_rows, models)):
+    for warning in filter(None, map(tokens_without_rows, models.values())):
         yield Finding("warning", warning)
     if recipe is not None:
-        local = {m.name: m.path for m in models if not is_on_hub(m.name.partition("+")[0])}
+        local = {
+            name: model.path
+            for name, model in models.items()
+            if not is_on_hub(name.partition("+")[0])
+        }
         for problem in tokenizer_problems(recipe, local):
             yield Finding("error", problem)
-        models[0].depth()
-        for model in models:
-            if model.name == recipe.base_model:
-                list(donor_files(model.path))  # raises for a file that leads out of the folder
-    if isinstance(recipe, LayerSwapRecipe):
-        check_swap_modules(recipe.parameters, models[0])
+        first, *_ = models.values()
+        first.depth()
+        if (base := models.get(str(recipe.base_model))) is not None:
+            list(donor_files(base.path))  # raises for a file that leads out of the folder
+        if isinstance(recipe, LayerSwapRecipe):
+            check_swap_modules(recipe.parameters, first)
 
 
 def _download_findings(

@@ -17,7 +17,7 @@ from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
 from layerswap_method.recipe.kinds import place_kind
-from layerswap_method.recipe.references import is_folder, is_there
+from layerswap_method.recipe.references import is_folder, is_there, working_folder
 
 FIELDS = ("What", "Run", "Needs", "Languages", "Source", "Expected", "To change")
 """Fields of the opening comment of a recipe, in this order."""
@@ -37,7 +37,8 @@ def find_recipe(name: str) -> Path:
     """
     if name.startswith((".", "/", "~")):
         raise InputError(
-            f"{name}: no such file{nearest_file(name)} (the current directory is {Path.cwd()})"
+            f"{name}: no such file{nearest_file(name)} (the current directory is "
+            f"{working_folder() or 'gone'})"
         )
     name, shipped = name.removeprefix("recipes/"), _shipped()
     for file in (name, f"{name}.yml"):

@@ -20,6 +20,7 @@ from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.progress import Bar, no_bar
+from layerswap_method.recipe.references import working_folder
 
 
 class MergekitFailed(LayerSwapError):
@@ -79,10 +80,11 @@ def merge_recipe(
         InputError: for a recipe, a model, a folder or an option that is wrong.
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
+    here = working_folder()  # a relative folder is this one's, wherever the process goes
     try:
         if mergekit_options:
             raise NeedsMergekit("there are options after --")
-        find = functools.partial(find_model, recipe=Path(recipe.name))
+        find = functools.partial(find_model, recipe=Path(recipe.name), folder=here)
         yield from merge_file(recipe, out, find, options, bar, download)
     except NeedsMergekit as error:
         check_form(recipe.document)

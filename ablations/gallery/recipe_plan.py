@@ -21,7 +21,8 @@ from layerswap_method.layer_plan import (
 from layerswap_method.methods import delta_revert, layer_swap_merge
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import OUR_METHODS, RecipeFile, read_written
+from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.methods.table import OUR_METHODS
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.tensor_names import Decoder
@@ -81,7 +82,7 @@ def plan_recipe(
 
 def _plan_of_file(file: RecipeFile, num_layers: int | None) -> RecipePlan:
     path, document = file.name, file.document
-    recipe = read_written(document).typed
+    recipe = read_recipe(document)
     if isinstance(recipe, LayerSwapRecipe):
         if recipe.parameters.placement == "delta_share":
             raise InputError(

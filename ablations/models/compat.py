@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ablations.drawing.text_table import text_table
+from ablations.harmonize.differences import ComparedField, compare_fields, obstacles
 from ablations.models.find import find_checkpoint
 from layerswap_method.checkpoint.compatible import COMPAT, merge_problems
-from layerswap_method.checkpoint.differences import ComparedField, compare_fields, obstacles
 from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
 from layerswap_method.hub.downloads import Downloads

@@ -16,7 +16,7 @@ from layerswap_method.checkpoint.compatible import merge_problems, vocabulary_pr
 from layerswap_method.checkpoint.lora import read_adapter_config, read_adapter_tensors
 from layerswap_method.errors import InputError
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import WrittenRecipe
+from layerswap_method.recipe.document import Recipe
 
 
 def compatibility_report(
@@ -40,7 +40,7 @@ def compatibility_report(
 
 
 def unfit_vocabularies(
-    recipes: Iterable[WrittenRecipe],
+    recipes: Iterable[Recipe],
     experts: Collection[Expert],
     checkpoints: Sequence[Checkpoint],
 ) -> list[str]:
@@ -53,10 +53,10 @@ def unfit_vocabularies(
     for recipe in recipes:
         if recipe.aligns_tokens:
             continue
-        givers, swap = set(recipe.references), recipe.typed
+        givers, swap = set(recipe.references), recipe
         # All models must have equal rows where changes are measured.
         if isinstance(swap, LayerSwapRecipe) and not swap.needs_deltas:
-            givers = {str(model) for model in swap.embedding_givers}
+            givers = {str(model) for model in swap.rows_from}
         giver_checkpoints = [
             checkpoint for expert, checkpoint in pairs if expert.reference in givers
         ]

@@ -36,7 +36,7 @@ from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_word
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError, counted
-from layerswap_method.methods.read import read_written
+from layerswap_method.methods.read import read_recipe
 
 logger = logging.getLogger(__name__)
 
@@ -333,7 +333,7 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
         keys = dict(cell.records)
         for task, key in before.get(cell.weights_key, {}).items():
             keys.setdefault(task, key)
-        recipe = read_written(with_references(cell.recipe.document, places))
+        recipe = read_recipe(with_references(cell.recipe.document, places))
         update = {"recipe": recipe, "request": None, "records": keys}
         cells.append(cell.model_copy(update=update))
     head = records.RunFile.of_cells(

@@ -168,7 +168,7 @@ class StudyEngine:
         Raises:
             InputError: for some kinds of adapters.
         """
-        from layerswap_method.methods.merges import merge_models
+        from layerswap_method.methods.table import merge_models
 
         if self._merge is None or self._merge[0] != cell.weights_key:
             self._merge = cell.weights_key, merge_models(recipe, self.experts)

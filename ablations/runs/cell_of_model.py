@@ -14,12 +14,13 @@ from layerswap_method.hub.downloads import Downloads
 from layerswap_method.layer_plan import LayerPlan, describe_plan
 from layerswap_method.methods.layer_swap import PLAN_PARAMETERS
 from layerswap_method.methods.layer_swap_merge import read_plan
-from layerswap_method.methods.read import WrittenRecipe, read_written
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.recipe.document import OtherRecipe, Recipe
 from layerswap_method.recipe.references import is_folder, resolve_from
 
 
 def cell_of(
-    run: Run, model: Path, label: str | None, recipe: WrittenRecipe, fingerprints: Fingerprints
+    run: Run, model: Path, label: str | None, recipe: Recipe, fingerprints: Fingerprints
 ) -> CellRecord:
     """Return the cell of a run that holds the scores of a model.
 
@@ -58,7 +59,7 @@ def cell_of(
     )
 
 
-def _merge_key(recipe: WrittenRecipe, fingerprints: Fingerprints) -> str | None:
+def _merge_key(recipe: Recipe, fingerprints: Fingerprints) -> str | None:
     """Return the key of a recipe's merge; None where its models are not to be had.
 
     Of a model on the hub, the headers are enough: they come with the names of the contents.
@@ -69,7 +70,7 @@ def _merge_key(recipe: WrittenRecipe, fingerprints: Fingerprints) -> str | None:
     except LayerSwapError:
         return None
     places = {name: expert.reference for name, expert in experts.items()}
-    placed = read_written(with_references(recipe.document, places))
+    placed = read_recipe(with_references(recipe.document, places))
     with hub.fetching():
         return merge_key(placed, [*experts.values()], fingerprints)
 
@@ -83,7 +84,7 @@ def check_same_model(
     run: Run,
     cell: CellRecord,
     model: Path,
-    recipe: WrittenRecipe,
+    recipe: Recipe,
     fingerprints: Fingerprints,
 ) -> None:
     """Check that the scores of a cell are of the model in a folder, as far as the run tells.
@@ -149,12 +150,12 @@ def _other_merge(
     )
 
 
-def _beyond_plan(recipe: WrittenRecipe, *plans: LayerPlan | None) -> dict[str, Any]:
+def _beyond_plan(recipe: Recipe, *plans: LayerPlan | None) -> dict[str, Any]:
     """Return a recipe's settings without its models, and without its layers if `plans` say them."""
     document = recipe.document
-    if recipe.typed is not None:
+    if not isinstance(recipe, OtherRecipe):
         layers = {} if None in plans else {"parameters": set(PLAN_PARAMETERS)}
-        document = recipe.typed.model_dump(exclude=layers)
+        document = recipe.model_dump(exclude=layers)
     models = [entry.get("parameters") or {} for entry in document.get("models") or ()]
     experts = [expert for expert in models if expert.get("role", "") is not None]
     return {
@@ -165,9 +166,9 @@ def _beyond_plan(recipe: WrittenRecipe, *plans: LayerPlan | None) -> dict[str, A
     }
 
 
-def _parameters(recipe: WrittenRecipe, folder: Path | None) -> dict[Path | str, Any]:
+def _parameters(recipe: Recipe, folder: Path | None) -> dict[Path | str, Any]:
     """Return the last part of each model's reference -> its parameters in the recipe."""
-    document = recipe.document if recipe.typed is None else recipe.typed.model_dump()
+    document = recipe.document if isinstance(recipe, OtherRecipe) else recipe.model_dump()
     entries = document.get("models") or ()
     places = [_place(str(entry["model"]).rpartition("+")[2], folder) for entry in entries]
     return {

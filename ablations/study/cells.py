@@ -27,7 +27,8 @@ from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.methods.table import OUR_METHODS
 from layerswap_method.recipe.document import Recipe
 
 _Plan = Annotated[
@@ -39,19 +40,19 @@ _Plan = Annotated[
 ]
 
 
-def _read(value: Any) -> WrittenRecipe:
-    if isinstance(value, WrittenRecipe):
+def _read(value: Any) -> Recipe:
+    if isinstance(value, Recipe):
         return value
     if not isinstance(value, dict) or not isinstance(value.get("merge_method"), str):
         raise ValueError("is not a recipe; it has no merge_method")
     try:
-        return read_written(value)
+        return read_recipe(value)
     except InputError as error:  # whoever reads the cell says where
         raise ValueError(error.message) from error
 
 
 _Recipe = Annotated[
-    WrittenRecipe,
+    Recipe,
     PlainValidator(_read),
     PlainSerializer(lambda recipe: recipe.document),
 ]
@@ -205,12 +206,12 @@ def _cell(
     document = with_experts(document, experts)
     if point.kind == "recipe" and document.get("merge_method") not in OUR_METHODS:
         check_form(document)
-    recipe = read_written(document)
+    recipe = read_recipe(document)
     return Cell(
         **point._asdict(),
         language=codes.get(name) if name is not None else None,
         recipe=recipe,
-        plan=None if num_layers is None else _plan_of(recipe.typed, num_layers),
+        plan=None if num_layers is None else _plan_of(recipe, num_layers),
     )
 
 

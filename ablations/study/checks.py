@@ -14,7 +14,7 @@ from ablations.tasks.catalog import choose, language_code, list_tasks
 from ablations.tasks.names import language_name
 from ablations.tasks.suites import PLACEHOLDER, in_languages
 from ablations.train.folder import MEASURED
-from layerswap_method.checkpoint.vocabulary import has_tokenizer
+from layerswap_method.checkpoint.tokens import has_tokenizer
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 

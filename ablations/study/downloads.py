@@ -11,7 +11,7 @@ from ablations.models.find import Expert
 from ablations.study.cells import Cell
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
-from layerswap_method.methods.merges import merge_or_none
+from layerswap_method.methods.table import merge_or_none
 
 
 class Needed(NamedTuple):

@@ -26,7 +26,7 @@ from ablations.train.folder import RECORD
 from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.kinds import document_kind, place_kind
-from layerswap_method.recipe.references import is_there, resolve_from
+from layerswap_method.recipe.references import is_there, resolve_from, working_folder
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts
 
@@ -114,8 +114,9 @@ def find_file(text: str, kind: Literal["study", "experts"]) -> Path:
         return shipped[text]
     guess = nearest(path.stem, shipped)
     raise InputError(
-        f"{text}: no such {kind} file (the current directory is {Path.cwd()}), and no shipped one "
-        f"has that name{guess}{'' if guess else '.'} Shipped are {', '.join(shipped)}"
+        f"{text}: no such {kind} file (the current directory is {working_folder() or 'gone'}), and "
+        f"no shipped one has that name{guess}{'' if guess else '.'} "
+        f"Shipped are {', '.join(shipped)}"
     )
 
 

@@ -39,8 +39,9 @@ from ablations.study.cells import Cell
 from ablations.study.documents import with_references
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
-from layerswap_method.methods.merges import merge_or_none
-from layerswap_method.methods.read import OUR_METHODS, WrittenRecipe, read_written
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.methods.table import OUR_METHODS, merge_or_none
+from layerswap_method.recipe.document import Recipe
 from layerswap_method.tensors import Term
 
 _KEY_LENGTH = 20
@@ -214,10 +215,10 @@ def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
     Reads all of its files, unless their hashes are known.
     """
     document = {"merge_method": "passthrough", "models": [{"model": expert.reference}]}
-    return merge_key(read_written(document), [expert], fingerprints)
+    return merge_key(read_recipe(document), [expert], fingerprints)
 
 
-def merge_key(written: WrittenRecipe, experts: Sequence[Expert], fingerprints: Fingerprints) -> str:
+def merge_key(written: Recipe, experts: Sequence[Expert], fingerprints: Fingerprints) -> str:
     """Return the `weights_key` of a recipe's merge; `experts` are all that it names.
 
     Reads all of their files, unless their hashes are known.
@@ -243,7 +244,7 @@ def record_key(
 
 
 def _weights_identity(
-    written: WrittenRecipe,
+    written: Recipe,
     experts: Mapping[str, Expert],
     contents: Contents,
     versions: Mapping[str, str],
@@ -259,7 +260,7 @@ def _weights_identity(
         idle, stated = (("keep_fraction", 1), ("threshold", 0)), written.document["parameters"]
         active = {name: value for name, value in stated.items() if (name, value) not in idle}
         parameters = active or {"bottom_layers": 0}
-        written = read_written({**written.document, "parameters": parameters})
+        written = read_recipe({**written.document, "parameters": parameters})
     by_recipe = {
         "document": with_references(written.document, contents.references),
         "mergekit": versions["mergekit"],

@@ -26,7 +26,7 @@ from ablations.train.folder import MEASURED, read_training_record
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.rows import read_texts
 from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -98,7 +98,7 @@ def measure_divergence(
         layer_norms: tuple[float | None, ...] = ()
         config = {} if expert.adapter is None else read_adapter_config(expert.adapter)
         if not config or unsupported_kind(config) is None:
-            pair = open_pair(expert, base, is_its_base=is_their_base)
+            pair = read_pair(expert, base, is_its_base=is_their_base)
             changes = read_tensor_changes(pair)
             norm = relative_norm(changes)
             layer_norms = norms_by_layer(changes, pair.decoder.num_layers or 0)

@@ -17,8 +17,8 @@ from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.layer_plan import LayerPlan
 from layerswap_method.methods import layer_swap_merge
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.merges import merge_models
-from layerswap_method.methods.read import RecipeFile, read_written
+from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.methods.table import merge_models
 from layerswap_method.output import PLAN_FILE, check_output, claim_output, output_folder
 from layerswap_method.recipe.pinned import commits, with_commits
 from layerswap_method.recipe.references import Model
@@ -107,7 +107,7 @@ def _swap(
 
 
 def _read(file: RecipeFile) -> LayerSwapRecipe:
-    recipe = read_written(file.document).typed
+    recipe = read_recipe(file.document)
     if not isinstance(recipe, LayerSwapRecipe):
         raise InputError(f"{file.name}: swap-adapters knows layer_swap only")
     if (reason := recipe.why_mergekit()) is not None:

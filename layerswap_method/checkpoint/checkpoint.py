@@ -8,9 +8,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from layerswap_method.checkpoint.config import ModelConfig, read_config
+from layerswap_method.checkpoint.config import ModelConfig, read_document, stated_config
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_header
+from layerswap_method.checkpoint.tokens import (
+    Vocabulary,
+    has_tokenizer,
+    read_vocabulary,
+    tokenizer_digests,
+)
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import STATES, WEIGHTS_FILE, WEIGHTS_INDEX
 from layerswap_method.tensor_names import Decoder, find_decoder
@@ -28,17 +35,34 @@ _TABLES = ("I64", "BOOL")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The headers and the config of one checkpoint; tensors in the order of the files.
+    """One checkpoint, each of its files read once; tensors in the order of the files.
 
-    `name` is that of the recipe.
+    `name` is that of the recipe, `document` is the content of ``config.json``, which nobody
+    changes, `config` the fields of it that a merge needs.
     """
 
     name: str
     path: Path
+    document: dict[str, Any] = field(repr=False)
     config: ModelConfig
     tensors: Mapping[str, StoredTensor] = field(repr=False)
     unlisted: tuple[str, ...] = ()
     """Tensors that the files hold and their index does not name, so mergekit does not see them."""
+
+    @cached_property
+    def has_tokenizer(self) -> bool:
+        """Whether the folder has a file in which a tokenizer keeps its tokens, by its name."""
+        return has_tokenizer(self.path)
+
+    @cached_property
+    def tokenizer_digests(self) -> Mapping[str, str]:
+        """Names of the files with the tokens -> the SHA-256 of their content."""
+        return tokenizer_digests(self.path)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary | None:
+        """The tokens, as `read_vocabulary` reads them."""
+        return read_vocabulary(self.name, self.path)
 
     @cached_property
     def decoder(self) -> Decoder:
@@ -91,7 +115,8 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
 
     Raises `InputError` for files that are missing or damaged, or that disagree on the layers.
     """
-    config = read_config(name, path)
+    document = read_document(name, path)
+    config = stated_config(document)
     tensors: dict[str, StoredTensor] = {}
     unlisted: dict[str, None] = {}
     absent: dict[str, Path] = {}
@@ -113,7 +138,7 @@ def read_checkpoint(name: str, path: Path) -> Checkpoint:
         )
     own = [key for key in unlisted if key not in tensors and not is_buffer(key)]
     unlisted_weights = tuple(key for key in own if not decoder.is_apart(key))
-    checkpoint = Checkpoint(name, path, config, tensors, unlisted_weights)
+    checkpoint = Checkpoint(name, path, document, config, tensors, unlisted_weights)
     depth, stored = config.num_hidden_layers, checkpoint.decoder.stored
     if depth and stored and not depth <= stored <= depth + config.further_layers:
         raise InputError(

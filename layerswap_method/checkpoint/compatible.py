@@ -9,6 +9,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from layerswap_method.checkpoint.checkpoint import (
     Checkpoint,
@@ -17,7 +18,7 @@ from layerswap_method.checkpoint.checkpoint import (
     is_table,
     name_list,
 )
-from layerswap_method.checkpoint.config import read_document, text_part
+from layerswap_method.checkpoint.config import text_part
 from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
@@ -39,6 +40,23 @@ _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SCALE = re.compile(r"_scales?(_inv|_2)?$")
 _SHARED = re.compile(r"\.shared_transf\w*")
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What is to be said of the models of a recipe, and which of them the merge is like."""
+
+    problems: tuple[str, ...]
+    """Why they cannot be merged."""
+
+    warnings: tuple[str, ...]
+    """What a user should know of models that can be."""
+
+    notes: tuple[str, ...]
+    """What is for log and card."""
+
+    donor: Checkpoint
+    """The model whose config and tokenizer the merge has."""
 
 
 def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
@@ -342,7 +360,7 @@ def _shared_weights(model: Checkpoint) -> Iterator[str]:
         if model.decoder.layer(name) is not None and (match := _SHARED.search(name))
     }
     if blocks:
-        kinds = text_part(read_document(model.name, model.path)).get("layers_block_type") or ()
+        kinds = text_part(model.document).get("layers_block_type") or ()
         layers = format_layers([i for i, kind in enumerate(kinds) if kind == "hybrid"])
         yield (
             f"layers {layers or '(see its config)'} of {model.name} share weights "

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.config import read_document, stated_rope, text_part
+from layerswap_method.checkpoint.config import stated_rope, text_part
 from layerswap_method.errors import InputError
 
 _NOTES = (
@@ -150,7 +150,7 @@ def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
     They are as they are written where nothing that counts differs, which costs no import, and else
     as transformers reads them; where it cannot read one of them, all are as they are written.
     """
-    documents = [read_document(model.name, model.path) for model in checkpoints]
+    documents = [model.document for model in checkpoints]
     texts = [text_part(document) for document in documents]
     settings = [_counting(text) for text in texts]
     if all(stated == settings[0] for stated in settings):
@@ -183,7 +183,7 @@ def mixed_settings(checkpoints: Sequence[Checkpoint]) -> list[str]:
     Those of the text model count with their defaults, those of towers where they are written.
     """
     differing = differing_settings(text_configs(checkpoints))
-    documents = [read_document(model.name, model.path) for model in checkpoints]
+    documents = [model.document for model in checkpoints]
     others = [_of_other_parts(document, text_part(document)) for document in documents]
     for key, first in others[0].items():
         values = [stated.get(key, first) for stated in others]
@@ -323,7 +323,7 @@ def _parts(key: str, values: Sequence[Any]) -> dict[str, list[Any]]:
 
 def _generation(checkpoint: Checkpoint) -> dict[str, Any]:
     """Return what a model generates with: its ``generation_config.json``, or its config's ids."""
-    document = read_document(checkpoint.name, checkpoint.path)
+    document = checkpoint.document
     file = checkpoint.path / "generation_config.json"
     stated: dict[str, Any] = {}
     if file.is_file():

@@ -22,9 +22,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, read_checkpoint
+from layerswap_method.checkpoint.checkpoint import is_buffer, is_head
 from layerswap_method.checkpoint.compatible import own_problems, pair_problems
-from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.origin import sampled_change, wrong_base
 from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, read_floats, row_blocks
@@ -33,6 +32,7 @@ from layerswap_method.deltas.features import FeatureLayout, feature_layout, inpu
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import Decoder
+from layerswap_method.tensors import OpenModel
 from layerswap_method.threads import one_core_threads
 
 if TYPE_CHECKING:
@@ -101,7 +101,12 @@ class DeltaPair:
         return hash(self.identity)
 
 
-def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> DeltaPair:
+def read_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> DeltaPair:
+    """Open an expert and its base, and return them as `open_pair` does."""
+    return open_pair(OpenModel.read(expert), OpenModel.read(base), is_its_base=is_its_base)
+
+
+def open_pair(expert: OpenModel, base: OpenModel, *, is_its_base: bool = False) -> DeltaPair:
     """Return an expert (a checkpoint, or an adapter on one) and its base, a checkpoint.
 
     `is_its_base`: the expert is known to be trained from it, however far it is. Raises `InputError`
@@ -109,18 +114,16 @@ def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> Delta
     """
     if base.adapter is not None:
         raise InputError(f"{base.name}: the base has an adapter; merge it into a folder first")
-    expert_checkpoint = read_checkpoint(expert.name, expert.folder)
-    base_checkpoint = read_checkpoint(base.name, base.folder)
+    expert_checkpoint, base_checkpoint = expert.checkpoint, base.checkpoint
     problems = [*own_problems(base_checkpoint), *own_problems(expert_checkpoint)]
     problems += pair_problems(base_checkpoint, expert_checkpoint, is_revert=True)
     InputError.raise_any("delta", problems)
-    changes = {} if expert.adapter is None else read_changes(expert.adapter, expert_checkpoint)
     # The copy that an adapter is merged into is saved without a tied output embedding.
     without_head = expert.adapter is not None and ties(expert_checkpoint, base_checkpoint)
     pair = DeltaPair(
         expert=expert.name,
         base=base.name,
-        folder=base.folder,
+        folder=base_checkpoint.path,
         model_type=base_checkpoint.config.text_type,
         architecture=base_checkpoint.config.architecture,
         decoder=base_checkpoint.decoder,
@@ -134,10 +137,10 @@ def open_pair(expert: Model, base: Model, *, is_its_base: bool = False) -> Delta
         ),
         expert_tensors=expert_checkpoint.tensors,
         base_tensors=base_checkpoint.tensors,
-        changes=changes,
+        changes=expert.changes,
     )
     if not is_its_base:
-        change = sampled_change(expert_checkpoint.tensors, base_checkpoint.tensors, changes)
+        change = sampled_change(expert_checkpoint.tensors, base_checkpoint.tensors, expert.changes)
         if (problem := wrong_base(pair.expert, pair.base, change)) is not None:
             raise InputError(problem)
     return pair

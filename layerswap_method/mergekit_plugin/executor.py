@@ -28,12 +28,7 @@ from layerswap_method.checkpoint.checkpoint import (
     is_table,
     read_checkpoint,
 )
-from layerswap_method.checkpoint.compatible import (
-    merge_problems,
-    merge_warnings,
-    own_problems,
-    vocabulary_problems,
-)
+from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.checkpoint.lora import (
     check_for_peft,
     is_lora,
@@ -41,23 +36,23 @@ from layerswap_method.checkpoint.lora import (
     read_adapter_tensors,
     tie_problems,
 )
-from layerswap_method.checkpoint.settings import generation_notes
 from layerswap_method.checkpoint.stored import torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.mergekit_plugin.run import write_log
 from layerswap_method.methods import layer_swap_merge
+from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
-from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.output import PLAN_FILES, check_output, claim_output, output_folder
+from layerswap_method.methods.table import METHODS
+from layerswap_method.output import check_output, claim_output, output_folder
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model, find_model_files, map_texts
 from layerswap_method.tensor_names import Decoder
-from layerswap_method.tensors import further_layer_settings
+from layerswap_method.tensors import OpenModel, further_layer_settings
 from layerswap_method.write.card import card_text
 from layerswap_method.write.donor_files import (
     copy_files,
@@ -81,6 +76,7 @@ def merge_by_mergekit(
 ) -> None:
     """Merge with mergekit's own `run_merge`; the output folder appears when it is whole."""
     recipe, out = read_recipe(file.document), output_folder(out_path)
+    plan_file = str(METHODS[recipe.method].plan_file)
     with claim_output(out) as folder:  # before anything is downloaded
         sources = {
             reference: find_model_files(reference, cache_dir=options.transformers_cache)
@@ -94,11 +90,9 @@ def merge_by_mergekit(
         donor = sources[str(recipe.base_model)].folder
         other_files = list(donor_files(donor, with_tokenizer=False))
         with _merged_adapters(sources, recipe.written_dtype, options) as models:
-            checkpoints = [
-                read_checkpoint(reference, model.folder) for reference, model in models.items()
-            ]
-            _check(recipe, checkpoints, options)
-            config, record, lines = _configuration(merge_config, recipe, checkpoints, models)
+            opened = {reference: OpenModel.read(model) for reference, model in models.items()}
+            checked = _check(recipe, opened, options)
+            config, record, lines = _configuration(merge_config, recipe, opened, checked)
             write_log(lines, options.model_dump())
             with _failures_in_one_message(verbose=options.verbosity > 0):
                 # Held for the life of a process by the reference alone: a folder that was written
@@ -107,13 +101,13 @@ def merge_by_mergekit(
                 run_merge(config, str(folder), options, text)
         if options.safe_serialization:
             merged = read_checkpoint("the merge", folder)
-            _check_layers(checkpoints[0], merged)
+            _check_layers(opened[recipe.references[0]].checkpoint, merged)
             dtypes = {
                 tensor.torch_name for tensor in merged.tensors.values() if not is_table(tensor)
             }
             is_one_dtype = recipe.written_dtype is None and len(dtypes) == 1
             write_config(
-                folder,
+                merged.document,
                 folder,
                 dtypes.pop() if is_one_dtype else None,
                 further_layer_settings(merged.decoder, merged.tensors),
@@ -121,7 +115,7 @@ def merge_by_mergekit(
         for other in other_files:
             if not (folder / other.name).exists():
                 shutil.copyfile(other, folder / other.name)
-        write_json(folder / PLAN_FILES[recipe.method()], with_commits(record, source_commits))
+        write_json(folder / plan_file, with_commits(record, source_commits))
         if options.write_model_card:
             card = card_text(file.document, text, out.name, lines)
             write_synced_text(folder / "README.md", card)
@@ -129,7 +123,7 @@ def merge_by_mergekit(
 
 def _check_files(recipe: Recipe, sources: Mapping[str, Model], options: Any) -> None:
     """Raise for tokenizers that are missing, and for adapters that mergekit would merge wrongly."""
-    where = f"{recipe.method()} recipe"
+    where = f"{recipe.method} recipe"
     folders = {reference: model.folder for reference, model in sources.items()}
     InputError.raise_any(where, tokenizer_problems(recipe, folders, options.copy_tokenizer))
     if not options.allow_crimes:
@@ -197,33 +191,19 @@ def _wider(dtype: str | None, stored: str | None) -> str | None:
     return dtype if promoted == torch_dtype(dtype) else None
 
 
-def _check(recipe: Recipe, checkpoints: Sequence[Checkpoint], options: Any) -> None:
-    is_revert = isinstance(recipe, DeltaRevertRecipe)
-    by_feature = is_revert and recipe.needs_deltas
-    aligned = recipe.aligns_tokens or bool(options.unsafe_truncate_embeddings and not by_feature)
-    rows_from = None
-    if isinstance(recipe, LayerSwapRecipe):
-        # mergekit gives the merge the base's tokenizer, whose tokens must be those of the rows.
-        rows_from = {*recipe.embedding_givers, str(recipe.base_model)}
-    if options.allow_crimes:
-        problems = [problem for checkpoint in checkpoints for problem in own_problems(checkpoint)]
-    else:
-        problems = list(
-            merge_problems(checkpoints, rows_from=rows_from, aligned=aligned, is_revert=is_revert)
-        )
-    if not problems and not aligned:  # mergekit reads the rows of every model
-        problems = list(vocabulary_problems(checkpoints))
-    InputError.raise_any(f"{recipe.method()} recipe", problems)
-    base = next(model for model in checkpoints if model.name == str(recipe.base_model))
-    warnings = merge_warnings(
-        checkpoints,
-        dtype=recipe.written_dtype,
-        rows_from=rows_from,
-        aligned=aligned,
-        base=base,
+def _check(recipe: Recipe, models: Mapping[str, OpenModel], options: Any) -> Checked:
+    truncates = bool(options.unsafe_truncate_embeddings and not recipe.needs_deltas)
+    checked = check_models(
+        recipe,
+        {reference: model.checkpoint for reference, model in models.items()},
+        by_mergekit=True,
+        aligned=recipe.aligns_tokens or truncates,
+        allow_crimes=options.allow_crimes,
     )
-    for warning in warnings:
+    InputError.raise_any(f"{recipe.method} recipe", checked.problems)
+    for warning in checked.warnings:
         LOG.warning("%s", warning)
+    return checked
 
 
 def _check_layers(model: Checkpoint, merged: Checkpoint) -> None:
@@ -259,16 +239,17 @@ def _layer_sizes(model: Checkpoint, decoder: Decoder) -> Counter[int]:
 def _configuration(
     merge_config: Any,
     recipe: Recipe,
-    checkpoints: Sequence[Checkpoint],
-    models: Mapping[str, Model],
+    models: Mapping[str, OpenModel],
+    checked: Checked,
 ) -> tuple[Any, Mapping[str, Any], Sequence[str]]:
     """Return mergekit's configuration, content of the plan file, and lines for log and card."""
+    first, *_ = checkpoints = [model.checkpoint for model in models.values()]
     folders = {
-        reference: ModelReference(model=ModelPath(path=str(model.folder)))
+        reference: ModelReference(model=ModelPath(path=str(model.checkpoint.path)))
         for reference, model in models.items()
     }
     if isinstance(recipe, DeltaRevertRecipe):
-        merge = merge_models(recipe, models)
+        merge = METHODS[recipe.method].build(recipe, models, checked)
         record, lines = merge.record, merge.lines
         inputs = [InputModelDefinition(model=folders[recipe.expert])]
         parameters = _written(recipe.parameters)
@@ -277,11 +258,10 @@ def _configuration(
         parameters["num_layers"] = record["num_layers"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
-        measured = layer_swap_merge.lay_out(recipe, checkpoints[0], models)
+        measured = layer_swap_merge.lay_out(recipe, first, models)
         record = layer_swap_merge.swap_record(recipe, measured.plan, measured)
         lines = list(layer_swap_merge.swap_lines(record))
-        base = next(model for model in checkpoints if model.name == str(recipe.base_model))
-        lines += generation_notes(checkpoints, base)
+        lines += checked.notes
         if recipe.aligns_tokens and "deltas" in record:
             lines.append(_ALIGNED)
             record["deltas"]["note"] = _ALIGNED
@@ -295,7 +275,7 @@ def _configuration(
             for entry, scale in zip(recipe.experts, measured.scales, strict=True)
         ]
         parameters = _written(recipe.parameters) | {"layer_sources": measured.plan.to_text()}
-    parameters["decoder"] = checkpoints[0].decoder.prefix
+    parameters["decoder"] = first.decoder.prefix
     tokenizer, source = merge_config.tokenizer, merge_config.tokenizer_source
     if tokenizer is not None:
         with_folders = map_texts(tokenizer.model_dump(), lambda text: str(folders.get(text, text)))

@@ -9,7 +9,8 @@ from typing import Any
 import pydantic
 
 from layerswap_method.errors import InputError, nearest
-from layerswap_method.methods.read import OUR_METHODS, read_recipe
+from layerswap_method.methods.read import read_recipe
+from layerswap_method.methods.table import OUR_METHODS
 from layerswap_method.recipe.references import named_models, syntax_problem
 from layerswap_method.recipe.validation import validation_texts
 

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-LOG = logging.getLogger("layerswap")
+from layerswap_method.methods.table import OUR_METHODS
 
-METHODS = ("layer_swap", "delta_revert")
-"""The merge methods of this project."""
+LOG = logging.getLogger("layerswap")
 
 _yielded: set[str] = set()
 """Methods whose names this mergekit has given to methods of its own."""
@@ -23,7 +22,7 @@ _yielded: set[str] = set()
 
 def is_ours(name: object) -> bool:
     """Return whether `name` is a merge method of this project that mergekit takes from it."""
-    return name in METHODS and name not in _yielded
+    return name in OUR_METHODS and name not in _yielded
 
 
 def kernel(name: str) -> Any:
@@ -56,7 +55,7 @@ def on_config(config: ModuleType) -> None:
 def on_registry(registry: ModuleType) -> None:
     """Register the methods with `mergekit.merge_methods.registry`, unless a name is taken."""
     registered = {method.spec.name: method for method in registry.registered_methods()}
-    for name in METHODS:
+    for name in OUR_METHODS:
         if name not in registered:
             _yielded.discard(name)
             registry.register(kernel(name))
@@ -124,9 +123,9 @@ def _merge_own(
 def withdraw() -> None:
     """Take the methods out of mergekit's registry again: a later step failed."""
     registry = sys.modules.get("mergekit.merge_methods.registry")
-    methods = getattr(registry, "_METHODS", {})
+    methods = getattr(registry, "_OUR_METHODS", {})
     module = sys.modules.get("layerswap_method.mergekit_plugin.kernels.plain")
-    for name in METHODS:
+    for name in OUR_METHODS:
         _yielded.add(name)
         if module is not None and methods.get(name) is getattr(module, name, None):
             del methods[name]

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from pydantic import Field, StrictFloat, StrictStr, model_validator
 
 from layerswap_method import __version__
-from layerswap_method.checkpoint.compatible import merge_problems
+from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.deltas.features import feature_layout, input_axis
-from layerswap_method.errors import InputError, input_errors, nearest
+from layerswap_method.errors import input_errors, nearest
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.layer_plan import check_counts, format_layers, parse_layers
 from layerswap_method.recipe.document import Block, Count, Entry, Recipe
-from layerswap_method.recipe.references import Model, same_model_key
+from layerswap_method.recipe.references import same_model_key
 from layerswap_method.tensor_names import Decoder, layer_part
-from layerswap_method.tensors import FeatureMask, LazyModel, Merge, TensorMix, build_merge
+from layerswap_method.tensors import FeatureMask, Merge, OpenModel, TensorMix, build_merge
 
 if TYPE_CHECKING:
     import torch
@@ -153,6 +153,16 @@ class DeltaRevertRecipe(Recipe):
         return self.expert, str(self.base_model)
 
     @property
+    def names_parent(self) -> bool:
+        """Whether `base_model` is what the expert was trained from."""
+        return True
+
+    @property
+    def is_one_vocabulary(self) -> bool:
+        """Whether the models must share a vocabulary: features are compared one by one."""
+        return True
+
+    @property
     def needs_deltas(self) -> bool:
         """Whether features are compared: all weights are read."""
         return self.parameters.by_feature
@@ -184,14 +194,14 @@ class DeltaRevertRecipe(Recipe):
             )
 
 
-def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) -> Merge:
+def merge_by_features(
+    recipe: DeltaRevertRecipe, models: Mapping[str, OpenModel], checked: Checked
+) -> Merge:
     """Return the merge; see `merge_models`. The base is the donor of config and tokenizer."""
     import numpy as np
 
     spec = recipe.parameters
-    expert, base = (LazyModel.read(models[reference]) for reference in recipe.references)
-    problems = merge_problems([expert.checkpoint, base.checkpoint], is_revert=True)
-    InputError.raise_any("delta_revert recipe", problems)
+    expert, base = (models[reference] for reference in recipe.references)
     num_layers, decoder = base.checkpoint.depth(), base.checkpoint.decoder
     with input_errors("delta_revert recipe"):
         layers = spec.layers(num_layers)
@@ -225,13 +235,13 @@ def merge_by_features(recipe: DeltaRevertRecipe, models: Mapping[str, Model]) ->
             dtype=recipe.written_dtype,
         )
 
-    merge = build_merge([expert, base], mix, base, recipe.written_dtype, base=base.checkpoint)
+    merge = build_merge([expert, base], mix, base, recipe.written_dtype, checked, base.checkpoint)
     record = revert_record(recipe, layers, decoder, threshold, parts)
     return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
 
 
 def _measure(
-    recipe: DeltaRevertRecipe, models: Mapping[str, Model]
+    recipe: DeltaRevertRecipe, models: Mapping[str, OpenModel]
 ) -> tuple[Mapping[str, torch.Tensor], float | None]:
     """Return the MAV of every feature by tensor, and the threshold that they are compared with."""
     from layerswap_method.deltas.pair import feature_mavs, open_pair

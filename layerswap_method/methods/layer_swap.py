@@ -252,8 +252,13 @@ class LayerSwapRecipe(Recipe):
         ]
 
     @property
-    def embedding_givers(self) -> tuple[str, ...]:
-        """Return the models whose embeddings and head the merge has, one or more."""
+    def names_parent(self) -> bool:
+        """Whether `base_model` is what the other models were trained from: for most settings."""
+        return True
+
+    @property
+    def rows_from(self) -> tuple[str, ...]:
+        """The models whose embeddings and head the merge has, one or more."""
         models = [*(entry.model for entry in self.experts), str(self.base_model)]
         spec = self.parameters
         mean = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.side_weights)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from layerswap_method import __version__
 from layerswap_method.average import weighted_inputs
 from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import merge_problems, same_vocabulary
+from layerswap_method.checkpoint.compatible import Checked, same_vocabulary
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.layer_plan import (
     ROLES,
@@ -22,32 +22,22 @@ from layerswap_method.layer_plan import (
 from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
 from layerswap_method.methods.measured import Measured, measure_deltas
 from layerswap_method.output import PLAN_FILE
-from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import layer_part
-from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
+from layerswap_method.tensors import Merge, OpenModel, TensorMix, build_merge
 
 
-def merge_by_layers(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Merge:
+def merge_by_layers(
+    recipe: LayerSwapRecipe, models: Mapping[str, OpenModel], checked: Checked
+) -> Merge:
     """Return the merge; see `merge_models`. The base is the donor if its vocabulary fits."""
-    spec = recipe.parameters
-    lazy_models = {reference: LazyModel.read(models[reference]) for reference in recipe.references}
-    base = lazy_models[str(recipe.base_model)]
-    checkpoints = [model.checkpoint for model in lazy_models.values()]
-    givers = set(recipe.embedding_givers)
-    InputError.raise_any("layer_swap recipe", merge_problems(checkpoints, rows_from=givers))
-    giver_checkpoints = [
-        model.checkpoint for reference, model in lazy_models.items() if reference in givers
-    ]
-    donor_checkpoint = donor_of(giver_checkpoints, base.checkpoint)
-    donor = next(model for model in lazy_models.values() if model.checkpoint is donor_checkpoint)
-    is_one_vocabulary = all(same_vocabulary(donor_checkpoint, model) for model in checkpoints)
-    measured = lay_out(recipe, checkpoints[0], models)
-    input_models = [*(lazy_models[entry.model] for entry in recipe.experts), base]
+    spec, base = recipe.parameters, models[str(recipe.base_model)]
+    first, *_ = checkpoints = [model.checkpoint for model in models.values()]
+    measured = lay_out(recipe, first, models)
+    input_models = [*(models[entry.model] for entry in recipe.experts), base]
     inputs = recipe.inputs(measured.scales)
 
     def mix(name: str) -> TensorMix:
-        layer = checkpoints[0].decoder.layer(name)
-        source = spec.tensor_source(name, layer, measured.plan)
+        source = spec.tensor_source(name, first.decoder.layer(name), measured.plan)
         mean = weighted_inputs(name, source, inputs, spec.side_weights)
         if len(mean.inputs) == 1:
             return input_models[mean.inputs[0]].copy_mix(name, recipe.written_dtype)
@@ -57,20 +47,17 @@ def merge_by_layers(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Mer
         )
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
+    donor = next(model for model in models.values() if model.checkpoint is checked.donor)
     with input_errors("layer_swap recipe"):
         merge = build_merge(
-            [*lazy_models.values()],
-            mix,
-            donor,
-            recipe.written_dtype,
-            rows_from=givers,
-            base=base.checkpoint,
+            [*models.values()], mix, donor, recipe.written_dtype, checked, base.checkpoint
         )
+    is_one_vocabulary = all(same_vocabulary(checked.donor, model) for model in checkpoints)
     record = swap_record(
         recipe,
         measured.plan,
         measured,
-        tokenizer_from=None if is_one_vocabulary else donor_checkpoint.name,
+        tokenizer_from=None if is_one_vocabulary else checked.donor.name,
     )
     return replace(
         merge,
@@ -81,16 +68,9 @@ def merge_by_layers(recipe: LayerSwapRecipe, models: Mapping[str, Model]) -> Mer
     )
 
 
-def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
-    """Return the model whose config and tokenizer a merge has.
-
-    `givers` give its vocabulary rows. It is the base, unless its tokens are not those of the rows.
-    """
-    has_their_tokens = any(same_vocabulary(giver, base) for giver in givers)
-    return base if has_their_tokens else givers[0]
-
-
-def lay_out(recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, Model]) -> Measured:
+def lay_out(
+    recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, OpenModel]
+) -> Measured:
     """Return plan and scales of a merge; changes are measured where the recipe goes by them."""
     spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first)

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from layerswap_method.checkpoint.compatible import merge_problems
-from layerswap_method.errors import InputError
+from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.frozen import Described, Frozen
 from layerswap_method.recipe.document import Block, Entry, Recipe
-from layerswap_method.recipe.references import Model, same_model_key
-from layerswap_method.tensors import LazyModel, Merge, TensorMix, build_merge
+from layerswap_method.recipe.references import same_model_key
+from layerswap_method.tensors import Merge, OpenModel, TensorMix, build_merge
 
 
 class LinearParameters(Described):
@@ -57,19 +56,19 @@ class LinearRecipe(Recipe):
         return super().why_mergekit()
 
 
-def merge_by_average(recipe: LinearRecipe, models: Mapping[str, Model]) -> Merge:
+def merge_by_average(
+    recipe: LinearRecipe, models: Mapping[str, OpenModel], checked: Checked
+) -> Merge:
     """Return the merge; see `merge_models`. The first model is the donor."""
-    lazy_models = [LazyModel.read(models[entry.model]) for entry in recipe.models]
+    inputs = [models[entry.model] for entry in recipe.models]
     weights = [entry.parameters.weight for entry in recipe.models]
-    problems = merge_problems([model.checkpoint for model in lazy_models])
-    InputError.raise_any("linear recipe", problems)
 
     def mix(name: str) -> TensorMix:
         terms = tuple(
             model.term(name, weight)
-            for model, weight in zip(lazy_models, weights, strict=True)
+            for model, weight in zip(inputs, weights, strict=True)
             if weight
         )
         return TensorMix(terms=terms, load_dtype=recipe.dtype)
 
-    return build_merge(lazy_models, mix, lazy_models[0], recipe.written_dtype)
+    return build_merge(inputs, mix, inputs[0], recipe.written_dtype, checked)

@@ -12,7 +12,7 @@ from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.weighting import inverse_mav, mean_change
 
 if TYPE_CHECKING:
-    from layerswap_method.recipe.references import Model
+    from layerswap_method.tensors import OpenModel
 
 
 class Measured(NamedTuple):
@@ -31,7 +31,7 @@ class Measured(NamedTuple):
 
 
 def measure_deltas(
-    recipe: LayerSwapRecipe, models: Mapping[str, Model], num_layers: int, plan: LayerPlan
+    recipe: LayerSwapRecipe, models: Mapping[str, OpenModel], num_layers: int, plan: LayerPlan
 ) -> Measured:
     """Return plan and scales of a merge by the experts' changes, cached in this process.
 

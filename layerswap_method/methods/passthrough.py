@@ -8,12 +8,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from layerswap_method.checkpoint.compatible import merge_problems
+from layerswap_method.checkpoint.compatible import Checked
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.methods.check import check_models
 from layerswap_method.recipe.document import Block, Entry, Recipe
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import LazyModel, Merge, build_merge
+from layerswap_method.tensors import Merge, OpenModel, build_merge
 
 
 class PassthroughRecipe(Recipe):
@@ -29,15 +30,28 @@ class PassthroughRecipe(Recipe):
             return "its base_model is another model"
         return super().why_mergekit()
 
+    @property
+    def unmerged(self) -> str | None:
+        """The reference of the model that the recipe leaves as it is; None for a merge."""
+        is_plain = self.model_fields_set <= {"merge_method", "models"}
+        return self.models[0].model if is_plain else None
 
-def merge_by_copy(recipe: PassthroughRecipe, models: Mapping[str, Model]) -> Merge:
+
+def merge_by_copy(
+    recipe: PassthroughRecipe, models: Mapping[str, OpenModel], checked: Checked
+) -> Merge:
     """Return the merge; see `merge_models`."""
-    return merge_of_one(models[recipe.models[0].model], recipe.dtype, recipe.out_dtype)
+    model = models[recipe.models[0].model]
+    mix = partial(model.copy_mix, dtype=recipe.dtype, out_dtype=recipe.out_dtype)
+    return build_merge([model], mix, model, recipe.out_dtype or recipe.dtype, checked)
 
 
-def merge_of_one(model: Model, dtype: str | None = None, out_dtype: str | None = None) -> Merge:
+_ONE = PassthroughRecipe.read({"merge_method": "passthrough", "models": [{"model": "model"}]})
+
+
+def merge_of_one(model: Model) -> Merge:
     """Return one model, with its adapter if there is one, as a merge. Raises as `merge_models`."""
-    lazy_model = LazyModel.read(model)
-    InputError.raise_any(model.name, merge_problems([lazy_model.checkpoint]))
-    mix = partial(lazy_model.copy_mix, dtype=dtype, out_dtype=out_dtype)
-    return build_merge([lazy_model], mix, lazy_model, out_dtype or dtype)
+    opened = OpenModel.read(model)
+    checked = check_models(_ONE, {"model": opened.checkpoint})
+    InputError.raise_any(model.name, checked.problems)
+    return build_merge([opened], partial(opened.copy_mix, dtype=None), opened, None, checked)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.resources
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Self, get_args
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -12,6 +12,7 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
+    PrivateAttr,
     StrictInt,
     StrictStr,
 )
@@ -19,7 +20,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from layerswap_method.errors import InputError, nearest, nearest_of
 from layerswap_method.frozen import Described
-from layerswap_method.recipe.references import is_folder, syntax_problem
+from layerswap_method.recipe.references import is_folder, named_models, syntax_problem
 from layerswap_method.recipe.validation import validated
 
 
@@ -140,20 +141,27 @@ class Recipe(Described):
     slices: SkipJsonSchema[_Unused] = None  # as mergekit-multi writes them
     modules: SkipJsonSchema[_Unused] = None
 
-    @classmethod
-    def method(cls) -> str:
-        """Return what the recipes of this type write as ``merge_method``."""
-        (name,) = get_args(cls.model_fields["merge_method"].annotation)
-        return str(name)
+    _document: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The recipe as it is written: that of `run.json`, of mergekit's file and of keys."""
+        return self._document
+
+    @property
+    def method(self) -> str:
+        """The merge method."""
+        return str(self._document["merge_method"])
 
     @classmethod
-    def read(cls, document: Any) -> Self:
+    def read(cls, document: Mapping[str, Any]) -> Self:
         """Return the document that YAML gives as a typed recipe.
 
         Raises `InputError` with every problem, its place and the nearest valid name.
         """
-        where = f"{cls.method()} recipe"
+        where = f"{document.get('merge_method')} recipe"
         recipe = validated(cls, document, where)
+        recipe._document = document
         InputError.raise_any(where, dict.fromkeys(recipe.contradictions()))
         return recipe
 
@@ -193,6 +201,69 @@ class Recipe(Described):
         return next((f"it has {key}:" for key in keys if getattr(self, key) is not None), None)
 
     @property
+    def by_files(self) -> Self | None:
+        """The recipe if the models' files are enough to merge it, else None."""
+        return self if self.why_mergekit() is None else None
+
+    @property
+    def rows_from(self) -> tuple[str, ...] | None:
+        """The models whose vocabulary rows the merge has; None where it has those of all."""
+        return None
+
+    @property
+    def is_one_vocabulary(self) -> bool:
+        """Whether the models must share a vocabulary, which nothing can align."""
+        return False
+
+    @property
+    def names_parent(self) -> bool:
+        """Whether `base_model` is what the other models were trained from."""
+        return False
+
+    @property
+    def unmerged(self) -> str | None:
+        """The reference of the model that the recipe leaves as it is; None for a merge."""
+        return None
+
+    @property
+    def makes_tokenizer(self) -> bool:
+        """Whether the tokenizer of the merge is known only after it."""
+        return self.aligns_tokens or self.chat_template is not None
+
+    @property
     def aligns_tokens(self) -> bool:
         """Whether mergekit moves the rows of the vocabulary tensors."""
         return self.tokenizer is not None or self.tokenizer_source is not None
+
+
+class OtherRecipe(Recipe):
+    """A recipe that only mergekit reads: of another method, or with more than files can follow.
+
+    Nothing of it is checked here; mergekit's own types do that.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    _reason: str = PrivateAttr("")
+
+    @classmethod
+    def unread(cls, document: Mapping[str, Any], reason: str) -> OtherRecipe:
+        """Return a document as a recipe; `reason` is why only mergekit can merge it."""
+        recipe = cls.model_construct(**{str(key): value for key, value in document.items()})
+        recipe._document, recipe._reason = document, reason
+        return recipe
+
+    def why_mergekit(self) -> str | None:
+        """Return why only mergekit can merge this recipe."""
+        return self._reason
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Return every model that the recipe names, each once, as it is written."""
+        return tuple(dict.fromkeys(named_models(self._document)))
+
+    @property
+    def written_dtype(self) -> str | None:
+        """Return the dtype that the recipe gives the written checkpoint; None for no valid one."""
+        dtype = str(self.out_dtype or self.dtype).removeprefix("torch.")
+        return dtype if dtype in DTYPES else None

@@ -69,6 +69,14 @@ def is_folder(path: str | os.PathLike[str]) -> bool:
     return os.path.isdir(path)  # noqa: PTH112
 
 
+def working_folder() -> Path | None:
+    """Return the working directory; None where it is gone."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
+
+
 def resolve_from(path: str | Path, folder: Path | None) -> Path:
     """Return a path as a file in `folder` means it; ``~`` is the home folder.
 
@@ -94,7 +102,9 @@ def no_such_folder(path: str | Path, folder: Path | None = None) -> str:
     """
     if os.path.isfile(path):  # noqa: PTH113 - as in `is_there`
         return f"{path}: is a file, not a folder{place_kind(Path(path))}"
-    current = Path.cwd()
+    current = working_folder()
+    if current is None:
+        return f"{path}: no such folder (the current directory is gone)"
     place = next((parent for parent in current.parents if is_folder(parent / path)), None)
     remedy = "" if place is None else f"; {place} has it: run the command there"
     search = f"the current directory is {current}"

@@ -13,15 +13,8 @@ from typing import Any
 import yaml
 
 from layerswap_method.errors import printable
+from layerswap_method.methods.table import METHODS
 from layerswap_method.recipe.references import is_there, named_models
-
-_METHODS = {
-    "layer_swap": "[Layer Swapping](https://arxiv.org/abs/2410.01335)",
-    "delta_revert": "[Delta Revert](https://arxiv.org/abs/2410.01335)",
-    "linear": "[Linear](https://arxiv.org/abs/2203.05482)",
-    "passthrough": "Passthrough",
-}
-"""Merge method -> how a card names it."""
 
 _CARD = """---
 {metadata}
@@ -84,7 +77,7 @@ def card_text(
     card = _CARD.format(
         metadata=yaml.dump(metadata),
         name=name,
-        method=_METHODS[document["merge_method"]],
+        method=METHODS[document["merge_method"]].card,
         base=f" using {_linked(base)} as a base" if base else "",
         models="\n".join(f"* {_linked(model)}" for model in models if model != base),
         text=text,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -10,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from layerswap_method.checkpoint.config import own_file, read_document, text_part
-from layerswap_method.checkpoint.vocabulary import has_tokenizer
+from layerswap_method.checkpoint.tokens import has_tokenizer
 from layerswap_method.file_names import ADAPTER_CONFIG, MODEL_FILES, TOKENIZER_FILES
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.write.files import write_json
@@ -39,18 +41,21 @@ def copy_donor_files(
     The config is the donor's own, except its `dtype` where that is given; Python files are copied
     and never run. Raises `InputError` for a file that cannot be read or leads out of the folder.
     """
-    write_config(donor, out, dtype)
+    write_config(read_document("donor", donor), out, dtype)
     copy_files(donor, out, with_tokenizer=with_tokenizer)
 
 
 def write_config(
-    donor: Path, out: Path, dtype: str | None, changes: Mapping[str, Any] = MappingProxyType({})
+    document: Mapping[str, Any],
+    out: Path,
+    dtype: str | None,
+    changes: Mapping[str, Any] = MappingProxyType({}),
 ) -> None:
-    """Write the donor's config, which may be in `out` itself, with `dtype` where it is given.
+    """Write the donor's config, `document`, with `dtype` where it is given.
 
     `changes` are keys with other values, where the donor's config states them.
     """
-    config = read_document("donor", donor)
+    config = copy.deepcopy(dict(document))
     text = text_part(config)
     for part in (text, config):
         for key, value in changes.items():
@@ -103,8 +108,8 @@ def tokenizer_problems(
             )
 
 
-def needs_remote_code(donor: Path) -> bool:
-    """Return whether transformers runs code of the model's folder to load it (``auto_map``)."""
-    files = [donor / name for name in ("config.json", "tokenizer_config.json")]
-    texts = (file.read_text(encoding="utf-8", errors="replace") for file in files if file.is_file())
-    return any('"auto_map"' in text for text in texts)
+def needs_remote_code(document: Mapping[str, Any], donor: Path) -> bool:
+    """Return whether transformers runs code of the donor's folder to load it (``auto_map``)."""
+    file = donor / "tokenizer_config.json"
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    return any('"auto_map"' in part for part in (json.dumps(document), text))

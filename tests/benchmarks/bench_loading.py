@@ -31,7 +31,7 @@ import torch
 
 from layerswap_method.file_names import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from layerswap_method.recipe.references import Model
-from layerswap_method.tensors import LazyModel, TensorMix
+from layerswap_method.tensors import OpenModel, TensorMix
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -110,9 +110,9 @@ def prepare(work, shape):
             shapes = write_llama(work / f"{name}.part", shape, seed)
             write_adapter(work / f"{name}.part" / "adapter", shapes, seed + 9)
             (work / f"{name}.part").rename(work / name)
-    task, language = (LazyModel.read(Model(n, work / n)) for n in ("task", "language"))
+    task, language = (OpenModel.read(Model(n, work / n)) for n in ("task", "language"))
     adapted = [
-        LazyModel.read(Model(name, work / "task", work / name / "adapter"))
+        OpenModel.read(Model(name, work / "task", work / name / "adapter"))
         for name in ("task", "language")
     ]
     layers = task.checkpoint.num_layers
@@ -155,7 +155,7 @@ class Tensors:
         self.device, self.threads = device, threads
 
     def load(self, mixes, names):
-        from layerswap_method.loading import read_tensors
+        from ablations.engines.loading import read_tensors
 
         for _, tensor in read_tensors(mixes, self.device, self.threads):
             del tensor
@@ -264,7 +264,7 @@ def main(size, device, ways, merges, rounds, threads, block, memory, work, json_
     """Measure and print the table."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     if block is not None:
-        from layerswap_method import loading
+        from ablations.engines import loading
 
         loading._Lane.block = 1 << block
     scratch = work or Path(tempfile.mkdtemp())

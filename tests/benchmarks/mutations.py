@@ -111,7 +111,7 @@ _written(recipe.parameters) | { => { @ mergekit_plugin/test_parameters.py
 layerswap_method/adapter_swap/adapters.py @ adapter_swap/test_adapters.py
 share * (change.scaling / scaling)) => share)
 alpha = first.scaling * ranks[module] => alpha = first.scaling
-layerswap_method/harmonize/steps.py @ harmonize/test_run.py
+ablations/harmonize/steps.py @ harmonize/test_run.py
 factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/answers.py @ engines/test_answers.py

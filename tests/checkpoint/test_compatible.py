@@ -8,7 +8,7 @@ import torch
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, own_problems, pair_problems
 from layerswap_method.checkpoint.tied_heads import ties
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.fine_tunes import edited, restored, tune, with_head
@@ -44,7 +44,7 @@ def test_merges_and_deltas_refuse_the_same_pairs(make, part, experts, tmp_path):
         lambda: merge_of(recipe(models, ONE_EACH)),
         lambda: merge_of(linear_recipe([plain, folder])),
         lambda: merge_of(revert_recipe(plain, folder, {"threshold": 0.1})),
-        lambda: open_pair(Model(str(folder), folder), Model(str(plain), plain)),
+        lambda: read_pair(Model(str(folder), folder), Model(str(plain), plain)),
     ):
         with pytest.raises(InputError) as caught:
             way()

@@ -8,7 +8,7 @@ from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.origin import FAR, sampled_change
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.fine_tunes import rewritten, train_adapter, tune
@@ -54,7 +54,7 @@ def test_an_earlier_state_is_the_wrong_base_for_all_who_ask(models, tmp_path):
     revert = revert_recipe(models["task"], models["earlier"], {"bottom_layers": 1})
     assert merge_of(revert).warnings[0].startswith(said)
     with pytest.raises(InputError) as caught:
-        open_pair(*(Model(str(models[n]), models[n]) for n in ("task", "earlier")))
+        read_pair(*(Model(str(models[n]), models[n]) for n in ("task", "earlier")))
     assert caught.value.message.startswith(said)
     with pytest.raises(InputError, match=r"descends from it \(.*: no \(0.8\d+\), no \(0.8\d+\);"):
         check_compatibility([str(path) for path in experts.values()], str(models["earlier"]))
@@ -74,8 +74,8 @@ def test_what_an_adapter_changes_counts(models, tmp_path):
     adapter = train_adapter(models["base"], tmp_path / "adapter", 1, 3.0, r=4)
     expert = Model("expert", models["base"], adapter)
     with pytest.raises(InputError, match="is not the base of expert, or"):
-        open_pair(expert, Model("base", models["base"]))
-    assert open_pair(expert, Model("base", models["base"]), is_its_base=True).expert == "expert"
+        read_pair(expert, Model("base", models["base"]))
+    assert read_pair(expert, Model("base", models["base"]), is_its_base=True).expert == "expert"
 
 
 def test_models_of_other_shapes_have_no_change_to_sample(models, tmp_path):

@@ -12,7 +12,7 @@ from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import tie_problems
 from layerswap_method.checkpoint.tied_heads import ties
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from tests.standins.command import layerswap
@@ -112,7 +112,7 @@ def test_layers_that_only_the_base_stores_are_copied(experts, tmp_path):
     result = layerswap("compat", *references)
     assert (result.exit_code, "as they are" in result.output) == (0, True)
     tuned = tune(given.base, tmp_path / "tuned", 1)
-    assert len(open_pair(Model("tuned", tuned), Model("base", base)).names) == len(found)
+    assert len(read_pair(Model("tuned", tuned), Model("base", base)).names) == len(found)
     reverted = tensors_of(revert_recipe(given.task, base, {"bottom_layers": 2}))
     assert_same({n: reverted[n] for n in MTP}, {n: stored(base)[n] for n in MTP})
 

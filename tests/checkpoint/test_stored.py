@@ -14,9 +14,10 @@ from safetensors import SafetensorError, deserialize
 from safetensors.torch import save, save_file
 from transformers import AutoConfig
 
+from ablations.harmonize.fields import stated_fields
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems
-from layerswap_method.checkpoint.config import read_config, read_document, stated_fields
+from layerswap_method.checkpoint.config import read_config, read_document
 from layerswap_method.checkpoint.stored import (
     FLOATS,
     TORCH_NAMES,

@@ -15,7 +15,8 @@ from transformers.integrations.mistral import convert_tekken_tokenizer
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_problems, merge_warnings
-from layerswap_method.checkpoint.vocabulary import read_vocabulary, tokens_without_rows
+from layerswap_method.checkpoint.tokens import read_vocabulary
+from layerswap_method.checkpoint.vocabulary import tokens_without_rows
 from layerswap_method.errors import InputError
 from tests.standins.fine_tunes import edited, tune
 from tests.standins.model_families import make_model
@@ -227,6 +228,7 @@ def test_a_tokenizer_that_only_its_code_reads_is_compared_by_its_files(base, tmp
     pair = pair_of(base, tmp_path, by_code, lambda folder, _: by_code(folder))
     assert [*merge_problems(pair)] == [*merge_warnings(pair, dtype=None)] == []
     by_code(pair[1].path, "another")
+    pair = [read_checkpoint(model.name, model.path) for model in pair]
     (problem,) = merge_problems(pair)
     assert problem.startswith("the tokens of base and expert cannot be compared: only its own code")
     assert "save it as tokenizer.json, or add tokenizer: {source: union}" in problem

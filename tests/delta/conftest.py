@@ -5,7 +5,7 @@ from functools import cache
 import pytest
 import torch
 
-from layerswap_method.deltas.pair import open_pair
+from layerswap_method.deltas.pair import read_pair
 from layerswap_method.recipe.references import Model
 from tests.standins.fine_tunes import tune
 from tests.standins.model_families import make_model
@@ -30,4 +30,4 @@ def fine_tuned(base, to, seed, changes=lambda name: True):
 
 def pair_of(expert, base):
     """Open an expert beside its base, each called as its folder."""
-    return open_pair(Model(expert.name, expert), Model(base.name, base))
+    return read_pair(Model(expert.name, expert), Model(base.name, base))

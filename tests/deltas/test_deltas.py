@@ -15,7 +15,7 @@ from layerswap_method.deltas.pair import (
     feature_mavs,
     for_each_tensor,
     mean_feature_mav,
-    open_pair,
+    read_pair,
 )
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
@@ -26,7 +26,7 @@ from tests.standins.oracle import mean_change, stored
 
 
 def pair_of(expert, base, adapter=None):
-    return open_pair(Model(str(expert), expert, adapter), Model(str(base), base))
+    return read_pair(Model(str(expert), expert, adapter), Model(str(base), base))
 
 
 def features_of(tensor, axis):

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from ablations.engines import loading
 from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed, folder_differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
 from ablations.scoring.evaluation import EvaluationRequest
-from layerswap_method import loading
 from layerswap_method.errors import InputError
 from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import VLLM

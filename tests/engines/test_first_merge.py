@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import load_file, save_file
 
+from ablations.engines import loading
 from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed
-from layerswap_method import loading
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.hub.partial import NotDownloaded

@@ -7,7 +7,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from layerswap_method.harmonize.steps import config_of
+from ablations.harmonize.steps import config_of
 from tests.standins.command import layerswap
 from tests.standins.model_families import make_model
 

@@ -84,10 +84,10 @@ def test_options_and_folders_that_do_not_fit(plain, tmp_path):
         ([large, folder], out, ["--dtype", "float16"], f"large: {UP} is not finite as float16"),
     ]:
         code, output = run(*models, "--out", to, *options)
-        assert (code, [*to.glob("[!.]*")], to.exists()) == (2, [], "float16" in options)
+        assert (code, to.exists()) == (2, False)
         assert message in output
     (out / "plain").mkdir(parents=True)
     save_file({"weight": torch.zeros(1)}, out / "plain" / FILE)
     code, output = run(plain, folder, "--out", out)
-    assert (code, "the folder has files that no merge has written" in output) == (2, True)
+    assert (code, "the folder has files that no earlier run has listed" in output) == (2, True)
     assert [path.name for path in out.iterdir()] == ["plain"]

@@ -13,12 +13,12 @@ import yaml
 from safetensors.torch import load_file
 from transformers import AutoConfig
 
+from ablations.harmonize.conversion import read_conversion
+from ablations.harmonize.run import HARMONIZE_FILE
+from ablations.harmonize.shape import read_shape
+from ablations.harmonize.steps import deepen, untie, widen_heads, widen_hidden, widen_neurons
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import pair_problems
-from layerswap_method.harmonize.conversion import read_conversion
-from layerswap_method.harmonize.shape import read_shape
-from layerswap_method.harmonize.steps import deepen, untie, widen_heads, widen_hidden, widen_neurons
-from layerswap_method.output import HARMONIZE_FILE
 from tests.harmonize.models import distance, random_model, run, save
 from tests.standins.tokenizers import save_word_tokenizer, words
 

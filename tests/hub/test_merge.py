@@ -10,8 +10,8 @@ import yaml
 from layerswap_method.hub.ranges import join_ranges
 from layerswap_method.hub.ranges import size as ranges_size
 from layerswap_method.hub.transfer import GAP
-from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.read import read_recipe, read_recipe_file
+from layerswap_method.methods.table import merge_models
 from layerswap_method.recipe.references import find_model_files
 from tests.hub.conftest import (
     ADAPTER,

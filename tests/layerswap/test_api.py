@@ -2,6 +2,8 @@
 
 import inspect
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +18,12 @@ import layerswap
 from ablations.cli import main
 from layerswap import _arguments
 from layerswap_method import NOT_ON_WINDOWS
+from layerswap_method import merge as merging
 from tests.cli.test_commands import HEAVY
 from tests.report.runs import level, study_of, write_run
 from tests.standins.command import output_of
 from tests.standins.experts import content
-from tests.standins.merging import recipe, roles
+from tests.standins.merging import recipe, roles, tensors_of
 from tests.standins.oracle import assert_same, stored
 from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
@@ -295,3 +298,59 @@ def test_two_models_of_a_run_are_compared(made_up):
     (row,) = result.comparisons.to_dict("records")
     assert (row["first"], row["second"], row["verdict"]) == (*names, "better")
     assert str(result) == output_of("compare", *names, "--tasks", "pocket_math_sw").rstrip("\n")
+
+
+@pytest.mark.parametrize("goes", ["elsewhere", "away"])
+def test_a_merge_does_not_follow_the_working_directory(goes, trio, tmp_path, monkeypatch):
+    """It may change in another thread while a merge runs, or be removed."""
+    here, other = tmp_path / "here", tmp_path / "other"
+    shutil.copytree(trio.base.parent, here)
+    other.mkdir()
+    monkeypatch.chdir(here)
+    document = {**recipe(roles(trio), SWAP, trio.base), "base_model": trio.base.name}
+    for entry in document["models"]:
+        entry["model"] = Path(entry["model"]).name
+    real = merging.open_downloads
+
+    def leave(*arguments):  # once the output is claimed
+        os.chdir(other)
+        if goes == "away":
+            other.rmdir()
+        return real(*arguments)
+
+    monkeypatch.setattr(merging, "open_downloads", leave)
+    merged = layerswap.merge(document, "merged")
+    assert merged.folder == here / "merged"
+    assert_same(stored(merged.folder), tensors_of(recipe(roles(trio), SWAP, trio.base)))
+    if goes == "away":
+        with pytest.raises(layerswap.InputError, match="the working directory is gone; give an ab"):
+            layerswap.merge(document, "again")
+        monkeypatch.setattr(merging, "open_downloads", real)
+        absolute = recipe({r: here / p.name for r, p in roles(trio).items()}, SWAP, here / "base")
+        assert layerswap.merge(absolute, here / "again").folder == here / "again"
+
+
+BAD_PATHS = {
+    "x" * 5000: "is longer than a path can be",
+    "\ud800": "holds half of a character",
+    "a\0b": "holds a NUL",
+}
+
+
+@pytest.mark.parametrize("path", BAD_PATHS, ids=["long", "half", "NUL"])
+def test_what_no_path_is_is_refused_at_the_door(path, trio, tmp_path):
+    calls = [
+        lambda: layerswap.merge(recipe(roles(trio), SWAP, trio.base), path),
+        lambda: layerswap.merge(path, tmp_path / "out"),
+        lambda: layerswap.check(path),
+        lambda: layerswap.plan(path),
+        lambda: layerswap.evaluate(path),
+        lambda: layerswap.evaluate(trio.base, include_path=[path]),
+        lambda: layerswap.run(path),
+        lambda: layerswap.load_run(path),
+        lambda: layerswap.compare(trio.base, path),
+        lambda: layerswap.verify(trio.base, path),
+    ]
+    for call in calls:
+        with pytest.raises(layerswap.InputError, match=BAD_PATHS[path]):
+            call()

@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 
 import layerswap_method
 from ablations.gallery.check import check_recipe
+from ablations.models.verify import compare
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions
 from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.output import FILES, PLAN_FILE, listed_files
-from layerswap_method.verify import compare
 from tests.standins.command import layerswap, told
 from tests.standins.experts import assert_loads
 from tests.standins.fine_tunes import (

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 from ablations.models.compat import check_compatibility
 from ablations.models.fit import check_context
 from layerswap_method.checkpoint import stored
-from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
+from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.command import layerswap

@@ -9,8 +9,8 @@ from layerswap_method.merge import find_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
-from layerswap_method.methods.read import read_recipe, read_recipe_file, read_written
-from layerswap_method.recipe.references import find_model_files, syntax_problem
+from layerswap_method.methods.read import read_recipe, read_recipe_file
+from layerswap_method.recipe.references import find_model_files, named_models, syntax_problem
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 from tests.standins.merging import linear_recipe, revert_recipe
 
@@ -53,24 +53,24 @@ ONE = {"merge_method": "passthrough", "models": [{"model": "a"}]}
     ],
 )
 def test_a_model_that_is_left_as_it_is_is_told_from_a_merge(document, unmerged):
-    assert read_written(document).unmerged == unmerged
+    assert read_recipe(document).unmerged == unmerged
 
 
 def test_a_recipe_is_written_as_it_was_read():
     """The typed value knows the defaults; the document says what was written, in its order."""
     document = {"models": [TASK, LANGUAGE], **SWAP, "dtype": "torch.bfloat16"}
-    recipe = read_written(document)
+    recipe = read_recipe(document)
     assert recipe.document == document
     assert list(recipe.document) == ["models", "merge_method", "base_model", "parameters", "dtype"]
-    assert recipe.by_files is recipe.typed
-    assert (recipe.typed.written_dtype, recipe.written_dtype) == ("bfloat16", "torch.bfloat16")
-    assert not read_written(SWAP | {"tokenizer_source": None}).makes_tokenizer
-    aligned = read_written(SWAP | {"tokenizer_source": "base"})
+    assert recipe.by_files is recipe
+    assert recipe.written_dtype == "bfloat16"
+    assert not read_recipe(SWAP | {"tokenizer_source": None}).makes_tokenizer
+    aligned = read_recipe(SWAP | {"tokenizer_source": "base"})
     assert aligned.aligns_tokens
-    assert isinstance(aligned.typed, LayerSwapRecipe)
+    assert isinstance(aligned, LayerSwapRecipe)
     assert aligned.by_files is None
     with pytest.raises(InputError, match="did you mean"):
-        read_written(SWAP | {"parameters": {"botom_layers": 1}})
+        read_recipe(SWAP | {"parameters": {"botom_layers": 1}})
 
 
 MERGEKIT_ONLY = [
@@ -87,9 +87,11 @@ MERGEKIT_ONLY = [
 
 @pytest.mark.parametrize(("change", "reason"), MERGEKIT_ONLY, ids=str)
 def test_what_only_mergekit_can_do(change, reason):
-    written = read_written(LINEAR | change)
+    written = read_recipe(LINEAR | change)
     assert written.by_files is None
-    assert reason in written.reason
+    assert reason in written.why_mergekit()
+    assert written.document == LINEAR | change
+    assert {*written.references} == {*named_models(LINEAR | change)}
     with pytest.raises(NeedsMergekit, match=f"only mergekit can merge this recipe: .*{reason}"):
         find_models(read_recipe(LINEAR | change), pytest.fail)
 

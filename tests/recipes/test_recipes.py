@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from layerswap_method.methods.read import OUR_METHODS
+from layerswap_method.methods.table import OUR_METHODS
 from layerswap_method.tensor_names import split_layer
 from tests.recipes.expected import OTHERS, REVERTS, SHARES, SWAPS
 from tests.standins.fine_tunes import rewritten, train_adapter

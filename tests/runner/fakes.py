@@ -26,12 +26,12 @@ from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.layer_plan import build_plan
-from layerswap_method.methods.read import read_written
+from layerswap_method.methods.read import read_recipe
 from tests.waiting import wait_until
 
 TASK = "fake_math"
 ITEMS = 20
-NOWHERE = read_written({"merge_method": "passthrough", "models": [{"model": "/nowhere"}]})
+NOWHERE = read_recipe({"merge_method": "passthrough", "models": [{"model": "/nowhere"}]})
 
 
 def make_cells(count, *, per_group=1, tasks=(TASK,)):
@@ -65,7 +65,7 @@ def work_of(request, merge=None, name="x"):
     """Return the work of a single model on the one task of a request."""
     (task,) = request.tasks
     keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "request": request}
-    recipe = NOWHERE if merge is None else read_written(merge)
+    recipe = NOWHERE if merge is None else read_recipe(merge)
     cell = Cell(label=name, kind="recipe", values={}, experts={}, recipe=recipe, **keys)
     return Work(cell, task)
 

@@ -18,7 +18,7 @@ from ablations.runs import records
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods import merges
+from layerswap_method.methods import table
 from tests.engines.backends import BACKENDS
 from tests.kills import ENVIRONMENT, kill_when, start
 from tests.runner.fakes import passthrough, plan_of, scores_by_label, work_of
@@ -26,7 +26,7 @@ from tests.standins.fine_tunes import train_adapter
 from tests.standins.studies import study_document, write_expert, write_study, write_yaml
 
 ROOT = Path(__file__).parents[2]
-PLAN = merges.merge_models
+PLAN = table.merge_models
 ignore_dtype = pytest.mark.filterwarnings("ignore:.*torch_dtype.*")
 
 
@@ -72,7 +72,7 @@ def test_an_expert_is_watched(tmp_path, models, fate):
 
 def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, monkeypatch):
     plans = []
-    monkeypatch.setattr(merges, "merge_models", lambda *models: plans.append(1) or PLAN(*models))
+    monkeypatch.setattr(table, "merge_models", lambda *models: plans.append(1) or PLAN(*models))
     expert = Expert("base", models / "base")
     engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
     in_float = passthrough(expert) | {"dtype": "float32"}

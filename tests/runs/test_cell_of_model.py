@@ -9,7 +9,7 @@ from ablations.runs.cell_of_model import check_same_model
 from ablations.study.identity import Fingerprints
 from layerswap_method.errors import InputError
 from layerswap_method.layer_plan import LayerPlan
-from layerswap_method.methods.read import read_recipe_file, read_written
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from tests.standins import merging
 from tests.standins.word_models import write_model
 
@@ -28,9 +28,9 @@ def test_a_cell_of_other_models_or_layers_is_refused(model, tmp_path):
 
     def check(*sources, **changes):
         plan = LayerPlan(sources) if sources else None
-        scored = read_written({**recipe, **changes})
+        scored = read_recipe({**recipe, **changes})
         cell = SimpleNamespace(label="b=2", plan=plan, recipe=scored)
-        merged = read_written(read_recipe_file(model / "mergekit_config.yml").document)
+        merged = read_recipe(read_recipe_file(model / "mergekit_config.yml").document)
         check_same_model(SimpleNamespace(path=tmp_path), cell, model, merged, Fingerprints(None))
 
     def experts(*references, **parameters):

@@ -5,9 +5,9 @@ from pathlib import Path
 import yaml
 
 from layerswap_method.merge import WriteOptions, merge_file
-from layerswap_method.methods.merges import merge_models
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.methods.read import RecipeFile, read_recipe
+from layerswap_method.methods.table import merge_models
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import Merge

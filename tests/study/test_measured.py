@@ -6,7 +6,7 @@ from ablations.runner.run import RunOptions, run_study
 from ablations.runs import records
 from ablations.study.describe import describe_study_plan
 from layerswap_method.deltas import pair as deltas
-from layerswap_method.methods.merges import merge_models
+from layerswap_method.methods.table import merge_models
 from tests.runner.fakes import scores_by_label
 from tests.standins.merging import tensors_of
 from tests.standins.oracle import mean_change, stored

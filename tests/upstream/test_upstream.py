@@ -13,7 +13,7 @@ import mergekit
 import pytest
 import torch
 
-from layerswap_method import upstream
+import upstream
 from tests.registration.test_install import packages  # noqa: F401 - a fixture
 from tests.standins import merging
 from tests.standins.environment import Environment
@@ -163,7 +163,7 @@ def test_the_pages_of_the_method_name_it_in_contents_section_and_table():
 
 
 def test_the_entry_points_that_we_declare_are_our_methods():
-    declared = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    declared = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))
     points = declared["project"]["entry-points"]["mergekit.merge_methods"]
     found = {name: EntryPoint(name, value, "").load().spec.name for name, value in points.items()}
     assert found == {"layer_swap": "layer_swap", "delta_revert": "delta_revert"}

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import torch
 
+from ablations.harmonize.shape import ModelShape, read_shape
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.shape import ModelShape, read_shape
 from layerswap_method.tensor_names import split_layer
 
 ZEROS = -1

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from layerswap_method.checkpoint.checkpoint import Checkpoint
-from layerswap_method.checkpoint.compatible import odd_dtypes
-from layerswap_method.checkpoint.config import (
+from ablations.harmonize.fields import (
     COMMANDS,
     DECODERS,
     FIELDS,
@@ -16,9 +14,11 @@ from layerswap_method.checkpoint.config import (
     Remedy,
     stated_fields,
 )
+from layerswap_method.checkpoint.checkpoint import Checkpoint
+from layerswap_method.checkpoint.compatible import odd_dtypes
 from layerswap_method.checkpoint.settings import differing_settings, text_configs
 from layerswap_method.checkpoint.tied_heads import ties
-from layerswap_method.checkpoint.vocabulary import match_tokens, read_vocabulary
+from layerswap_method.checkpoint.tokens import match_tokens
 from layerswap_method.frozen import Frozen
 
 _HARMONIZE = COMMANDS["harmonize"]
@@ -135,7 +135,7 @@ def _head_norms(checkpoint: Checkpoint) -> str:
 
 def _tokens(checkpoints: Sequence[Checkpoint]) -> tuple[list[str | None], bool]:
     """Return how the tokens of each lie in the first one's vocabulary, and whether all do."""
-    vocabularies = [read_vocabulary(model.name, model.path) for model in checkpoints]
+    vocabularies = [model.vocabulary for model in checkpoints]
     token_ids = [None if vocabulary is None else vocabulary.tokens for vocabulary in vocabularies]
     first = token_ids[0]
     texts: list[str | None] = []

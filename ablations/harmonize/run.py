@@ -8,21 +8,23 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from ablations.harmonize.conversion import Conversion, read_conversion, shape_of
+from ablations.harmonize.differences import ComparedField, compare_fields, obstacles
+from ablations.harmonize.steps import common_shape, config_of, harmonized, with_rope
 from layerswap_method import __version__
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.compatible import own_problems
-from layerswap_method.checkpoint.config import read_document
-from layerswap_method.checkpoint.differences import ComparedField, compare_fields, obstacles
 from layerswap_method.checkpoint.stored import STORED_NAMES, StoredTensor, read_tensor, torch_dtype
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.conversion import Conversion, read_conversion, shape_of
-from layerswap_method.harmonize.steps import common_shape, config_of, harmonized, with_rope
-from layerswap_method.output import HARMONIZE_FILE, check_output, claim_output, output_folder
+from layerswap_method.output import check_output, claim_output, output_folder
 from layerswap_method.progress import Bar, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import write_files, write_json
 from layerswap_method.write.layout import SHARD_BYTES, TensorToWrite, copy_of, lay_out_tensors
+
+HARMONIZE_FILE = "harmonize.json"
+"""The record of what was done to a model, next to its weights."""
 
 
 def harmonize(
@@ -65,7 +67,7 @@ def harmonize(
         yield f"{model.name} -> {folder}"
         yield from (f"  {note}" for note in model.notes or ("nothing to change: copied",))
         others = [other.name for other in checkpoints if other.name != checkpoint.name]
-        document = read_document(checkpoint.name, checkpoint.path)
+        document = checkpoint.document
         record = {
             "schema_version": 1,
             "layerswap_version": __version__,

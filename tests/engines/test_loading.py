@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from layerswap_method import loading
+from ablations.engines import loading
+from ablations.engines.loading import fill_tensors, read_tensors
 from layerswap_method.average import weighted_average
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.stored import read_header
 from layerswap_method.deltas.features import feature_layout, spread_features
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.loading import fill_tensors, read_tensors
 from layerswap_method.merge import check_device
 from layerswap_method.mix_reader import MixReader
 from layerswap_method.tensors import FeatureMask, TensorMix, Term

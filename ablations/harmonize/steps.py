@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from layerswap_method.checkpoint.config import DECODERS, FIELDS, stated_fields
+from ablations.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
+from ablations.harmonize.fields import DECODERS, FIELDS, stated_fields
+from ablations.harmonize.shape import ModelShape
 from layerswap_method.errors import InputError
-from layerswap_method.harmonize.conversion import EMBEDDING, HEAD, ZEROS, Axis, Conversion, axes_of
-from layerswap_method.harmonize.shape import ModelShape
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import PositiveFloat, PositiveInt, ValidationError
 
-from layerswap_method.checkpoint.config import DECODERS, read_document, stated_fields
+from ablations.harmonize.fields import DECODERS, stated_fields
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
 
@@ -53,7 +53,7 @@ def read_shape(checkpoint: Checkpoint) -> ModelShape:
     Raises `InputError` for another architecture, and for sizes that are missing or do not fit.
     """
     name, architecture = checkpoint.name, checkpoint.config.architecture
-    document = read_document(name, checkpoint.path)
+    document = checkpoint.document
     if architecture not in DECODERS:
         raise InputError(f"{name}: {architecture} is none of {', '.join(DECODERS)}")
     if document.get("use_sliding_window"):

@@ -1,0 +1,72 @@
+"""The one check of a recipe on its models: of `layerswap check`, merges and mergekit's executor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from layerswap_method.checkpoint.checkpoint import Checkpoint
+from layerswap_method.checkpoint.compatible import (
+    Checked,
+    merge_problems,
+    merge_warnings,
+    own_problems,
+    same_vocabulary,
+    vocabulary_problems,
+)
+from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.recipe.document import Recipe
+
+
+def check_models(
+    recipe: Recipe,
+    models: Mapping[str, Checkpoint],
+    *,
+    by_mergekit: bool | None = None,
+    aligned: bool | None = None,
+    allow_crimes: bool = False,
+) -> Checked:
+    """Check the models of a recipe, reference -> checkpoint, in the order of its `references`.
+
+    `by_mergekit`: mergekit's executor merges them, by default where the recipe needs it; it reads
+    the rows of every model and gives the merge the base's tokenizer. `aligned`: rows of vocabulary
+    tensors may differ, by default where the recipe aligns them. `allow_crimes` is mergekit's
+    option: models are not compared.
+    """
+    by_mergekit = recipe.why_mergekit() is not None if by_mergekit is None else by_mergekit
+    aligned = recipe.aligns_tokens if aligned is None else aligned
+    checkpoints, base = [*models.values()], models.get(str(recipe.base_model))
+    givers = recipe.rows_from
+    if givers is not None and by_mergekit:
+        givers = (*givers, str(recipe.base_model))
+    # A study gives its models other names than the recipe.
+    rows_from = givers and [models[name].name for name in givers if name in models]
+    if allow_crimes:
+        problems = [problem for model in checkpoints for problem in own_problems(model)]
+    else:
+        compared = merge_problems(
+            checkpoints, rows_from=rows_from, aligned=aligned, is_revert=recipe.is_one_vocabulary
+        )
+        problems = [*compared]
+    if by_mergekit and not problems and not aligned:
+        problems += vocabulary_problems(checkpoints)
+    warnings = merge_warnings(
+        checkpoints,
+        dtype=recipe.written_dtype,
+        rows_from=rows_from,
+        aligned=aligned,
+        base=base if recipe.names_parent else None,
+    )
+    donor = checkpoints[0] if base is None else base
+    if rows_from is not None and not by_mergekit:
+        donor = donor_of([m for m in checkpoints if m.name in rows_from] or checkpoints, donor)
+    notes = generation_notes(checkpoints, donor)
+    return Checked(tuple(problems), tuple(warnings), tuple(notes), donor)
+
+
+def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
+    """Return the model whose config and tokenizer a merge has.
+
+    `givers` give its vocabulary rows. It is the base, unless its tokens are not those of the rows.
+    """
+    has_their_tokens = any(same_vocabulary(giver, base) for giver in givers)
+    return base if has_their_tokens else givers[0]

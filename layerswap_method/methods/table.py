@@ -1,0 +1,91 @@
+"""The table of the merge methods: all that differs between them, in one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from layerswap_method.checkpoint.compatible import Checked
+from layerswap_method.errors import InputError
+from layerswap_method.methods.check import check_models
+from layerswap_method.methods.delta_revert import DeltaRevertRecipe, merge_by_features
+from layerswap_method.methods.layer_swap import LayerSwapRecipe
+from layerswap_method.methods.layer_swap_merge import merge_by_layers
+from layerswap_method.methods.linear import LinearRecipe, merge_by_average
+from layerswap_method.methods.passthrough import PassthroughRecipe, merge_by_copy
+from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+from layerswap_method.recipe.document import Recipe
+from layerswap_method.recipe.references import Model
+from layerswap_method.tensors import Merge, OpenModel
+
+
+class Method(NamedTuple):
+    """One merge method."""
+
+    recipe: type[Recipe]
+    """What its recipes say."""
+
+    build: Callable[[Any, Mapping[str, OpenModel], Checked], Merge]
+    """From a recipe, its models and what was checked of them to the merge, as a value."""
+
+    card: str
+    """How a model card names it."""
+
+    plan_file: str | None = None
+    """The file next to the weights that says what came from where; methods of ours have one, and a
+    kernel of the method's name in `mergekit_plugin/kernels/plain.py`."""
+
+
+METHODS: Mapping[str, Method] = {
+    "layer_swap": Method(
+        recipe=LayerSwapRecipe,
+        build=merge_by_layers,
+        card="[Layer Swapping](https://arxiv.org/abs/2410.01335)",
+        plan_file=PLAN_FILE,
+    ),
+    "delta_revert": Method(
+        recipe=DeltaRevertRecipe,
+        build=merge_by_features,
+        card="[Delta Revert](https://arxiv.org/abs/2410.01335)",
+        plan_file=REVERT_PLAN_FILE,
+    ),
+    "linear": Method(
+        recipe=LinearRecipe,
+        build=merge_by_average,
+        card="[Linear](https://arxiv.org/abs/2203.05482)",
+    ),
+    "passthrough": Method(recipe=PassthroughRecipe, build=merge_by_copy, card="Passthrough"),
+}
+"""Name in a recipe (``merge_method``) -> the method."""
+
+OUR_METHODS = tuple(name for name, method in METHODS.items() if method.plan_file is not None)
+"""Merge methods of this project; the others are mergekit's, for which files are enough, too."""
+
+
+def merge_models(recipe: Recipe, models: Mapping[str, Model]) -> Merge:
+    """Return the merge of models (by their references) on this machine; write nothing.
+
+    Raises `InputError` for files, adapters and models that do not fit, with every problem of the
+    first kind found.
+    """
+    return merge_open_models(recipe, open_models(recipe, models))
+
+
+def open_models(recipe: Recipe, models: Mapping[str, Model]) -> dict[str, OpenModel]:
+    """Return the models of a recipe, each opened once, in the order of its references."""
+    return {reference: OpenModel.read(models[reference]) for reference in recipe.references}
+
+
+def merge_open_models(recipe: Recipe, models: Mapping[str, OpenModel]) -> Merge:
+    """Return the merge of models that are open; see `merge_models`."""
+    checked = check_models(recipe, {name: model.checkpoint for name, model in models.items()})
+    InputError.raise_any(f"{recipe.method} recipe", checked.problems)
+    return METHODS[recipe.method].build(recipe, models, checked)
+
+
+def merge_or_none(recipe: Recipe, models: Mapping[str, Model]) -> Merge | None:
+    """Return the merge; None where it is refused, as adapters that mergekit can merge."""
+    try:
+        return merge_models(recipe, models)
+    except InputError:
+        return None

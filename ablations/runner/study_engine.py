@@ -29,8 +29,9 @@ from ablations.models.fit import context_of
 from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
-from layerswap_method.checkpoint.lora import is_lora
+from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.methods.read import RecipeFile
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 
 if TYPE_CHECKING:
@@ -311,13 +312,23 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
     if single is not None and single.adapter is None:
         yield single.folder
         return
+    from layerswap_method.merge import merge_file
+
     show_step(Step("merging to disk"))
     place = engine.out / ".work" / work.cell.weights_key
     shutil.rmtree(place, ignore_errors=True)  # of a worker that was killed
     try:
-        write_text(place / "recipe.yml", yaml.safe_dump(work.cell.recipe.document, sort_keys=False))
-        run_mergekit(place / "recipe.yml", place / "model", log=place.with_suffix(".log"))
-        yield place / "model"
+        out, document = place / "model", work.cell.recipe.document
+        text = yaml.safe_dump(document, sort_keys=False)
+        write_text(place / "recipe.yml", text)
+        adapter = None if single is None else single.adapter
+        if adapter is not None and unsupported_kind(read_adapter_config(adapter)) is None:
+            # mergekit does not know the names of tensors in all files.
+            file = RecipeFile(str(place / "recipe.yml"), text, document)
+            list(merge_file(file, str(out), lambda name, hub: engine.experts[name]))
+        else:
+            run_mergekit(place / "recipe.yml", out, log=place.with_suffix(".log"))
+        yield out
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

@@ -12,14 +12,17 @@ from safetensors.torch import load_file, save_file
 
 from ablations.models.load import load_adapter, load_model
 from ablations.train.model import load_base, with_adapter
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS
 from tests.standins.command import told
-from tests.standins.fine_tunes import edited, restored, train_adapter
+from tests.standins.fine_tunes import edited, restored, save_adapter, train_adapter
+from tests.standins.model_families import LAYERS, VOCAB, make_model
 from tests.standins.scripted import write_jsonl
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import write_drawing_task, write_tasks
 from tests.standins.tokenizers import save_word_tokenizer
+from tests.standins.tokenizers import words as token_names
 from tests.standins.word_models import write_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -299,3 +302,23 @@ def test_more_tokens_than_rows_are_said_with_both_numbers(whole, tmp_path, caplo
     load_model(model)  # four special tokens come first
     assert "wide: 2 tokens of its tokenizer (" in caplog.text
     assert f"have no row in its model.embed_tokens.weight, which has {rows}; a" in caplog.text
+
+
+@pytest.mark.slow
+def test_an_adapter_of_the_text_class_on_a_model_that_sees_is_evaluated_as_merged(words, tmp_path):
+    """Its matrices are of model.layers.N, the files' of language_model.model.layers.N."""
+    base = make_model("gemma3_vl", tmp_path / "base", 0, dtype=torch.float32)
+    save_word_tokenizer(base, token_names(VOCAB))
+    prefix, tensors = "language_model.model.layers", {}
+    shapes = read_checkpoint("base", base).shapes
+    for layer in range(LAYERS):
+        outputs, inputs = shapes[f"{prefix}.{layer}.self_attn.q_proj.weight"]
+        module = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        tensors[f"{module}.lora_A.weight"] = torch.ones(2, inputs)
+        tensors[f"{module}.lora_B.weight"] = torch.ones(outputs, 2)
+    adapter = save_adapter(tmp_path / "adapter", tensors, 2, 4, ["q_proj"])
+    command = ("evaluate", f"{base}+{adapter}", "--include-path", words, "--backend", "hf")
+    places = ("--out", tmp_path / "out", "--answers", tmp_path / "answers")
+    code, text = told(*command, "--tasks", "words_generate", *places)
+    assert code == 0, text
+    assert "words_generate exact_match" in text

@@ -1,4 +1,4 @@
-"""Draw the pictures of `docs/findings.md`, from the numbers of that page and from shipped results.
+"""Draw the pictures of `docs/findings.md`, and the map of `docs/report.md`, from shipped results.
 
 python -m tools.findings_pictures           draw them anew in `.github/pictures`
 
@@ -19,6 +19,9 @@ import click
 from ablations.drawing.canvas import drawing, images_of, new_canvas
 from ablations.drawing.colors import COLORS, ZERO_COLOR
 from ablations.machine.whole_files import write_bytes
+from ablations.report.comparisons import comparisons
+from ablations.report.grid_figures import grid_figures
+from ablations.report.grids import differences_to_best, find_grid
 from ablations.report.model_scores import score_frame
 from ablations.report.shown_tasks import shown_tasks
 from ablations.runs.records import load_run
@@ -167,7 +170,22 @@ def _learning_rates() -> bytes:
         return images_of(canvas, ["png"])["png"]
 
 
+def _map() -> bytes:
+    """Draw the map of the report of `swap_map`, math and translation."""
+    results = read_results(load_run(RESULTS / "swap_map"))
+    shown = shown_tasks(results)
+    scores = score_frame(results, shown)
+    scores = scores[scores["task"].isin(["pocket_math_sw", "pocket_translate_en_sw"])]
+    grid = find_grid(results.study, results.models)
+    assert grid is not None
+    best = differences_to_best(results, shown, scores, grid)
+    frame = comparisons(results, shown)
+    (figure,) = grid_figures(frame, scores, results.study, grid, best)
+    return figure.images["png"]
+
+
 DRAWN: dict[str, Callable[[], bytes]] = {
+    "map.png": _map,
     "real_model.png": lambda: _comparisons(
         {
             _SPANISH: "Does a swap beat both experts and their average, in Spanish?",
@@ -187,7 +205,7 @@ DRAWN: dict[str, Callable[[], bytes]] = {
 @click.command()
 @shown_errors()
 def main() -> None:
-    """Draw the pictures of the page of findings."""
+    """Draw the pictures of the pages."""
     for name in DRAWN:
         write_bytes(PICTURES / name, draw(name))
         click.echo(PICTURES / name)

@@ -1,7 +1,4 @@
-"""A figure of a report in its two layouts, and the text that fits them.
-
-Every figure is drawn twice: as wide as a page, and for a screen as narrow as a phone's.
-"""
+"""A figure of a report, as wide as a page at most, and the text that fits it."""
 
 from __future__ import annotations
 
@@ -17,18 +14,8 @@ LINE_IN = 0.165
 """Height of a line of text."""
 
 
-class FigureLayout(NamedTuple):
-    """The room for a figure."""
-
-    width_in: float
-    is_narrow: bool
-
-
-WIDE = FigureLayout(8.0, is_narrow=False)
-"""The column of a page or a paper."""
-
-NARROW = FigureLayout(3.8, is_narrow=True)
-"""A phone: 365 CSS pixels, at which text has its own size."""
+WIDTH_IN = 8.0
+"""Width of the column of a page or a paper."""
 
 
 class Figure(NamedTuple):
@@ -44,18 +31,11 @@ class Figure(NamedTuple):
     """File name extension (``svg``, ``png``, ``pdf``) -> content."""
 
     share: float
-    """Part of the column's width that it takes, so that all figures have text of one size; a wider
-    one is scrolled."""
-
-    narrow: bytes
-    """The SVG for narrow screens."""
-
-    narrow_share: float
-    """Likewise, of a narrow screen."""
+    """Part of the column's width that it takes, so that all figures have text of one size."""
 
 
-Draw = Callable[[FigureLayout], Any]
-"""Returns the canvas of a figure in a layout."""
+Draw = Callable[[], Any]
+"""Returns the canvas of a figure."""
 
 
 def fitting_letters(width_in: float, font_pt: float = _FONT_PT) -> int:
@@ -64,16 +44,14 @@ def fitting_letters(width_in: float, font_pt: float = _FONT_PT) -> int:
 
 
 def draw_figure(key: str, title: str, caption: str, alt: str, draw: Draw) -> Figure:
-    """Return a figure drawn in both layouts; the ids in its SVG depend on its key."""
+    """Return a figure; the ids in its SVG depend on its key."""
     with drawing(key):
-        wide, narrow = draw(WIDE), draw(NARROW)
+        canvas = draw()
         return Figure(
             key=key,
             title=title,
             caption=caption,
             alt=alt,
-            images=images_of(wide),
-            share=wide.get_figwidth() / WIDE.width_in,
-            narrow=images_of(narrow, ["svg"])["svg"],
-            narrow_share=narrow.get_figwidth() / NARROW.width_in,
+            images=images_of(canvas),
+            share=canvas.get_figwidth() / WIDTH_IN,
         )

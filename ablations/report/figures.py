@@ -24,8 +24,8 @@ from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.figure_layout import (
     LINE_IN,
     SMALL_PT,
+    WIDTH_IN,
     Figure,
-    FigureLayout,
     draw_figure,
     fitting_letters,
 )
@@ -78,24 +78,20 @@ def figures(
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:
-    """Draw one row per comparison and one panel per task, with the margin as a band.
-
-    The names stand left of the marks; on a narrow screen above them.
-    """
+    """Draw one row per comparison and one panel per task, with the margin as a band."""
     panels = [
         part.to_dict("records") for _, part in frame.groupby(["task", "language"], sort=False)
     ]
 
-    def draw(layout: FigureLayout) -> Any:
-        letters = fitting_letters(layout.width_in if layout.is_narrow else 3.4)
-        extra = 1.3 if layout.is_narrow else 0.6
+    def draw() -> Any:
+        letters, extra = fitting_letters(3.4), 0.6
         names = [
             [wrap(f"{row['first']} − {row['second']}", letters) for row in rows] for rows in panels
         ]
         heights = [sum(len(lines) + extra for lines in panel) for panel in names]
         titles = [fill(task_text(rows[0], frame), letters) for rows in panels]
         lines = sum(heights) + sum(1.6 + title.count("\n") for title in titles)
-        canvas = new_canvas(layout.width_in, 0.55 + lines * LINE_IN)
+        canvas = new_canvas(WIDTH_IN, 0.55 + lines * LINE_IN)
         grid = canvas.subplots(len(panels), 1, squeeze=False, sharex=True, height_ratios=heights)
         for axes, rows, panel, height, title in zip(
             grid[:, 0], panels, names, heights, titles, strict=True
@@ -105,22 +101,13 @@ def _forest(frame: pd.DataFrame, study: Study) -> Figure:
             top, places = 0.0, []
             for row, words in zip(rows, panel, strict=True):
                 room = len(words) + extra
-                place = top + (room - 0.6 if layout.is_narrow else room / 2)
+                place = top + room / 2
                 color, marker = _VERDICT_MARKERS.get(row["verdict"], _VERDICT_MARKERS[UNCLEAR])
                 axes.plot([100 * row["low"], 100 * row["high"]], [place] * 2, color=color, lw=1.8)
                 axes.plot(100 * row["difference"], place, marker, color=color, ms=5.5)
-                if layout.is_narrow:
-                    axes.text(
-                        0.0,
-                        place - 0.5,
-                        "\n".join(words),
-                        va="bottom",
-                        transform=axes.get_yaxis_transform(),
-                        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-                    )
                 places.append(place)
                 top += room
-            axes.set_yticks(places, ["" if layout.is_narrow else "\n".join(p) for p in panel])
+            axes.set_yticks(places, ["\n".join(words) for words in panel])
             axes.tick_params(axis="y", length=0)
             axes.spines["left"].set_visible(False)
             axes.set_ylim(height, 0)
@@ -159,12 +146,10 @@ def _facts(scores: pd.DataFrame, study: Study, models: Sequence[StudyModel]) -> 
         part = part.assign(x=part["model"].map(places), group=part["model"].map(groups))
         panels = [panel for _, panel in part.groupby(["task", "language"])]
 
-        def draw(
-            layout: FigureLayout, panels: Sequence[pd.DataFrame] = panels, name: str = name
-        ) -> Any:
-            across = max(1, min(len(panels), int(layout.width_in / 2.6)))
+        def draw(panels: Sequence[pd.DataFrame] = panels, name: str = name) -> Any:
+            across = max(1, min(len(panels), int(WIDTH_IN / 2.6)))
             down = -(-len(panels) // across)
-            panel_in = min(layout.width_in / across, 5.0)
+            panel_in = min(WIDTH_IN / across, 5.0)
             canvas = new_canvas(panel_in * across, 2.8 * down)
             grid = canvas.subplots(down, across, squeeze=False).ravel()
             for axis in grid[len(panels) :]:

@@ -15,9 +15,9 @@ from ablations.report.comparisons import BETTER
 from ablations.report.figure_layout import (
     LINE_IN,
     SMALL_PT,
+    WIDTH_IN,
     Draw,
     Figure,
-    FigureLayout,
     draw_figure,
     fitting_letters,
 )
@@ -121,17 +121,15 @@ def _map(
         rows = rows._replace(ticks=rows.ticks[::-1])
         cells = {(len(rows.ticks) - 1 - row, at): label for (row, at), label in cells.items()}
 
-    def draw(layout: FigureLayout) -> Any:
-        names = [_unbroken(tick, 16 if layout.is_narrow else 24) for tick in rows.ticks]
+    def draw() -> Any:
+        names = [_unbroken(tick, 24) for tick in rows.ticks]
         heads = [_unbroken(tick, 12) for tick in columns.ticks]
         side_in = 0.5 + max(_width_in(name) for name in names)
         cell_in = max(0.36, *(_width_in(head) + 0.08 for head in heads))
         least_in = side_in + max(cell_in * len(heads), 2.0)
-        across = max(1, min(len(panels), int(layout.width_in / least_in)))
+        across = max(1, min(len(panels), int(WIDTH_IN / least_in)))
         most_in = side_in + max(cell_in, 1.2) * len(heads)
-        if layout.is_narrow:
-            most_in = layout.width_in
-        panel_in = max(least_in, min(layout.width_in / across, most_in))
+        panel_in = max(least_in, min(WIDTH_IN / across, most_in))
         titles = [_panel_title(panel, scores, panel_in - side_in) for panel in panels]
         foot = fill(columns.title, fitting_letters(panel_in - side_in))
         name_lines = max(name.count("\n") for name in names) + 1
@@ -214,10 +212,10 @@ def _curve(
     is_log = min(numbers) > 0 and max(numbers) > _LOG_RATIO * min(numbers)
     kinds = [kind for kind in study.baseline if (scores["kind"] == kind).any()]
 
-    def draw(layout: FigureLayout) -> Any:
-        across = max(1, min(len(panels), int(layout.width_in / 2.6)))
+    def draw() -> Any:
+        across = max(1, min(len(panels), int(WIDTH_IN / 2.6)))
         down = -(-len(panels) // across)
-        panel_in = min(layout.width_in / across, 5.0)
+        panel_in = min(WIDTH_IN / across, 5.0)
         titles = [
             fill(column_name(panel.iloc[0], scores), fitting_letters(panel_in - 0.6))
             for panel in panels
@@ -245,7 +243,7 @@ def _curve(
                 [*lines.values()],
                 [*lines],
                 loc="outside lower center",
-                ncols=2 if layout.is_narrow else len(kinds),
+                ncols=len(kinds),
                 frameon=False,
                 fontsize=SMALL_PT,
             )

@@ -21,7 +21,7 @@ from ablations.machine.whole_files import (
 )
 from ablations.report.comparisons import comparisons, partial_comparisons
 from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
-from ablations.report.figure_layout import Figure
+from ablations.report.figure_layout import WIDTH_IN, Figure
 from ablations.report.figures import figures
 from ablations.report.grids import differences_to_best, find_grid
 from ablations.report.model_scores import score_frame
@@ -204,7 +204,7 @@ def render_html(report: Report) -> str:
     from markupsafe import Markup
 
     environment = page_environment()
-    environment.filters["svgs"] = lambda figure: Markup(_inline_svgs(figure))
+    environment.filters["svg"] = lambda figure: Markup(_inline_svg(figure))
     environment.filters["parts"] = _parts
     template = environment.get_template("page.html.j2")
     text: str = template.render(report=report, most_on_phone=_MOST_ON_PHONE)
@@ -344,24 +344,21 @@ def _parts(frame: pd.DataFrame, is_first: bool) -> list[_Part]:
     return [_Part(frame, f"{rows} rows", is_open)]
 
 
-def _inline_svgs(figure: Figure) -> str:
-    """Return the SVG elements of a figure, for wide screens and for narrow ones."""
-    wide = _inline_svg(figure, "wide", figure.images["svg"], figure.share)
-    return wide + _inline_svg(figure, "narrow", figure.narrow, figure.narrow_share)
+def _inline_svg(figure: Figure) -> str:
+    """Return the SVG element of a figure, with ids that no other has.
 
-
-def _inline_svg(figure: Figure, name: str, image: bytes, share: float) -> str:
-    """Return an SVG element that takes a share of the column, with ids that no other has."""
+    It takes its share of a wide column; in a narrow one it has its own size, and is scrolled.
+    """
     from markupsafe import escape
 
-    text = image.decode("utf-8")
+    text = figure.images["svg"].decode("utf-8")
     text = text[text.index("<svg") :]
-    prefix = f"{figure.key}-{name}"
-    text = re.sub(r'\bid="', f'id="{prefix}-', text)
-    text = re.sub(r'(href="|url\()#', rf"\g<1>#{prefix}-", text)
+    text = re.sub(r'\bid="', f'id="{figure.key}-', text)
+    text = re.sub(r'(href="|url\()#', rf"\g<1>#{figure.key}-", text)
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     label = escape(f"{figure.title}. {figure.alt} The tables hold the same numbers.")
-    attributes = f'class="{name}" role="img" aria-label="{label}" style="width: {share:.1%}"'
+    width = f"max({figure.share:.1%}, {96 * figure.share * WIDTH_IN:.0f}px)"
+    attributes = f'role="img" aria-label="{label}" style="width: {width}"'
     return text.replace("<svg ", f"<svg {attributes} ", 1)
 
 

@@ -17,7 +17,7 @@ from ablations.requests.lm_eval_index import lm_eval_folder
 from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import floor_of
-from ablations.tasks.data import DataAway, stop_retries
+from ablations.tasks.data import DataUnavailable, stop_retries
 from ablations.tasks.mbpp import find_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 
@@ -42,7 +42,7 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
     Raises:
         InputError: for a task whose file or data is wrong, one that executes code on a machine that
             can hold none, or one that the protocol does not fit.
-        DataAway: where the data is on a hub that cannot be reached.
+        DataUnavailable: where the data is on a hub that cannot be reached.
     """
     request = resolved.request
     if resolved.runs_code:
@@ -161,17 +161,17 @@ def task_errors(name: str, file: Path | None) -> Iterator[None]:
 
     Raises:
         TaskFault: where the task's file or its data is wrong.
-        DataAway: where the hub cannot be reached.
+        DataUnavailable: where the hub cannot be reached.
     """
     try:
         yield
     except LayerSwapError as error:
-        if type(error) not in (InputError, DataAway) or error.message.startswith("task "):
+        if type(error) not in (InputError, DataUnavailable) or error.message.startswith("task "):
             raise
         raise type(error)(f"task {name}: {error.message}") from error
     except (Exception, SystemExit) as error:  # a task's own code may raise anything
         if _is_about_a_hub(error):
-            raise DataAway(
+            raise DataUnavailable(
                 f"task {name}: its data is not on this machine and the hub cannot be reached "
                 f"({describe_error(error)}); run this where there is a network, without "
                 "HF_HUB_OFFLINE and HF_DATASETS_OFFLINE, or leave the task out"

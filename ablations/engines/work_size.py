@@ -22,7 +22,7 @@ from ablations.models.load import read_tokenizer
 from ablations.models.tokens import prompt_tokens
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.tasks.data import DataAway
+from ablations.tasks.data import DataUnavailable
 from ablations.tasks.mbpp import NoIsolation
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 
@@ -70,7 +70,7 @@ def measure_tasks(
             show_step(Step(f"counting the tokens of {request.tasks[0]}"))
             try:
                 sizes[request.tasks[0]] = _size(request, tokenizer, context)
-            except DataAway as error:
+            except DataUnavailable as error:
                 sizes[request.tasks[0]] = _AWAY
                 problems += [error] if was_offline else []
             except NoIsolation as error:

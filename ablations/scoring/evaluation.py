@@ -169,7 +169,7 @@ class EvaluationSettings(Protocol):
 
     @model_serializer(mode="wrap")
     def _without_no_metadata(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out arguments that there are not, as runs from before them have it."""
+        """Write no empty `metadata`: runs that are older than the field have none."""
         content: dict[str, Any] = write(self)
         if not content.get("metadata"):
             content.pop("metadata", None)

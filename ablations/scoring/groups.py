@@ -1,4 +1,4 @@
-"""Groups that lm-eval scores as one: the mean over the items of all members, as one task.
+"""A group that lm-eval scores by the mean over the items of all members is one task.
 
 lm-eval's `aggregate_metric_list` with `weight_by_size` is that mean. So a group's items are those
 of its members, one member after the other, and its score has an interval like any task's.

@@ -1,7 +1,7 @@
 """Observations besides a task's metrics: truncation, language, why a score is 0; and notes.
 
-They follow from lm-eval's log and the outcomes of the requests: did the prompt fit, did the answer
-end.
+They follow from lm-eval's log and the outcomes of the requests, which say whether a prompt fitted
+and an answer ended.
 Notes on tasks have the form ``TASK: text``.
 """
 

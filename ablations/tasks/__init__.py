@@ -1,4 +1,4 @@
-"""The paper's five benchmarks as lm-eval tasks: one table, one template each, generated files.
+"""The paper's benchmarks and newer ones as lm-eval tasks: a template each, one table of languages.
 
 lm-eval itself loads this package, through the ``!function`` names in the task files.
 """

@@ -4,8 +4,8 @@ lm-eval calls a `load_*` function with the task's ``dataset_kwargs`` and its ``m
 ``data_dir`` among the metadata (`TaskManager(metadata={"data_dir": ...})`, or from the shell
 ``--metadata '{"data_dir": "..."}'``) replaces the hub. The layout is in README.md here.
 
-Every ``load_*`` raises `DataAway` where the hub gives no data, and `InputError` for data that is
-not the benchmark's.
+Every ``load_*`` raises `DataUnavailable` where the hub gives no data, and `InputError` for data
+that is not the benchmark's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MGSM_EXEMPLARS = 8
 CHOICE_EXEMPLARS = 5
 
 
-class DataAway(LayerSwapError):
+class DataUnavailable(LayerSwapError):
     """The data of a task is not on this machine, and no hub gave it."""
 
 
@@ -297,7 +297,7 @@ def read_data_rows(
 
     Raises:
         InputError: when file, dataset or a column is missing, there are no rows, or a text is none.
-        DataAway: when the hub gives no such data.
+        DataUnavailable: when the hub gives no such data.
     """
     if data_dir is None:
         rows, where = _from_hub(source, hub_id, config, split), f"{hub_id} ({config}, {split})"
@@ -382,7 +382,7 @@ def _from_hub(source: DataSource, hub_id: str, config: str, split: str) -> list[
     # Gated, private, renamed, no such config, no network: all are one of these.
     except (OSError, ValueError) as error:
         hint = f" {source.access}." if source.access else ""
-        raise DataAway(
+        raise DataUnavailable(
             f"{hub_id} ({config}, {split}): cannot be loaded: {describe_error(error)}.{hint} "
             f"Offline: --data-dir DIR with DIR/{source.benchmark}/"
             + source.file.format(language="{language}", split=split)

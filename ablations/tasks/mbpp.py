@@ -75,7 +75,7 @@ def code_isolation(isolation: Isolation | None) -> Iterator[None]:
 
 
 def find_isolation(isolation: Isolation | None = None) -> Isolation:
-    """Return what holds programs, proven to work; None takes that of `code_isolation`.
+    """Return the isolation of programs, which was tried; None takes that of `code_isolation`.
 
     Raises:
         NoIsolation: when it is bwrap and that does not work on this machine.
@@ -91,7 +91,7 @@ def find_isolation(isolation: Isolation | None = None) -> Isolation:
 
 
 def describe_isolation(isolation: Isolation) -> str:
-    """Return the Python of the programs and what holds them, in one line."""
+    """Return the Python of the programs and how they are isolated, in one line."""
     words = {
         "bwrap": "generated code runs under bwrap: no network, no files, no processes",
         "none": "generated code runs WITHOUT ISOLATION, only with limits (--code-isolation none)",

@@ -34,9 +34,10 @@ _ONCE = (
     rf"(?:(?=\d(?!\d))|(?<![^\d.．٫]\d{_COMMA})(?<![^\d.．٫]\d\d{_COMMA})"
     rf"(?<![^\d.．٫]\d\d\d{_COMMA}))"
 )
-"""Fails inside a row of groups (11,11,11) that was read from its beginning and holds no further
-grouped number. Without it every group would read to the end of the row again, which takes as long
-as the square of its length. A group of one digit begins a row, and so may one after a point."""
+"""Where a grouped number may begin. In a long row such as 11,11,11 it fails at all but the first
+group: what can be read from there was tried. Else each group would read to the end of the row, in
+time that grows as the square of its length. One digit may begin a row, and so may a group after a
+point."""
 
 _LATEX = ((r"\{([,.])\}", r"\1"), (r"\\[,:; ]", "\u2009"), (r"\\!", ""))
 """Signs in numbers as LaTeX spaces them -> the plain ones."""

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 import ablations.cli
 from ablations.engines.live import SwapFailed
-from ablations.tasks.data import DataAway
+from ablations.tasks.data import DataUnavailable
 from layerswap_method.command_line import ShownError, shown, shown_errors
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
 
@@ -20,7 +20,7 @@ CODES = [
     (LayerSwapError("disk"), 1, "disk"),
     (NeedsMergekit("it has tokenizer:"), 1, "only mergekit can merge this recipe: it has tok"),
     (SwapFailed("cannot be loaded"), 1, "cannot be loaded"),
-    (DataAway("its data is away"), 1, "its data is away"),
+    (DataUnavailable("its data is away"), 1, "its data is away"),
     (InputError("path"), 2, "path"),
     (LIST, 2, "recipe: 2 problems\n  - one\n  - two\n    three"),
 ]

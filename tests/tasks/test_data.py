@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from ablations.tasks.data import (
-    DataAway,
+    DataUnavailable,
     load_belebele,
     load_flores,
     load_global_mgsm,
@@ -202,13 +202,19 @@ def test_what_is_wrong_with_data_is_said(data, file, harm, parts):
 
 def test_the_hub_offline_names_the_way_out():
     """conftest switches the hub off: what a user without network or access reads."""
-    with pytest.raises(DataAway, match=r"nobody/nothing \(sw, train\): cannot be loaded") as caught:
+    with pytest.raises(
+        DataUnavailable, match=r"nobody/nothing \(sw, train\): cannot be loaded"
+    ) as caught:
         load("mgsm", None)
     assert "--data-dir DIR with DIR/mgsm/{language}_train.jsonl" in caught.value.message
-    with pytest.raises(DataAway, match=r"nobody/nothing \(sw, top\): cannot be loaded") as caught:
+    with pytest.raises(
+        DataUnavailable, match=r"nobody/nothing \(sw, top\): cannot be loaded"
+    ) as caught:
         load("polymath_top", None)
     assert "DIR/polymath_top/{language}_test.jsonl" in caught.value.message
-    with pytest.raises(DataAway, match=r"FLORES\+ is gated: accept its conditions") as caught:
+    with pytest.raises(
+        DataUnavailable, match=r"FLORES\+ is gated: accept its conditions"
+    ) as caught:
         load("flores", None)
     assert not isinstance(caught.value, InputError)
     assert "`hf auth login`" in caught.value.message
@@ -223,5 +229,5 @@ def test_without_a_network_nothing_is_asked_for_again_and_again():
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True
     )
-    assert "DataAway: a/b (sw, test)" in done.stderr
+    assert "DataUnavailable: a/b (sw, test)" in done.stderr
     assert "Retrying" not in done.stderr

@@ -1,12 +1,15 @@
 """MGSM as published, in the languages of the paper, MGSM-Rev2, and MSVAMP."""
 
 import os
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from ablations.tasks.catalog import list_tasks
+from ablations.requests.known_tasks import with_functions
+from ablations.tasks.catalog import SHIPPED_TASKS, list_tasks
+from ablations.tasks.task_yaml import read_task_file
 from tests.standins.scripted import (
     DATA,
     LANGUAGES,
@@ -115,6 +118,30 @@ def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data):
     prompt = german[0].prompts[0]
     assert prompt.endswith("\n\nFrage: Was ist 3 + 4?\nSchritt-für-Schritt-Antwort:")
     assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
+
+
+ANSWERS = [
+    ("mgsm_fr", "La réponse est 70 000.", "70000"),
+    ("mgsm_fr", "La réponse est 70\u00a0000.", "70000"),
+    ("mgsm_rev2_fr", "La re\u0301ponse est **70\u202f000**.", "70000"),
+    ("msvamp_ru", "Ответ — 2 125.", "2125"),
+    ("mgsm_es", "La respuesta es 70 000 euros.", "70000"),
+    ("mgsm_en", r"The answer is $\boxed{9{,}500}$.", "9500"),
+    ("global_mgsm_cs", "Odpověď: 12 500", "12500"),
+    ("global_mgsm_ar", "الجواب\u200f: ١٬٠٨٠", "1080"),
+    ("global_mgsm_ur", "جواب: ۱٬۰۸۰", "1080"),
+    ("global_mgsm_am", "መልስ፦ 1,080", "1080"),
+]
+
+
+@pytest.mark.parametrize(("task", "answer", "number"), ANSWERS)
+def test_the_filters_of_the_files_read_numbers_as_they_are_written(task, answer, number):
+    content = read_task_file(SHIPPED_TASKS / f"generated/layerswap_{task}.yaml").content
+    prefix = re.split("[:፦\u200f]", answer)[0]  # of the item, for Global-MGSM
+    for entry in with_functions(content["filter_list"]):
+        step, *_ = entry["filter"]
+        take = step.pop("function")
+        assert take(**step).apply([[answer]], [{"answer_prefix": prefix}]) == [[number]]
 
 
 MSVAMP_ROWS = {

@@ -64,10 +64,10 @@ _NO_PLACE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EOPNOTSUPP)
 """Errors of a file system that has no place for our folder, or knows no links."""
 
 _ROW_GAP = 1 << 16
-"""As `GAP`, for the rows that are read while a merge is planned: they are few, and far apart."""
+"""As `GAP`, for rows that are sampled while a merge is planned: they are few, and far apart."""
 
 _LITTLE = 8 << 20
-"""Most bytes of a file, as its header and a sample, that may come again with the whole file."""
+"""A file may come whole though as many bytes of it, its header and a sample, are there already."""
 
 _HEADER, _LONGEST = 100_000, 100_000_000
 """Bytes that are fetched at first of a file of weights, and the longest header (safetensors')."""
@@ -85,7 +85,7 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class _PartialModel:
     """A model at a commit: the hub's folder, ours, and the files of weights that are partial."""
 
     repository: str
@@ -110,7 +110,8 @@ def download_choice(choice: str | None = None) -> Download:
     value = choice or os.environ.get(VARIABLE) or "whole"
     choices: dict[str, Download] = {name: name for name in get_args(Download)}
     if value not in choices:
-        raise InputError(f"{VARIABLE}={value}: is not valid{nearest_of(value, choices)}")
+        place = f"download {value!r}" if choice else f"{VARIABLE}={value}"
+        raise InputError(f"{place}: is not valid{nearest_of(value, choices)}")
     return choices[value]
 
 
@@ -204,13 +205,13 @@ class Downloads:
         self._has_ranges = True
         self._cache_dir = cache_dir
         self._folders: dict[tuple[str, str | None, str], Path] = {}
-        self._snapshots: dict[Path, _Snapshot] = {}
+        self._models: dict[Path, _PartialModel] = {}
         """Our folder of a model -> what it stands for."""
 
     @property
     def has_partial(self) -> bool:
         """Whether there is a model of which something is missing."""
-        return bool(self._snapshots)
+        return bool(self._models)
 
     def folder(self, repository: str, revision: str | None, weights: str = WEIGHTS_FILE) -> Path:
         """Return the folder of a model or adapter, whole or with the headers of its weights.
@@ -252,54 +253,61 @@ class Downloads:
     ) -> None:
         """Fetch what is missing of ranges; see `_missing` for `most`."""
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
-        for snapshot in self._snapshots.values():
-            in_part, in_whole = self._missing(snapshot, ranges, download, most)
+        for model in self._models.values():
+            in_part, in_whole = self._missing(model, ranges, download, most)
             partial |= in_part
             whole |= in_whole
         try:
             with _place():
                 fetch_ranges(partial, {blob: ranges[blob] for blob in partial}, bar, gap)
         except NoRanges as error:
+            self._allow_whole(error, next(iter(partial.values())).repository)
             LOG.warning("%s; the files that are read are downloaded whole", error.message)
             whole |= {
                 blob: file
                 for blob, file in partial.items()
                 if lacking(ranges[blob], ranges_there(blob))
             }
-        for snapshot in self._snapshots.values():
-            files = [file for file in snapshot.weights.values() if snapshot.blob(file) in whole]
-            self._complete(snapshot, files)
+        for model in self._models.values():
+            files = [file for file in model.weights.values() if model.blob(file) in whole]
+            self._complete(model, files)
+
+    def _allow_whole(self, error: NoRanges, repository: str) -> None:
+        """Raise where a model may not come whole in place of its ranges."""
+        if self._headers_only:
+            raise LayerSwapError(
+                f"{error.message}; hf download {repository} gets all of it"
+            ) from error
 
     def fetch_whole(self, folders: Iterable[Path]) -> None:
         """Download models whole, of whose `folder` other programs read all; see `fetch`."""
         for folder in folders:
-            if (snapshot := self._snapshots.get(folder)) is not None:
-                self._complete(snapshot, snapshot.partial_files())
+            if (model := self._models.get(folder)) is not None:
+                self._complete(model, model.partial_files())
 
     def needs(
         self, ranges: Mapping[Path, Sequence[Range]], whole: Collection[Path] = ()
     ) -> Iterator[Need]:
         """Yield of every partial model how much `fetch` and `fetch_whole` would still fetch."""
-        for snapshot in self._snapshots.values():
-            if snapshot.folder in whole:
-                fetched = least = sum(file.size for file in snapshot.partial_files())
+        for model in self._models.values():
+            if model.folder in whole:
+                fetched = least = sum(file.size for file in model.partial_files())
             else:
-                fetched = self._lacked_bytes(snapshot, ranges, self.download)
-                least = self._lacked_bytes(snapshot, ranges, "ranges")
-            model = f"{snapshot.repository}@{snapshot.commit}"
-            yield Need(model, fetched, least, snapshot.nbytes)
+                fetched = self._lacked_bytes(model, ranges, self.download)
+                least = self._lacked_bytes(model, ranges, "ranges")
+            yield Need(f"{model.repository}@{model.commit}", fetched, least, model.nbytes)
 
     def _lacked_bytes(
-        self, snapshot: _Snapshot, ranges: Mapping[Path, Sequence[Range]], download: Download
+        self, model: _PartialModel, ranges: Mapping[Path, Sequence[Range]], download: Download
     ) -> int:
         """Return how many bytes `fetch` would still fetch of a model."""
-        partial, whole = self._missing(snapshot, ranges, download, 0)
+        partial, whole = self._missing(model, ranges, download, 0)
         sizes = [missing_bytes(blob, ranges[blob]) for blob in partial]
         return sum(sizes) + sum(file.size for file in whole.values())
 
     def _missing(
         self,
-        snapshot: _Snapshot,
+        model: _PartialModel,
         ranges: Mapping[Path, Sequence[Range]],
         download: Download,
         most: int,
@@ -309,8 +317,8 @@ class Downloads:
         Where files are downloaded whole, one that lacks `most` bytes or fewer comes in part.
         """
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
-        for file in snapshot.weights.values():
-            blob = snapshot.blob(file)
+        for file in model.weights.values():
+            blob = model.blob(file)
             spans = ranges.get(blob, ())
             missing = lacking(spans, ranges_there(blob))
             if not missing:
@@ -324,11 +332,11 @@ class Downloads:
 
     def checked_lines(self, ranges: Mapping[Path, Sequence[Range]]) -> Iterator[str]:
         """Yield the checks that were made of the partial models whose byte ranges were read."""
-        for snapshot in self._snapshots.values():
-            blobs = map(snapshot.blob, snapshot.weights.values())
+        for model in self._models.values():
+            blobs = map(model.blob, model.weights.values())
             if any(blob in ranges and is_partial(blob) for blob in blobs):
                 yield (
-                    f"{snapshot.repository}@{snapshot.commit}: byte ranges were downloaded; "
+                    f"{model.repository}@{model.commit}: byte ranges were downloaded; "
                     "checked: commit, size, header and length of each range, but no SHA-256 of a "
                     "whole file"
                 )
@@ -349,10 +357,7 @@ class Downloads:
                     LOG.warning("%s; the hub is asked once more", error.problem)
                     return self._open_partial(repository, hub)
         except NoRanges as error:
-            if self._headers_only:
-                raise LayerSwapError(
-                    f"{error.message}; hf download {repository} gets all of it"
-                ) from error
+            self._allow_whole(error, repository)
             LOG.warning("%s; models are downloaded whole", error.message)
             self._has_ranges = False
         except OSError as error:
@@ -396,7 +401,7 @@ class Downloads:
         if not partial:
             return hub
         nbytes = sum(file.size for file in weights.values())
-        model = _Snapshot(repository, hub.name, hub, folder, partial, nbytes)
+        model = _PartialModel(repository, hub.name, hub, folder, partial, nbytes)
         try:
             _fetch_headers({model.blob(file): file for file in partial.values()})
         except WrongAnswer:
@@ -409,10 +414,10 @@ class Downloads:
                 link(folder / path.relative_to(hub), path)
         for file in partial.values():
             link(folder / file.name, model.blob(file))
-        self._snapshots[folder] = model
+        self._models[folder] = model
         return folder
 
-    def _complete(self, model: _Snapshot, files: Sequence[RemoteFile]) -> None:
+    def _complete(self, model: _PartialModel, files: Sequence[RemoteFile]) -> None:
         """Download files of weights whole into the hub's cache, in place of the partial ones."""
         if not files:
             return

@@ -5,9 +5,11 @@ import logging
 import pytest
 from huggingface_hub import constants
 
+from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.hub import patience, transfer
-from layerswap_method.hub.downloads import Downloads
+from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.hub.partial import ranges_there
 from layerswap_method.hub.ranges import size
 from layerswap_method.recipe.references import find_model_files
@@ -173,3 +175,28 @@ def test_ranges_that_are_refused_late_cost_no_more_than_the_files_that_lack_some
     assert [size(ranges_there(file)) for file in files[:2]] == [n - LEFT for n in sizes[:2]]
     assert [file.is_symlink() for file in files] == [False, False, True, True]
     assert_right(hub, {file.name: file for file in folder.glob("*.safetensors")})
+
+
+def test_what_may_read_headers_only_downloads_nothing_whole(hub, cache):
+    downloads = Downloads("whole", str(cache), headers_only=True)
+    folder = downloads.folder(TASK, None)
+    hub.ranges_left = 0
+    hub.forget()
+    tensors = read_checkpoint(TASK, folder).tensors
+    with (
+        downloads.fetching(),
+        pytest.raises(LayerSwapError, match=f"; hf download {TASK} gets all of it"),
+    ):
+        read_tensor(tensors["model.layers.5.mlp.up_proj.weight"])
+    hub.ranges_left, hub.without_ranges = None, False
+    with downloads.fetching():
+        read_tensor(tensors["model.layers.5.mlp.up_proj.weight"])
+    assert not [*cache.rglob("*.safetensors")]
+
+
+def test_a_wrong_choice_is_named_where_it_was_made(monkeypatch):
+    with pytest.raises(InputError, match=r"^download 'rangse': is not valid; did you mean"):
+        download_choice("rangse")
+    monkeypatch.setenv("LAYERSWAP_DOWNLOAD", "hole")
+    with pytest.raises(InputError, match=r"^LAYERSWAP_DOWNLOAD=hole: is not valid"):
+        download_choice()

@@ -54,13 +54,13 @@ def test_a_merge_equals_that_of_whole_models(setting, download, machine, expecte
 COUNT = """
 import functools, sys
 import layerswap
-from layerswap_method.methods import merges
+from layerswap_method.methods.table import METHODS
 built = []
 def counted(build, *arguments):
     built.append(build)
     return build(*arguments)
-for recipe, build in merges._FUNCTIONS.items():
-    merges._FUNCTIONS[recipe] = functools.partial(counted, build)
+for name, method in METHODS.items():
+    METHODS[name] = method._replace(build=functools.partial(counted, method.build))
 layerswap.merge(sys.argv[1], "out")
 print("built", len(built))
 """

@@ -230,11 +230,11 @@ def verify(merged: PathLike, published: PathLike) -> Comparison:
     tensors that are not equal, with layer and size of the difference.
 
     Args:
-        merged: a folder, a hub id, or what `merge` returned.
+        merged: a folder, a hub id, ``BASE+ADAPTER``, or what `merge` returned.
         published: the one that differences are measured against.
 
     Raises:
-        InputError: for a checkpoint that does not exist or cannot be read, or for an adapter.
+        InputError: for a model that does not exist or cannot be read.
     """
     from ablations.models.verify import verify_models
 

@@ -23,8 +23,9 @@ from ablations.cli.options import FOLDER, Place, folder_option, names_option
 def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
     """Show what differs between the models A, B, ... and what can be done about it.
 
-    Models are folders or hub ids. Only configs, headers and tokenizers are read, and with --base a
-    few rows of the weights. Exit code 1: the merge methods do not take them as they are.
+    Models are folders, hub ids or base+adapter. Only configs, headers and tokenizers are read, and
+    with --base a few rows of the weights. Exit code 1: the merge methods do not take them as they
+    are.
     """
     from ablations.models.compat import check_compatibility
 
@@ -75,9 +76,9 @@ def cache(models: tuple[str, ...], remove: bool, as_json: bool) -> None:
 def verify(merged: str, published: str, as_json: bool) -> None:
     """Compare the checkpoint MERGED with the checkpoint PUBLISHED, tensor by tensor.
 
-    Each is a folder or a hub id. Says whether every tensor is equal bit for bit, or which layers
-    differ and by how much. Neither model is loaded: a few million values are in memory at a time.
-    Exit code 1: they differ.
+    Each is a folder, a hub id or base+adapter. Says whether every tensor is equal bit for bit, or
+    which layers differ and by how much. Neither model is loaded: a few million values are in memory
+    at a time. Exit code 1: they differ.
     """
     from ablations.models.verify import verify_models
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ablations.drawing.text_table import text_table
 from ablations.harmonize.differences import ComparedField, compare_fields, obstacles
-from ablations.models.find import find_checkpoint
+from ablations.models.find import open_model
 from layerswap_method.checkpoint.compatible import COMPAT, merge_problems
 from layerswap_method.checkpoint.origin import is_far, sampled_change
 from layerswap_method.errors import InputError
@@ -75,26 +75,28 @@ def check_compatibility(references: Sequence[str], base: str | None = None) -> C
     Configs, headers and tokenizers are read, and with `base` a few rows of the weights.
 
     Args:
-        references: two or more folders or hub ids.
+        references: two or more folders or hub ids, or either with a LoRA: BASE+ADAPTER.
         base: the folder or hub id of what they may descend from.
 
     Raises:
-        InputError: for a model that is missing or not readable, fewer than two, one with an
-            adapter, or a base that none descends from.
+        InputError: for a model that is missing or not readable, fewer than two, or a base that none
+            descends from.
     """
     if len(references) < 2:
         raise InputError("compat compares models: give two or more")
     hub = Downloads("ranges")  # a few rows
-    checkpoints = [find_checkpoint(reference, hub) for reference in references]
     with hub.fetching():
+        models = [open_model(reference, hub) for reference in references]
+        checkpoints = [model.checkpoint for model in models]
         differing = list(merge_problems(checkpoints))
     problems = tuple(problem.removesuffix(f"; {COMPAT}") for problem in differing)
     changes: tuple[float | None, ...] = ()
     if base is not None:
-        parent = find_checkpoint(base, hub)
         with hub.fetching():
+            parent = open_model(base, hub).checkpoint
             changes = tuple(
-                sampled_change(checkpoint.tensors, parent.tensors) for checkpoint in checkpoints
+                sampled_change(model.checkpoint.tensors, parent.tensors, model.changes)
+                for model in models
             )
         if all(change is None or is_far(change) for change in changes):
             raise InputError(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ablations.machine.progress import Step, show_step
-from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.recipe.references import (
@@ -17,6 +16,7 @@ from layerswap_method.recipe.references import (
     is_hub_id,
     resolve_from,
 )
+from layerswap_method.tensors import OpenModel
 
 
 @dataclass(frozen=True)
@@ -75,18 +75,15 @@ def find_model(
     return Expert(name, files.folder, files.adapter, source)
 
 
-def find_checkpoint(reference: str, hub: Downloads | None = None) -> Checkpoint:
-    """Return the headers of a checkpoint: a folder, or a hub id, which is downloaded.
+def open_model(reference: str, hub: Downloads | None = None) -> OpenModel:
+    """Return the headers of a model: a folder or a hub id, which is downloaded, or BASE+ADAPTER.
 
     With `hub` no more than the headers need be here, see `find_model`.
 
     Raises:
-        InputError: where it does not exist or cannot be read, or for an adapter.
+        InputError: where it does not exist or cannot be read.
     """
-    model = find_model(reference, hub=hub)
-    if model.adapter is not None:
-        raise InputError(f"{reference}: is an adapter on its base; merge it first, or leave it out")
-    return read_checkpoint(reference, model.folder)
+    return OpenModel.read(find_model(reference, hub=hub))
 
 
 _BUILT = {

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import torch
 
 from ablations.machine.progress import byte_progress
-from ablations.models.find import find_checkpoint
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
-from layerswap_method.checkpoint.stored import StoredTensor, read_rows, row_blocks
+from ablations.models.find import open_model
+from layerswap_method.checkpoint.checkpoint import is_buffer, is_head, name_list
 from layerswap_method.layer_plan import format_layers
+from layerswap_method.mix_reader import MixReader
 from layerswap_method.tensor_names import Decoder
+from layerswap_method.tensors import OpenModel, TensorMix
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Comparison:
 
 
 def compare(
-    first: Checkpoint, second: Checkpoint, advance: Callable[[int], object] = lambda count: None
+    first: OpenModel, second: OpenModel, advance: Callable[[int], object] = lambda count: None
 ) -> Comparison:
     """Compare every tensor of two checkpoints; differences are measured against `second`.
 
@@ -74,17 +75,19 @@ def compare(
         (first, first_weights, second_weights),
         (second, second_weights, first_weights),
     ):
-        if model.config.tie_word_embeddings and model.embedding is not None:
+        checkpoint = model.checkpoint
+        if checkpoint.config.tie_word_embeddings and checkpoint.embedding is not None:
             heads = [name for name in others if is_head(name) and name not in weights]
-            weights |= dict.fromkeys(heads, model.tensors[model.embedding])
+            weights |= {name: _mix(model, name) for name in heads}
     common = sorted(first_weights.keys() & second_weights.keys())
     comparable = [
         name for name in common if first_weights[name].shape == second_weights[name].shape
     ]
     differences: list[Difference] = []
+    decoder = first.checkpoint.decoder
     for name in comparable:
-        differences += _differences(name, first_weights[name], second_weights[name], first.decoder)
-        advance(first_weights[name].nbytes)
+        differences += _differences(name, first_weights[name], second_weights[name], decoder)
+        advance(_nbytes(first_weights[name]))
     return Comparison(
         first=first.name,
         second=second.name,
@@ -95,18 +98,22 @@ def compare(
         shapes=tuple(
             name for name in common if first_weights[name].shape != second_weights[name].shape
         ),
-        dtypes=tuple(n for n in comparable if first_weights[n].dtype != second_weights[n].dtype),
+        dtypes=tuple(
+            name
+            for name in comparable
+            if first_weights[name].sum_dtype != second_weights[name].sum_dtype
+        ),
     )
 
 
 def verify_models(merged: str, published: str) -> Comparison:
-    """Compare every tensor of two checkpoints, folders or hub ids, showing the progress.
+    """Compare every tensor of two models, as `find_model` finds them, showing the progress.
 
     Raises:
-        InputError: for a checkpoint that does not exist or cannot be read, or for an adapter.
+        InputError: for a model that does not exist or cannot be read.
     """
-    first, second = find_checkpoint(merged), find_checkpoint(published)
-    nbytes = sum(tensor.nbytes for tensor in _weights(first).values())
+    first, second = open_model(merged), open_model(published)
+    nbytes = sum(map(_nbytes, _weights(first).values()))
     with byte_progress("comparing", nbytes) as advance:
         return compare(first, second, advance)
 
@@ -148,17 +155,27 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         )
 
 
-def _weights(checkpoint: Checkpoint) -> dict[str, StoredTensor]:
-    return {n: tensor for n, tensor in checkpoint.tensors.items() if not is_buffer(n)}
+def _weights(model: OpenModel) -> dict[str, TensorMix]:
+    names = (name for name in model.checkpoint.tensors if not is_buffer(name))
+    return {name: _mix(model, name) for name in names}
+
+
+def _mix(model: OpenModel, name: str) -> TensorMix:
+    """Return a tensor with what the model's adapter adds to it."""
+    return TensorMix(terms=(model.term(name),))
+
+
+def _nbytes(mix: TensorMix) -> int:
+    return mix.terms[0].stored.nbytes
 
 
 def _differences(
-    name: str, first: StoredTensor, second: StoredTensor, decoder: Decoder
+    name: str, first: TensorMix, second: TensorMix, decoder: Decoder
 ) -> Iterator[Difference]:
     """Yield how two tensors of one shape differ; nothing where they are equal."""
     differs, largest, squares, norm = False, 0.0, 0.0, 0.0
-    for rows in row_blocks(first.shape):
-        values, others = (read_rows(tensor, rows).view(-1) for tensor in (first, second))
+    for blocks in zip(MixReader(first).blocks(), MixReader(second).blocks(), strict=True):
+        values, others = (block.reshape(-1) for _, block in blocks)
         wide = others.double()
         norm += float(wide.square().sum())
         if values.dtype == others.dtype:  # bit for bit: -0 is not 0, and a NaN is itself

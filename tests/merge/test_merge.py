@@ -18,11 +18,14 @@ from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions
 from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.output import FILES, PLAN_FILE, listed_files
+from layerswap_method.recipe.references import Model
+from layerswap_method.tensors import OpenModel
 from tests.standins.command import layerswap, told
 from tests.standins.experts import assert_loads
 from tests.standins.fine_tunes import (
     edited,
     restored,
+    train_adapter,
     with_head,
     with_value,
 )
@@ -217,6 +220,15 @@ def test_what_mergekit_must_do_is_passed_on(change, reason, trio, tmp_path, monk
 verify = partial(told, "verify")
 
 
+def test_an_adapter_on_its_base_is_the_merge_of_the_same_recipe(trio, tmp_path):
+    model = f"{trio.base}+{train_adapter(trio.base, tmp_path / 'adapter', r=2)}"
+    write({"merge_method": "passthrough", "models": [{"model": model}]}, tmp_path / "merged")
+    code, text = verify(tmp_path / "merged", model)
+    assert (code, "equal: all 57 tensors" in text) == (0, True)
+    code, text = verify(model, trio.base)
+    assert (code, "12 of 57 common tensors differ" in text) == (1, True)
+
+
 def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):
     parameters = {"bottom_layers": 2, "top_layers": 1, "non_layer": "task"}
     document, merged = recipe(roles(trio), parameters, trio.base), tmp_path / "merged"
@@ -227,7 +239,7 @@ def test_layers_that_differ_are_named_with_how_much(trio, tmp_path):
     said = "27 of 57 common tensors differ; layers (0-based): 0-1,5"
     code, text = verify(merged, trio.task)
     assert (code, said in text) == (1, True)
-    found = compare(*(read_checkpoint(path.name, path) for path in (merged, trio.task)))
+    found = compare(*(OpenModel.read(Model(path.name, path)) for path in (merged, trio.task)))
     ours, theirs = stored(merged), stored(trio.task)
     assert {each.layer for each in found.differences} == {0, 1, 5}
     for each in found.differences:

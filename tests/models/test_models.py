@@ -15,7 +15,7 @@ from layerswap_method.checkpoint.tokens import match_tokens, read_vocabulary
 from layerswap_method.errors import InputError
 from tests.harmonize.models import random_model
 from tests.standins.command import layerswap
-from tests.standins.fine_tunes import edited, rewritten, tune
+from tests.standins.fine_tunes import edited, rewritten, train_adapter, tune
 from tests.standins.model_families import make_model
 from tests.standins.tokenizers import save_word_tokenizer, words
 
@@ -52,6 +52,17 @@ def test_models_of_one_base_match(root):
     assert 0 < found.changes[1] < 0.5
     text = run(root / "base", root / "child").output
     assert "The merge methods take these models as they are." in text
+
+
+def test_an_adapter_is_compared_on_its_base(root, tmp_path):
+    adapter = train_adapter(
+        root / "base", tmp_path / "adapter", scale=0.05, target_modules=["q_proj"]
+    )
+    model = f"{root / 'base'}+{adapter}"
+    found = compare(root / "base", model, base=root / "base")
+    assert (found.problems, differing(found)) == ((), {})
+    assert found.changes[0] == 0
+    assert 0 < found.changes[1] < 0.5
 
 
 def test_every_difference_has_what_can_be_done(root, tmp_path):

@@ -256,7 +256,6 @@ def evaluate(
     metadata: Settings | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
-    report_to: Names = (),
     allow_code_execution: bool = False,
     code_isolation: Isolation = "bwrap",
     settings: Settings | None = None,
@@ -283,7 +282,6 @@ def evaluate(
         metadata: arguments that tasks ask for, as lm-eval's ``--metadata``.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
-        report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
         code_isolation: what holds those programs; "none" also allows tasks that run programs by
             themselves.
@@ -301,7 +299,6 @@ def evaluate(
         out=_path(out),
         backend=backend,
         answers=_path(answers),
-        report_to=_names(report_to),
         isolation=code_isolation if allow_code_execution else None,
         settings=_settings(
             settings,
@@ -344,7 +341,6 @@ def run(
     metadata: Settings | None = None,
     backend: Backend = "auto",
     answers: PathLike | None = None,
-    report_to: Names = (),
     allow_code_execution: bool = False,
     code_isolation: Isolation = "bwrap",
     download: Download | None = None,
@@ -372,7 +368,6 @@ def run(
         metadata: arguments that tasks ask for, as lm-eval's ``--metadata``.
         backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
         answers: folder of the answers that runs share.
-        report_to: trackers that get the scores, such as ``wandb``, as in ``--report-to``.
         allow_code_execution: whether programs that models write (MBPP) are run.
         code_isolation: what holds those programs; "none" also allows tasks that run programs by
             themselves.
@@ -395,7 +390,6 @@ def run(
         only=(only,) if isinstance(only, str) else tuple(only),
         materialize=materialize,
         answers=_path(answers),
-        report_to=_names(report_to),
         isolation=code_isolation if allow_code_execution else None,
         download=download,
         settings=_settings(

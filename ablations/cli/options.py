@@ -202,10 +202,6 @@ evaluation_options = together(
         "Folder of the answers that runs share.  [default: runs/answers, or answers next to a run "
         "folder that is not below runs]",
     ),
-    names_option(
-        "--report-to",
-        "Trackers that get the scores, by transformers' names joined by commas, such as wandb.",
-    ),
     code_options,
 )
 """Options that `run` and `evaluate` share; other keys of a study are set by ``--set``."""

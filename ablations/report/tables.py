@@ -226,14 +226,14 @@ def layout_tables(
 
     Args:
         frame: from `score_frame`.
-        keys: ``pairs``, ``overview``, ``benchmarks`` or ``souping``.
+        keys: ``pairs``, ``overview`` or ``souping``.
         shown: the tasks of `frame`.
     """
     for key in keys:
         if key in _ENDS:
             yield _ends_table(frame, key, shown)
         else:
-            yield _models_table(frame, key)
+            yield _souping_table(frame)
         document = published_tables()
         paper = document["tables"][key]
         columns = [paper["source"], *paper["columns"]]
@@ -356,18 +356,17 @@ def _ends_table(frame: pd.DataFrame, key: str, shown: ShownTasks) -> pd.DataFram
     )
 
 
-def _models_table(frame: pd.DataFrame, key: str) -> pd.DataFrame:
-    """Return the layout of Table 5 (``benchmarks``), or of Table 6 (``souping``: merges only)."""
+def _souping_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the layout of Table 6: merges only."""
     merges = frame[~frame["kind"].isin(("base", *EXPERT_KINDS))]
-    number, shown = (5, frame) if key == "benchmarks" else (6, merges)
     texts = (
         (column_name(row, frame), row["model"], _plain(row["value"], row["is_share"]))
-        for row in shown.to_dict("records")
+        for row in merges.to_dict("records")
     )
     return table(
         _wide("task", texts),
-        key,
-        f"Layout of Table {number}",
+        "souping",
+        "Layout of Table 6",
         "Mean over the experts of a model.",
         _UNITS,
     )

@@ -28,8 +28,8 @@ from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
-from ablations.scoring.evaluation import Evaluation, EvaluationRequest
-from ablations.study.cells import Cell, selected
+from ablations.scoring.evaluation import EvaluationRequest
+from ablations.study.cells import selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
@@ -91,9 +91,6 @@ class RunOptions:
 
     show_scores: bool = False
     """Whether scores of a cell are printed on stdout when it has ended."""
-
-    report_to: tuple[str, ...] = ()
-    """Trackers that get the scores of a cell when it has ended, by transformers' names."""
 
 
 @dataclass(frozen=True)
@@ -189,11 +186,6 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     check_folder(out, file.study.name)
-    log_scores = None
-    if options.report_to:
-        from ablations.runner.trackers import score_trackers
-
-        log_scores = score_trackers(options.report_to, file.study.name, out)
     plan = _plan(file, options, out)
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     # Missing data is reported before anything runs.
@@ -209,12 +201,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
     logger.info("%s on %s, in %s", title, plan.backend, out)
 
-    def show(cell: Cell, evaluations: Mapping[str, Evaluation]) -> None:
-        if options.show_scores:
-            show_scores(cell, evaluations, plan.study.report.metric)
-        if log_scores is not None:
-            log_scores(cell, evaluations)
-
+    show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = _answers(options, out)
     try:
         summary = run_cells(
@@ -222,7 +209,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
             cells,
             functools.partial(StudyEngine, plan, out, answers, materialize=options.materialize),
             protocol=plan.protocol,
-            show=show,
+            show=show if options.show_scores else None,
             start=_start(options, plan.options.gpus),
         )
     finally:

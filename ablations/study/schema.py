@@ -63,7 +63,7 @@ BaselineKind = Literal["base", "task_expert", "language_expert", "soup", "weight
 Kind = Literal["recipe", BaselineKind]
 """Kinds of cells."""
 
-Table = Literal["pairs", "overview", "benchmarks", "souping"]
+Table = Literal["pairs", "overview", "souping"]
 """Layouts of a report: the paper's Tables 1, 2, 5 and 6."""
 
 Rival = Literal[BaselineKind, "better_expert", "first_setting"]
@@ -183,8 +183,8 @@ class ReportBlock(Described):
     """The comparisons that answer the question."""
 
     tables: Annotated[tuple[Table, ...], Listed] = ()
-    """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``), 5 (``benchmarks``) and 6
-    (``souping``), with the paper's numbers next to them. Other tables are always written."""
+    """Layouts of the paper's Tables 1 (``pairs``), 2 (``overview``) and 6 (``souping``), with the
+    paper's numbers next to them. Other tables are always written."""
 
     margin: float = Field(default=2.0, gt=0)
     """Differences up to this, in points, count as not relevant."""

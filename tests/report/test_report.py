@@ -63,7 +63,7 @@ def languages(tmp_path_factory):
         experts={"task": ["math_1", "math_2", "math_3"], "language": teams},
         baseline=[*BASELINES, "weighted_soup"],
         evaluate={"tasks": ["mgsm_en"], "languages": {c: [f"mgsm_{c}"] for c in CODES}},
-        report={"tables": ["pairs", "overview", "benchmarks"]},
+        report={"tables": ["pairs", "overview"]},
     )
     return make_report(write_run(tmp_path_factory.mktemp("languages"), study, level, items=40))
 
@@ -222,7 +222,7 @@ def test_scores_are_means_over_pairs(languages):
 
 def test_the_layouts_of_the_paper_have_its_numbers_after_them(languages):
     keys = [each.attrs["key"] for each in languages.tables]
-    for key in ("pairs", "overview", "benchmarks"):
+    for key in ("pairs", "overview"):
         assert keys.index(f"published-{key}") == keys.index(key) + 1
         published = table(languages, f"published-{key}")
         rows = published_tables()["tables"][key]["rows"]
@@ -258,20 +258,18 @@ def test_facts_of_the_experts_are_an_axis(tmp_path):
     assert [figure.title for figure in figures][1:] == ["Score over task expert: norm"]
 
 
-def test_the_layouts_of_tables_5_and_6_are_tasks_by_models(tmp_path):
-    asked = {"baseline": BASELINES, "report": {"tables": ["benchmarks", "souping"]}}
-    report = make_report(write_run(tmp_path, study_of(**asked), level, items=50), draw=False)
-    means = report.scores.drop_duplicates(["model", "task"]).set_index(["task", "model"])["value"]
-    shown = table(report, "benchmarks").set_index("task")
-    assert len(shown.columns) == 5
-    assert float(shown["base"].iloc[0]) == pytest.approx(100 * means.iloc[0], abs=0.05)
-    assert list(table(report, "souping").columns) == ["task", "soup", "layer swap"]
+def test_the_layout_of_table_6_is_tasks_by_merges(tmp_path):
     tasks = ("pocket_math_sw", "math_sw", "perplexity_sw")
-    study = study_of(**asked, evaluate={"tasks": tasks})
-    report = make_report(write_run(tmp_path / "alike", study, level, items=9), draw=False)
-    shown = table(report, "benchmarks").set_index("task")["soup"]
+    report_block = {"tables": ["souping"]}
+    study = study_of(baseline=BASELINES, report=report_block, evaluate={"tasks": tasks})
+    report = make_report(write_run(tmp_path, study, level, items=9), draw=False)
+    means = report.scores.drop_duplicates(["model", "task"]).set_index(["task", "model"])["value"]
+    shown = table(report, "souping").set_index("task")
+    assert list(shown.columns) == ["soup", "layer swap"]
+    expected = 100 * means["pocket_math_sw", "soup"]
+    assert float(shown["soup"].iloc[0]) == pytest.approx(expected, abs=0.05)
     assert [name.partition(",")[0] for name in shown.index[:2]] == [*tasks[:2]]
-    assert shown.iloc[2] == "3.000"
+    assert shown["soup"].iloc[2] == "3.000"
 
 
 def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import layerswap_method
 from ablations.drawing.text_table import list_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
+from ablations.tasks.catalog import language_code
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
@@ -218,8 +219,11 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
                 )
             )
     if not recipes:
+        code = language_code(language or "")
+        hint = f"; write {code}" if code in all_codes else ""
         raise InputError(
-            f"no recipe for {language!r}; there are recipes for {', '.join(sorted(all_codes))}"
+            f"no recipe for {language!r}{hint}; there are recipes for "
+            f"{', '.join(sorted(all_codes))}"
         )
     return recipes
 

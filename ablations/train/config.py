@@ -24,6 +24,7 @@ from ablations.train.regimes import ADAPTERS, AdapterFusion, Full, Lora, Prefix,
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.frozen import Frozen
+from layerswap_method.recipe.kinds import document_kind
 from layerswap_method.recipe.references import is_folder, is_there, resolve_from
 from layerswap_method.recipe.strict_yaml import read_yaml
 from layerswap_method.recipe.validation import validation_texts
@@ -214,6 +215,8 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     document = read_yaml(path)
     if not isinstance(document, dict):
         raise InputError(f"{path}: holds no mapping; write base:, data:, samples: ...")
+    if what := document_kind(document, "a training file"):
+        raise InputError(f"{path}: is not a training file{what}")
     parent = document.pop("extends", None)
     if "base" in document:
         document["base"] = _beside(document["base"], path.parent)

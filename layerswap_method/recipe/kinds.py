@@ -9,19 +9,25 @@ from typing import Any
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.strict_yaml import read_yaml
 
-_KINDS = (
-    ({"merge_method"}, "it is a recipe: layerswap merge makes a model of it"),
-    ({"question", "evaluate"}, "it is a study: layerswap run evaluates it"),
-    ({"data", "regime", "extends"}, "it is a training file: layerswap train makes an expert of it"),
-    ({"task", "output_type"}, "it is a task file of lm-eval: name its folder with --include-path"),
-)
-"""Keys of which a document of a kind has one or more -> what it is and what takes it."""
+_KINDS = {
+    "a recipe": ({"merge_method"}, "layerswap merge makes a model of it"),
+    "a study": ({"question", "evaluate"}, "layerswap run evaluates it"),
+    "a training file": ({"data", "regime", "extends"}, "layerswap train makes an expert of it"),
+    "a task file of lm-eval": ({"task", "output_type"}, "name its folder with --include-path"),
+}
+"""Kind of a document -> keys of which it has one or more, and what takes it."""
 
 
-def document_kind(document: Any) -> str:
-    """Return what a YAML document is, to end a message: ``"; it is a recipe: ..."``, or ``""``."""
+def document_kind(document: Any, expected: str = "") -> str:
+    """Return what a YAML document is, to end a message: ``"; it is a recipe: ..."``.
+
+    "" for the kind that is `expected`, and for a document of no kind that is known here.
+    """
     keys = set(document) if isinstance(document, Mapping) else set()
-    return next((f"; {kind}" for names, kind in _KINDS if keys & names), "")
+    for kind, (names, use) in _KINDS.items():
+        if keys & names:
+            return "" if kind == expected else f"; it is {kind}: {use}"
+    return ""
 
 
 def place_kind(path: Path) -> str:

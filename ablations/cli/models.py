@@ -1,7 +1,8 @@
-"""Commands on models: `compat`, `verify`, `delta`, `divergence` and `card`."""
+"""Commands on models: `compat`, `verify`, `delta` and `card`."""
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import click
 
 from ablations.cli.completion import complete_place
 from ablations.cli.json_output import json_option, print_json
-from ablations.cli.log import print_line, show_log, watched
+from ablations.cli.log import print_line, watched
 from ablations.cli.options import FOLDER, Place, folder_option, names_option
 
 
@@ -108,52 +109,40 @@ def verify(merged: str, published: str, as_json: bool) -> None:
     help="Draw a published expert of the paper, such as 'Swahili expert #1', alone or next to "
     "an EXPERT.",
 )
+@click.option(
+    "--text",
+    "texts",
+    type=Place(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help='Also measure the drift of the hidden states on these lines of {"text": "..."}. A run of '
+    "layerswap train leaves such a file, held_out.jsonl.",
+)
 def delta(
     experts: tuple[str, ...],
     base: str | None,
     threshold: float | None,
     out: Path,
     reference: str | None,
+    texts: Path | None,
 ) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
     An EXPERT is a folder, a hub id or base+adapter. Prints how much changed; writes delta.csv, one
     row per tensor, and a heatmap as in the paper's Figure 2. Figures need matplotlib:
-    pip install 'layerswap[plot]'.
+    pip install 'layerswap[plot]'. With --text also divergence.json and an
+    experts file with the measured distances, for studies.
     """
     if threshold is not None and not math.isfinite(threshold):
         raise click.UsageError(f"--threshold is {threshold}; give a number of 0 or more")
     with watched():
-        from ablations.delta.analysis import delta as analyse
+        if texts is None:
+            from ablations.delta.analysis import delta as analyse
+        else:
+            from ablations.train.divergence import delta_with_drift
 
+            analyse = functools.partial(delta_with_drift, texts=texts)
         for line in analyse(experts, base, out=out, threshold=threshold, reference=reference):
             print_line(line, err=line.startswith("Warning:"))
-
-
-@click.command(short_help="Measure how far experts moved from their base.")
-@click.argument("experts", nargs=-1, required=True, metavar="EXPERT...")
-@click.option("--base", required=True, metavar="MODEL", help="Model they were fine-tuned from.")
-@click.option(
-    "--text",
-    "texts",
-    type=Place(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help='Held-out text for the drift of the hidden states: lines of {"text": "..."}. A run of '
-    "layerswap train leaves such a file, held_out.jsonl.",
-)
-@folder_option("--out", "Folder for the results.", "runs/divergence")
-def divergence(experts: tuple[str, ...], base: str, texts: Path | None, out: Path) -> None:
-    """Measure how far experts are from their base.
-
-    An EXPERT is a folder, a hub id or base+adapter. Prints the norm of the change of the weights,
-    relative to the base's, and the drift of the hidden states. layerswap delta shows where.
-    """
-    show_log()
-    with watched():
-        from ablations.train.divergence import divergence as measure
-
-        for line in measure(experts, base, texts=texts, out=out):
-            print_line(line)
 
 
 @click.command(short_help="Complete the model card of a merged folder.")

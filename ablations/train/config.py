@@ -33,6 +33,11 @@ _ROWS, _HUB = ("prompt", "answer", "messages", "where"), ("subset", "split", "re
 _KINDS = {"path": _ROWS, "hub": _ROWS + _HUB, "pocket": (), "config": ()}
 """Kind of source -> the fields that it has besides `weight`."""
 
+LEARNING_RATE = 5.0e-5
+"""Learning rate where `trainer` says none: transformers' default, and a usual one for full training
+of about 100 M weights. Models of billions of weights take less (the paper's files 1e-7 to 4e-6), a
+LoRA and the tiny pocket models more."""
+
 _Scalar = StrictStr | bool | int | float
 
 
@@ -142,8 +147,9 @@ class TrainConfig(Frozen):
     measure: StrictBool = True
     """Whether the divergence from the base is measured at the end."""
     trainer: dict[StrictStr, Any] = Field(default_factory=dict)
-    """Options of transformers' ``TrainingArguments``, by its names and with its defaults; without
-    those that fields here decide. Trained weights are float32 whatever ``bf16`` says."""
+    """Options of transformers' ``TrainingArguments``, by its names and with its defaults (the
+    learning rate's is `LEARNING_RATE`); without those that fields here decide. Trained weights are
+    float32 whatever ``bf16`` says."""
     lora: dict[StrictStr, Any] = Field(default_factory=dict)
     """Options of peft's ``LoraConfig``, by its names and with its defaults, for the regime lora."""
     _file: str = PrivateAttr("the training file")

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ablations.delta.analysis import label_all
+from ablations.delta.analysis import delta, label_all
 from ablations.delta.profile import norms_by_layer, read_tensor_changes, relative_norm
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.progress import Step, show_step, track
@@ -159,25 +159,37 @@ def drift(base: Iterable[Any], expert: Iterable[Any]) -> tuple[float, ...]:
     return tuple(torch.cat(parts, dim=-1).clamp(min=0).mean(dim=-1).tolist())
 
 
-def divergence(
-    experts: Sequence[str], base: str, *, texts: Path | None, out: Path
-) -> Iterator[str]:
-    """Measure experts, write ``divergence.json`` and ``experts.yml`` to `out`, yield log lines.
+_FILES = ("divergence.json", "experts.yml")
+"""Files of `delta_with_drift` besides those of `delta`."""
 
-    `texts` is a file of JSON lines with the field ``text``; None leaves the drift out.
+
+def delta_with_drift(
+    experts: Sequence[str],
+    base: str | None,
+    *,
+    texts: Path,
+    out: Path,
+    threshold: float | None = None,
+    reference: str | None = None,
+) -> Iterator[str]:
+    """Do what `delta` does, and write ``divergence.json`` and ``experts.yml``; yield log lines.
+
+    `texts` is a file of JSON lines with the field ``text``, on which the drift is measured.
 
     Raises:
         InputError: for what is wrong with a reference, the checkpoints or the texts, or where a
             file of the user is in the way.
     """
-    files = ("divergence.json", "experts.yml")
-    check_results(out, files)
-    labels = label_all(experts)
+    if base is None or not experts:
+        raise InputError("the drift on --text is of an EXPERT and its --base: give both")
+    check_results(out, _FILES)
+    labels, lines = label_all(experts), read_texts(texts)
     if "base" in labels:
         raise InputError("an expert is called base, as experts.yml calls the base: rename it")
+    yield from delta(experts, base, out=out, threshold=threshold, reference=reference)
     parent = find_model(base)
     models = [find_model(expert, name=label) for expert, label in zip(experts, labels, strict=True)]
-    results = measure_divergence(models, parent, [] if texts is None else read_texts(texts))
+    results = measure_divergence(models, parent, lines)
     entries: dict[str, Any] = {"base": parent.source}
     for model, result in zip(models, results, strict=True):
         yield result.describe()
@@ -187,6 +199,6 @@ def divergence(
         write_text(out / "divergence.json", json.dumps(content, indent=1) + "\n")
         text = yaml.safe_dump({"experts": entries}, sort_keys=False, allow_unicode=True)
         write_text(out / "experts.yml", text)
-        list_results(out, files)
+        list_results(out, _FILES)
     yield str(out / "divergence.json")
     yield f"{out / 'experts.yml'}  (layerswap run STUDY --experts {out / 'experts.yml'})"

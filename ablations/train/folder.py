@@ -18,7 +18,7 @@ from layerswap_method.errors import InputError, first_line
 
 RECORD = "training.json"
 MEASURED = ("relative_norm", "drift")
-"""Numbers of an expert that are measured when it is finished, and by `layerswap divergence`."""
+"""Numbers of an expert that are measured when it is finished, and by `delta --text`."""
 
 CHECKPOINTS = "checkpoints"
 SCHEMA_VERSION = 1

@@ -27,7 +27,7 @@ from ablations.machine.progress import Step, note_finished_work, show_step
 from ablations.models.load import fill_adapter
 from ablations.train import fusion
 from ablations.train.apply_regime import prepare_model
-from ablations.train.config import TrainConfig
+from ablations.train.config import LEARNING_RATE, TrainConfig
 from ablations.train.folder import (
     CHECKPOINTS,
     remove_partial_checkpoints,
@@ -132,6 +132,7 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
             f"{config.file}: trainer.save_strategy: write steps, or epoch to save at the end only"
         )
     defaults = {
+        "learning_rate": LEARNING_RATE,
         "logging_steps": 10,
         "disable_tqdm": True,
         "run_name": out.name,

@@ -121,6 +121,8 @@ def test_options_of_the_libraries_arrive(tmp_path, base, rows):
     assert (found.optim, found.neftune_noise_alpha) == ("adafactor", 5)
     assert found.learning_rate == 2e-4  # YAML reads it as text
     assert found.gradient_accumulation_steps == 2
+    config = read_training_file(str(path), ["trainer={}"])
+    assert training_arguments(config, tmp_path / "out").learning_rate == 5e-5
     options = lora_config(config)
     assert (options.r, options.use_rslora, options.modules_to_save) == (3, True, ["lm_head"])
 

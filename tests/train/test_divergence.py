@@ -62,8 +62,9 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
         moved(base, tmp_path / name, "model.layers.0.mlp.up_proj.weight", by)
     out = tmp_path / "out"
     texts = write_jsonl(tmp_path / "texts.jsonl", [{"text": text} for text in TEXTS])
-    words = ["divergence", tmp_path / "one", tmp_path / "two", "--base", base]
+    words = ["delta", tmp_path / "one", tmp_path / "two", "--base", base]
     output_of(*words, "--text", texts, "--out", out)
+    assert (out / "one/delta.csv").is_file()
     rows = json.loads((out / "divergence.json").read_text())["experts"]
     assert [row["expert"] for row in rows] == ["one", "two"]
     facts = read_experts_file(out / "experts.yml").facts()
@@ -72,18 +73,19 @@ def test_a_command_on_two_experts_writes_facts(tmp_path, base):
     texts.write_text("{}\n")
     result = layerswap(*words, "--text", texts, "--out", out)
     assert (result.exit_code, "line 1: no field 'text'" in result.output) == (2, True)
-    # Without text there is no drift.
-    output_of(*words, "--out", out)
-    assert set(read_experts_file(out / "experts.yml").facts()["one"]) == {"relative_norm"}
     mine = tmp_path / "mine" / "experts.yml"
     mine.parent.mkdir()
     mine.write_text("experts: {}\n")
-    result = layerswap(*words, "--out", mine.parent)
+    write_jsonl(texts, [{"text": text} for text in TEXTS])
+    result = layerswap(*words, "--text", texts, "--out", mine.parent)
+    assert [path.name for path in mine.parent.iterdir()] == ["experts.yml"]
     assert (result.exit_code, f"{mine}: exists, and layerswap did not" in result.output) == (
         2,
         True,
     )
     assert mine.read_text() == "experts: {}\n"
+    result = layerswap("delta", "--reference", "Swahili expert #1", "--text", texts, "--out", out)
+    assert (result.exit_code, "is of an EXPERT and its --base" in result.output) == (2, True)
 
 
 def test_an_adapter_on_another_base_is_refused(tmp_path, base, rows):

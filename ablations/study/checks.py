@@ -147,8 +147,8 @@ def _fact_problems(study: Study) -> Iterator[str]:
             advice = f"Write it in the experts file: NAME: {{path: ..., facts: {{{key}: NUMBER}}}}"
             if key in MEASURED:
                 advice = (
-                    "It is in the folder of an expert that layerswap train has finished; of others, "
-                    "layerswap delta EXPERT... --base BASE --text FILE writes it to an experts file"
+                    "It is in the folder of an expert that layerswap train finished; for others "
+                    "layerswap delta EXPERT... --base BASE --text FILE writes an experts file"
                 )
             yield f"report.facts: {fact}: {', '.join(lacking)} without it{hint} {advice}"
 

@@ -15,14 +15,14 @@ from ablations.cli.log import print_line, watched
 from ablations.cli.options import FOLDER, Place, folder_option, names_option
 
 
-@click.command(short_help="Show what differs between models, and what can be done.")
+@click.command(short_help="Show whether models can be merged as they are.")
 @click.argument(
     "models", nargs=-1, required=True, metavar="A B [MODEL]...", shell_complete=complete_place
 )
 @click.option("--base", metavar="MODEL", help="Also check whether they descend from this model.")
 @json_option
 def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
-    """Show what differs between the models A, B, ... and what can be done about it.
+    """Show whether the models A, B, ... can be merged as they are, and what a merge warns of.
 
     Models are folders, hub ids or base+adapter. Only configs, headers and tokenizers are read, and
     with --base a few rows of the weights. Exit code 1: the merge methods do not take them as they
@@ -35,14 +35,14 @@ def compat(models: tuple[str, ...], base: str | None, as_json: bool) -> None:
     if as_json:
         print_json(
             models=result.names,
-            fields=[field.model_dump() for field in result.rows],
             problems=result.problems,
+            warnings=result.warnings,
             base=result.base,
             changes=result.changes,
             verdict=result.verdict(),
         )
     else:
-        print_line(result.table())
+        print_line(str(result))
     sys.exit(1 if result.problems else 0)
 
 

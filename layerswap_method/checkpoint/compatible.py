@@ -33,8 +33,6 @@ _ONE_VOCABULARY = (
     "expert and base must share a vocabulary: give the base that the expert was trained from, with "
     "its tokens (load the base, resize_token_embeddings, save it)"
 )
-COMPAT = "layerswap compat lists every difference, and what can be done"
-"""End of a problem: the command that explains it."""
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SCALE = re.compile(r"_scales?(_inv|_2)?$")
@@ -179,7 +177,7 @@ def merge_warnings(
     if differing := mixed_settings(checkpoints):
         yield (
             f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model, if its log names no other; {COMPAT}"
+            f"those of its base_model, if its log names no other"
         )
     yield from _extra_tensors(checkpoints)
     yield from _missing_heads(checkpoints)
@@ -217,18 +215,16 @@ def pair_problems(
                 f'["{short_class}"] in its config.json'
             )
             return
-        yield (
-            f"{pair} have different architectures ({', '.join(architectures)}); {_PARENT}; {COMPAT}"
-        )
+        yield (f"{pair} have different architectures ({', '.join(architectures)}); {_PARENT}")
         return
     if first.num_layers != other.num_layers:
         yield (
             f"{pair} have different depths ({first.num_layers} and {other.num_layers} layers); "
-            f"{_PARENT}; {COMPAT}"
+            f"{_PARENT}"
         )
         return
     if problems := [*mixed_head_problems(first, other)]:
-        yield from (f"{problem}; {COMPAT}" for problem in problems)
+        yield from problems
         return
     if not aligned:
         yield from _row_problems(first, other, _ONE_VOCABULARY if is_revert else ALIGN)
@@ -238,7 +234,7 @@ def pair_problems(
         if other.shapes.get(name, shape) != shape and not _counts_tokens(name, first, other)
     ]
     if shapes:
-        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}; {COMPAT}"
+        yield f"{pair} have different shapes: {_shape_list(shapes, first, other)}"
     for holder, lacking in ((first, other), (other, first)):
         missing = [
             name
@@ -269,7 +265,7 @@ def pair_problems(
         if missing:
             yield (
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
-                f"{name_list(missing)}; {COMPAT}"
+                f"{name_list(missing)}"
             )
 
 
@@ -283,7 +279,7 @@ def _row_problems(first: Checkpoint, other: Checkpoint, remedy: str) -> Iterator
     if rows := [name for name in first.shapes if _counts_tokens(name, first, other)]:
         yield (
             f"{first.name} and {other.name} have different vocabularies: "
-            f"{_shape_list(rows, first, other)}; {remedy}; {COMPAT}"
+            f"{_shape_list(rows, first, other)}; {remedy}"
         )
 
 

@@ -61,7 +61,6 @@ def test_what_to_do_about_another_vocabulary(experts, tmp_path):
         return "; ".join(pair_problems(*pair, **how))
 
     assert "tokenizer: {source: base}" in problems()
-    assert "layerswap compat lists every difference" in problems()
     assert problems(aligned=True) == ""
     assert list(merge_problems(pair, rows_from={str(plain)})) == []
     assert "resize_token_embeddings" in problems(is_revert=True)

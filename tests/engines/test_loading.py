@@ -94,21 +94,25 @@ class Trials:
         """Return the tensor by whole-tensor operations."""
         tensors = []
         for term in mix.terms:
-            tensor = self._content[term.stored.name].to(getattr(torch, term.dtype))
+            dtype = getattr(torch, term.dtype)
+            if term.change is not None:  # a narrow base would round it away
+                dtype = torch.promote_types(dtype, getattr(torch, mix.dtype or mix.sum_dtype))
+            tensor = self._content[term.stored.name].to(dtype)
             if (change := term.change) is not None:
-                wide = torch.promote_types(tensor.dtype, torch.float32)
+                wide = torch.promote_types(getattr(torch, term.dtype), torch.float32)
                 up, down = (self._content[at.name].to(wide) for at in (change.up, change.down))
                 product = up @ down
                 tensor = tensor + 0 if tensor.dim() == 0 else tensor.clone()
                 tensor.add_((product.T if change.transposed else product) * change.scaling)
-            tensors.append(tensor.to(getattr(torch, mix.load_dtype or term.dtype)))
+            tensors.append(tensor.to(getattr(torch, mix.load_dtype) if mix.load_dtype else dtype))
         result = getattr(torch, mix.dtype or mix.sum_dtype)
         if mix.mask is not None:
             packed = np.frombuffer(bytes.fromhex(mix.mask.first), dtype=np.uint8)
             count = feature_layout(mix.shape, mix.mask.axis).features
             first = torch.from_numpy(np.unpackbits(packed, count=count).astype(bool))
             first = spread_features(first, mix.shape, mix.mask.axis)
-            whole = torch.where(first, *tensors).to(result)
+            both = (tensor.to(getattr(torch, mix.sum_dtype)) for tensor in tensors)
+            whole = torch.where(first, *both).to(result)
         else:
             whole = weighted_average(tensors, [term.coefficient for term in mix.terms], result)
         return whole if mix.factor == 1 else whole * mix.factor

@@ -50,8 +50,9 @@ layerswap_method/checkpoint/vocabulary.py @ mergekit_plugin/test_errors.py
         if token != other_token: => if False:
 if not added.intersection(row[1:])] => if False]
 >= _ALIKE => >= -1 @ checkpoint/test_vocabulary.py
-token: number + 1 for => token: number for @ checkpoint/test_vocabulary.py
-if _TIKTOKEN.match(content): => if False: @ checkpoint/test_vocabulary.py
+layerswap_method/checkpoint/tokens.py @ checkpoint/test_vocabulary.py
+token: number + 1 for => token: number for
+if _TIKTOKEN.match(content): => if False:
 layerswap_method/checkpoint/settings.py @ checkpoint/test_settings.py
 if is_complete or is_other_rope: => if is_complete:
 completed = [_as_transformers(document) for => completed = [None for
@@ -61,7 +62,7 @@ layerswap_method/checkpoint/origin.py @ checkpoint/test_origin.py
 if name in changes: => if False:
 change >= FAR => change >= 9
 layerswap_method/checkpoint/checkpoint.py @ checkpoint/test_stored.py
-if pickles := sorted(path.glob("*.bin")) => if pickles := sorted(path.glob("*.none"))
+        if pickles: => if False:
 Path(file).name != file => False
 if single.is_file() and WEIGHTS_FILE not in shards: => if False:
 layerswap_method/checkpoint/config.py @ checkpoint/test_stored.py
@@ -93,7 +94,7 @@ layerswap_method/command_line.py @ cli/test_errors.py
     exit_code = 2 => exit_code = 1
 layerswap_method/methods/delta_share.py @ methods/test_measured.py
 math.hypot(*relative_norms) if unit == "module" => math.fsum(relative_norms) if unit
-layerswap_method/methods/layer_swap_merge.py @ mergekit_plugin/test_executor.py
+layerswap_method/methods/check.py @ mergekit_plugin/test_executor.py
 return base if has_their_tokens else givers[0] => return base
 layerswap_method/methods/delta_revert.py @ methods/test_measured.py
 float((last + smaller.max()) / 2) => float(last)
@@ -135,7 +136,7 @@ ablations/statistics/holm.py @ statistics
 * np.arange(len(p), 0, -1) => * len(p)
 np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0)
 ablations/statistics/mcnemar.py @ statistics
-if mcnemar_p(first_only, second_only) > 1 - level: => if False:
+if mcnemar_p(first_only, second_only) >= alpha_of(level): => if False:
 ablations/report/comparisons.py @ report
 if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0
 corrected = "_holm" if row["family"] == "primary" else "" => corrected = ""

@@ -157,8 +157,13 @@ def read_header(file: Path, called: str | None = None) -> dict[str, StoredTensor
 
 
 @contextmanager
-def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
-    """Yield the tensor's file, unbuffered; raise if it was rewritten since its header was read."""
+def open_stored(tensor: StoredTensor, rows: slice = slice(None)) -> Iterator[IO[bytes]]:
+    """Yield the tensor's file, unbuffered, in which the `rows` are there.
+
+    What is missing of them is fetched, see `ensure_there`, before the file is opened: the whole one
+    may take its place then. Raises `InputError` if it was rewritten since its header was read.
+    """
+    ensure_rows_there([(tensor, rows)])
     try:
         opened = tensor.file.open("rb", buffering=0)
     except OSError as error:
@@ -169,12 +174,8 @@ def open_stored(tensor: StoredTensor) -> Iterator[IO[bytes]]:
 
 
 def read_into(opened: IO[bytes], tensor: StoredTensor, start: int, view: memoryview) -> None:
-    """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s.
-
-    Bytes that are not there are fetched, see `ensure_there`.
-    """
+    """Fill `view` with the tensor's bytes from byte `start` on; `opened` is `open_stored`'s."""
     first = tensor.offset + start
-    ensure_there({tensor.file: [(first, first + len(view))]}, tensor.name)
     filled = 0
     try:
         while filled < len(view):
@@ -192,13 +193,15 @@ def ensure_rows_there(tensors: Iterable[tuple[StoredTensor, slice]]) -> None:
     What is missing is then fetched at once, and not row by row.
     """
     ranges = dict[Path, list[tuple[int, int]]]()
-    name = ""
+    names = []
     for tensor, rows in tensors:
         shape, start = _rows_of(tensor, rows)
-        first, name = tensor.offset + start, tensor.name
+        first = tensor.offset + start
+        names.append(tensor.name)
         span = (first, first + math.prod(shape) * tensor.itemsize)
         ranges.setdefault(tensor.file, []).append(span)
-    ensure_there(ranges, f"a sample up to {name}")
+    more = f" or one of {len(names) - 1} more" if len(names) > 1 else ""
+    ensure_there(ranges, f"{', '.join(names[:1])}{more}")
 
 
 def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
@@ -211,7 +214,7 @@ def read_rows(tensor: StoredTensor, rows: slice = slice(None)) -> torch.Tensor:
 
     shape, start = _rows_of(tensor, rows)
     values = torch.empty(shape, dtype=torch_dtype(tensor.torch_name))
-    with open_stored(tensor) as opened:
+    with open_stored(tensor, rows) as opened:
         read_into(opened, tensor, start, values.view(-1).view(torch.uint8).numpy().data)
     return values
 
@@ -222,7 +225,7 @@ def read_floats(tensor: StoredTensor, rows: slice = slice(None)) -> npt.NDArray[
 
     shape, start = _rows_of(tensor, rows)
     values: npt.NDArray[Any] = np.empty(shape, _NUMPY_NAMES[tensor.dtype])
-    with open_stored(tensor) as opened:
+    with open_stored(tensor, rows) as opened:
         read_into(opened, tensor, start, values.reshape(-1).view(np.uint8).data)
     if tensor.dtype == "BF16":
         values = np.left_shift(values, 16, dtype=np.uint32).view(np.float32)

@@ -18,7 +18,6 @@ from typing import IO
 from layerswap_method.checkpoint.stored import StoredTensor, check_unchanged, open_stored, read_into
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.file_names import WEIGHTS_INDEX
-from layerswap_method.hub.partial import ensure_there
 from layerswap_method.jobs import run_counted_jobs, write_at
 from layerswap_method.progress import Advance
 from layerswap_method.threads import one_core_threads
@@ -131,7 +130,6 @@ def _write(out: int, place: int, tensor: TensorToWrite, device: str, advance: Ad
     written = 0
     if tensor.source is not None:
         source = tensor.source
-        ensure_there({source.file: [source.span]}, source.name)
         with open_stored(source) as opened:
             for count in _copy_in_kernel(opened, out, source, place):
                 written += count

@@ -8,6 +8,7 @@ from huggingface_hub import constants
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.stored import read_tensor
 from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.hub import downloads as downloads_module
 from layerswap_method.hub import patience, transfer
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.hub.partial import ranges_there
@@ -192,6 +193,20 @@ def test_what_may_read_headers_only_downloads_nothing_whole(hub, cache):
     with downloads.fetching():
         read_tensor(tensors["model.layers.5.mlp.up_proj.weight"])
     assert not [*cache.rglob("*.safetensors")]
+
+
+@pytest.mark.parametrize("download", ["ranges", "whole"])
+def test_what_is_read_is_right_when_it_comes_with_the_whole_file(download, hub, cache, monkeypatch):
+    """A file that was open before the whole one took its place would be read as zeros."""
+    monkeypatch.setattr(downloads_module, "_LITTLE", 0)
+    downloads = Downloads(download, str(cache))
+    tensors = read_checkpoint(TASK, downloads.folder(TASK, None)).tensors
+    hub.ranges_left = 0
+    right = read_checkpoint(TASK, hub.root / TASK / commit_of(TASK)).tensors
+    with downloads.fetching():
+        for name in ("model.layers.5.mlp.up_proj.weight", "model.norm.weight"):
+            assert read_tensor(tensors[name]).equal(read_tensor(right[name]))
+    assert [*cache.rglob("*.safetensors")]
 
 
 def test_a_wrong_choice_is_named_where_it_was_made(monkeypatch):

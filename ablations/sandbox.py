@@ -27,8 +27,10 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.frozen import Frozen
@@ -38,10 +40,61 @@ Status = Literal["passed", "failed", "timeout", "memory", "output"]
 _PLACES = ("/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", "/nix/store")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_CALLS = """shmget 29 194, shmat 30 196, semget 64 190, msgget 68 186, mount 165 40, unshare 272 97,
-setns 308 268, bpf 321 280, add_key 248 217, request_key 249 218, keyctl 250 219, userfaultfd 323
-282, io_uring_setup 425 425, io_uring_enter 426 426, perf_event_open 298 241"""
-_REFUSED = {name: (int(x86), int(arm)) for name, x86, arm in map(str.split, _CALLS.split(","))}
+"""Machine -> its number in seccomp's records (AUDIT_ARCH)."""
+
+
+class SystemCall(NamedTuple):
+    """The number of a system call on each machine."""
+
+    x86_64: int
+    aarch64: int
+
+
+_REFUSED = {
+    # Shared memory, semaphores and messages of the whole machine.
+    "shmget": SystemCall(29, 194),
+    "shmat": SystemCall(30, 196),
+    "semget": SystemCall(64, 190),
+    "msgget": SystemCall(68, 186),
+    # Mounts and namespaces.
+    "mount": SystemCall(165, 40),
+    "unshare": SystemCall(272, 97),
+    "setns": SystemCall(308, 268),
+    # Keys, which are no namespace's.
+    "add_key": SystemCall(248, 217),
+    "request_key": SystemCall(249, 218),
+    "keyctl": SystemCall(250, 219),
+    # Parts of the kernel in which holes were found.
+    "bpf": SystemCall(321, 280),
+    "userfaultfd": SystemCall(323, 282),
+    "io_uring_setup": SystemCall(425, 425),
+    "io_uring_enter": SystemCall(426, 426),
+    "perf_event_open": SystemCall(298, 241),
+}
+"""Calls that fail with EPERM."""
+
+_SOCKET, _CLONE, _CLONE3 = SystemCall(41, 198), SystemCall(56, 220), SystemCall(435, 435)
+
+_CLONE_NEWUSER = 0x10000000
+_FIRST_X32_CALL = 1 << 30
+"""Calls of x86's 32-bit pointers have other numbers, from this one on."""
+
+# Classic BPF, as in linux/bpf_common.h, and what a filter may return, as in linux/seccomp.h.
+_LOAD, _IS_EQUAL, _IS_AT_LEAST, _HAS_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _REFUSE, _MISSING, _KILL = 0x7FFF0000, 0x50001, 0x50026, 1 << 31
+"""Allow the call; have it fail with EPERM, or with ENOSYS; end the process."""
+
+_CALL_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+"""Offsets in the record of a call, `struct seccomp_data`."""
+
+
+class FilterRule(NamedTuple):
+    """An instruction of BPF: how many of those that follow are passed over, and its value."""
+
+    code: int
+    over_if_true: int
+    over_if_false: int
+    value: int
 
 
 class ProgramVerdict(Frozen):
@@ -60,26 +113,26 @@ def probe() -> str | None:
         return f"its filter is for {' and '.join(_ARCHITECTURES)}, not {platform.machine()}"
     source = "import json, math, os, re, socket\nassert not os.environ and not os.listdir()"
     try:
-        verdict = run_program(source, "", 10, 1 << 29, 1 << 16, held=True)
+        verdict = run_program(source, "", 10, 1 << 29, 1 << 16, sandboxed=True)
     except LayerSwapError as error:
         return error.message
     return None if verdict.status == "passed" else f"{verdict.status}: {verdict.detail}"
 
 
 def run_program(
-    source: str, tests: str, time_s: float, memory_bytes: int, output_bytes: int, *, held: bool
+    source: str, tests: str, time_s: float, memory_bytes: int, output_bytes: int, *, sandboxed: bool
 ) -> ProgramVerdict:
     """Run `source`, then the trusted `tests` in the same module; threads may call this at once.
 
     Limits: `time_s` of CPU, rounded up, and three times that of wall time; `memory_bytes` of each
-    process, 128 MiB or more; `output_bytes` printed or in a file. bwrap holds it, if it is `held`.
-    Raises `LayerSwapError` when the sandbox itself fails.
+    process, 128 MiB or more; `output_bytes` printed or in a file. If it is `sandboxed`, bwrap holds
+    it. Raises `LayerSwapError` when the sandbox itself fails.
     """
     # The kernel counts no process of root's: there the program gets a user number of its own.
-    user = 61184 + secrets.randbelow(4336) if held and os.geteuid() == 0 else None
+    user = 61184 + secrets.randbelow(4336) if sandboxed and os.geteuid() == 0 else None
     limits = {"CPU": -int(-time_s // 1), "AS": memory_bytes, "FSIZE": output_bytes + 1}
     limits |= {"NOFILE": 64, "CORE": 0, "MSGQUEUE": 0}
-    if held:
+    if sandboxed:
         limits["NPROC"] = 16
     request = {"source": source, "tests": tests, "limits": limits, "user": user}
     signs = b""
@@ -87,13 +140,13 @@ def run_program(
     with contextlib.ExitStack() as stack:
         output, rules = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         parent_end, child_end = map(stack.enter_context, socket.socketpair())
-        rules.write(_filter() if held else b"")
+        rules.write(_filter() if sandboxed else b"")
         rules.seek(0)
         parent_end.sendall(token)
         code = f"import json, os, resource, sys\n{inspect.getsource(_run_inside)}\n_run_inside()"
         python = [os.path.realpath(sys.executable), "-I", "-S", "-u", "-c", code]
         command = [*python, str(child_end.fileno())]
-        if held:
+        if sandboxed:
             command = [*_bwrap(rules.fileno(), user), *command]
         program = subprocess.Popen(
             command,
@@ -161,11 +214,23 @@ def judge(
 
 
 def _bwrap(rules: int, user: int | None) -> list[str]:
-    options = f"--die-with-parent --new-session --hostname sandbox --seccomp {rules} --cap-drop ALL"
-    options += " --unshare-ipc --unshare-pid --unshare-net --unshare-uts"
-    # Root needs no user namespace, and loses these rights when the program changes its user.
-    options += " --unshare-user" if user is None else " --cap-add CAP_SETUID --cap-add CAP_SETGID"
-    command = [shutil.which("bwrap") or "bwrap", *options.split()]
+    """Return the command that runs another in bwrap, with seccomp's `rules` from a descriptor."""
+    command = [
+        shutil.which("bwrap") or "bwrap",
+        "--die-with-parent",
+        "--new-session",
+        *["--hostname", "sandbox"],
+        *["--seccomp", str(rules)],
+        *["--cap-drop", "ALL"],
+        "--unshare-ipc",
+        "--unshare-pid",
+        "--unshare-net",
+        "--unshare-uts",
+    ]
+    if user is None:
+        command += ["--unshare-user"]
+    else:  # root needs no user namespace, and loses these rights when the program changes its user
+        command += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     python = [os.path.realpath(sys.executable), f"{sys.base_prefix}/lib"]
     for path in (*_PLACES, *python, *_DEVICES, "/etc/ld.so.cache"):
         for above in reversed(Path(path).parents[:-1]):
@@ -176,21 +241,61 @@ def _bwrap(rules: int, user: int | None) -> list[str]:
 
 
 def _filter() -> bytes:
-    """Return seccomp's rules as classic BPF; a refused call fails with EPERM."""
-    index = [*_ARCHITECTURES].index(platform.machine())
-    allow, refuse, missing, kill = 0x7FFF0000, 0x50001, 0x50026, 1 << 31
-    load, equal, at_least, has, end = 0x20, 0x15, 0x35, 0x45, 0x06
-    rules = [(load, 0, 0, 4), (equal, 1, 0, _ARCHITECTURES[platform.machine()]), (end, 0, 0, kill)]
-    rules += [(load, 0, 0, 0), (at_least, 0, 1, 1 << 30), (end, 0, 0, kill)]  # x32: other numbers
-    for numbers in _REFUSED.values():
-        rules += [(equal, 0, 1, numbers[index]), (end, 0, 0, refuse)]
-    rules += [(equal, 0, 1, 435), (end, 0, 0, missing)]  # clone3: libc takes clone instead
-    # Sockets only of this machine, clone only without a user namespace.
-    checks = {(41, 198): (equal, 1, 0, socket.AF_UNIX), (56, 220): (has, 0, 1, 0x10000000)}
-    for numbers, check in checks.items():
-        rules += [(equal, 0, 4, numbers[index]), (load, 0, 0, 16), check]
-        rules += [(end, 0, 0, refuse), (end, 0, 0, allow)]
-    return b"".join(struct.pack("=HBBI", *rule) for rule in (*rules, (end, 0, 0, allow)))
+    """Return seccomp's rules for this machine."""
+    machine = platform.machine()
+    refused = [number_of(call, machine) for call in _REFUSED.values()]
+    rules = [
+        _load(_ARCHITECTURE),
+        *_unless(_IS_EQUAL, _ARCHITECTURES[machine], [_return(_KILL)]),
+        _load(_CALL_NUMBER),
+        *_when(_IS_AT_LEAST, _FIRST_X32_CALL, [_return(_KILL)]),
+        *chain(*(_when(_IS_EQUAL, number, [_return(_REFUSE)]) for number in refused)),
+        # libc takes clone instead, whose arguments can be read here.
+        *_when(_IS_EQUAL, number_of(_CLONE3, machine), [_return(_MISSING)]),
+        *_when(
+            _IS_EQUAL,
+            number_of(_SOCKET, machine),
+            [
+                _load(_FIRST_ARGUMENT),
+                *_unless(_IS_EQUAL, socket.AF_UNIX, [_return(_REFUSE)]),
+                _return(_ALLOW),
+            ],
+        ),
+        *_when(
+            _IS_EQUAL,
+            number_of(_CLONE, machine),
+            [
+                _load(_FIRST_ARGUMENT),
+                *_when(_HAS_BIT, _CLONE_NEWUSER, [_return(_REFUSE)]),
+                _return(_ALLOW),
+            ],
+        ),
+        _return(_ALLOW),
+    ]
+    return b"".join(struct.pack("=HBBI", *rule) for rule in rules)
+
+
+def number_of(call: SystemCall, machine: str) -> int:
+    """Return the number of a system call on a machine."""
+    return call.x86_64 if machine == "x86_64" else call.aarch64
+
+
+def _load(offset: int) -> FilterRule:
+    return FilterRule(_LOAD, 0, 0, offset)
+
+
+def _return(action: int) -> FilterRule:
+    return FilterRule(_RETURN, 0, 0, action)
+
+
+def _when(test: int, value: int, then: Sequence[FilterRule]) -> list[FilterRule]:
+    """Return rules that pass over `then` unless what was loaded passes the test."""
+    return [FilterRule(test, 0, len(then), value), *then]
+
+
+def _unless(test: int, value: int, then: Sequence[FilterRule]) -> list[FilterRule]:
+    """Return rules that pass over `then` where what was loaded passes the test."""
+    return [FilterRule(test, len(then), 0, value), *then]
 
 
 def _run_inside() -> None:

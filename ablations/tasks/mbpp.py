@@ -174,7 +174,7 @@ def _run(code: str, tests: str, isolation: Isolation) -> RunCode:
     if not code:
         return RunCode("", ProgramVerdict(status="failed", detail="there is no code in the answer"))
     verdict = run_program(
-        code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, held=isolation == "bwrap"
+        code, tests, TIME_S, MEMORY_BYTES, OUTPUT_BYTES, sandboxed=isolation == "bwrap"
     )
     return RunCode(code, verdict)
 

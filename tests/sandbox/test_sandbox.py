@@ -22,20 +22,19 @@ from layerswap_method.errors import LayerSwapError
 from tests.kills import kill_when, start
 from tests.waiting import wait_until
 
-held = pytest.mark.skipif(
+needs_sandbox = pytest.mark.skipif(
     sandbox.probe() is not None, reason=f"no program can be held here: {sandbox.probe()}"
 )
 PASSED = ProgramVerdict(status="passed")
 TOKEN = b"t" * 32
-IS_X86 = os.uname().machine == "x86_64"
 
 
 def number_of(call):
-    return sandbox._REFUSED[call][0 if IS_X86 else 1]
+    return sandbox.number_of(sandbox._REFUSED[call], os.uname().machine)
 
 
-def run(source, tests="", *, time_s=5, memory=512 << 20, output=1 << 16, held=True):
-    return run_program(textwrap.dedent(source), tests, time_s, memory, output, held=held)
+def run(source, tests="", *, time_s=5, memory=512 << 20, output=1 << 16, sandboxed=True):
+    return run_program(textwrap.dedent(source), tests, time_s, memory, output, sandboxed=sandboxed)
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def processes_of(marked):
     return [each.pid for each in psutil.process_iter(["name"]) if each.info["name"] == name]
 
 
-@held
+@needs_sandbox
 @pytest.mark.parametrize(
     ("source", "tests"),
     [
@@ -109,7 +108,7 @@ def test_what_a_program_may_and_may_not(source, tests):
     assert run(source, tests, memory=4 << 30) == PASSED
 
 
-@held
+@needs_sandbox
 def test_no_secret_and_no_process_is_seen_or_signalled(monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/somewhere")
@@ -134,7 +133,7 @@ def test_no_secret_and_no_process_is_seen_or_signalled(monkeypatch):
             other.kill()
 
 
-@held
+@needs_sandbox
 def test_no_socket_is_reached_or_made():
     with ExitStack() as stack:
         tcp = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
@@ -166,7 +165,7 @@ def test_no_socket_is_reached_or_made():
         assert run(source, tests) == PASSED
 
 
-@held
+@needs_sandbox
 def test_no_file_outside_is_read_or_written(tmp_path):
     for place in (tmp_path, *tmp_path.parents[:2]):
         place.chmod(0o777)
@@ -197,7 +196,7 @@ def test_no_file_outside_is_read_or_written(tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["secret"]
 
 
-@held
+@needs_sandbox
 @pytest.mark.parametrize("name", list(sandbox._REFUSED))
 def test_refused_by_number(name):
     source = f"""
@@ -209,7 +208,7 @@ def test_refused_by_number(name):
     assert run(source, "assert (done, error) == (-1, 1), (done, error)") == PASSED
 
 
-@held
+@needs_sandbox
 def test_no_key_of_the_evaluation_is_read():
     """The kernel's session keyring is no namespace's: a program would find what is in it."""
     libc = ctypes.CDLL(None, use_errno=True)
@@ -219,7 +218,7 @@ def test_no_key_of_the_evaluation_is_read():
     assert run(f"import ctypes\nfound = ctypes.CDLL(None).{call}", "assert found == -1") == PASSED
 
 
-@held
+@needs_sandbox
 @pytest.mark.parametrize(
     ("source", "status"),
     [
@@ -240,7 +239,7 @@ def test_time_output_memory_and_files_end(source, status):
     assert run(source, time_s=time_s, output=1 << 20).status == status
 
 
-@held
+@needs_sandbox
 def test_daemons_end_with_the_program(marked):
     source = """
 import os, time
@@ -254,10 +253,10 @@ time.sleep(0.1)
     assert run(marked + source) == PASSED
 
 
-@held
+@needs_sandbox
 def test_an_evaluation_that_is_killed_leaves_no_program(marked):
     source = marked + "import time; time.sleep(1000)"
-    call = f"run_program({source!r}, '', 600, 1 << 29, 1000, held=True)"
+    call = f"run_program({source!r}, '', 600, 1 << 29, 1000, sandboxed=True)"
     script = f"from ablations.sandbox import run_program\n{call}"
     evaluation = start([sys.executable, "-c", script])
     code = kill_when(evaluation, lambda: processes_of(marked))
@@ -265,7 +264,7 @@ def test_an_evaluation_that_is_killed_leaves_no_program(marked):
     wait_until(lambda: not processes_of(marked))
 
 
-@held
+@needs_sandbox
 def test_programs_at_once_do_not_meet():
     def square(number):
         source = f"import os\nassert os.listdir() == []\nopen('mine', 'w').write('{number}')"
@@ -306,11 +305,11 @@ def test_nothing_runs_where_nothing_holds_it(tmp_path, monkeypatch):
 def test_without_isolation_the_limits_stay(marked):
     assert "WITHOUT ISOLATION" in describe_isolation("none")
     source = marked + "import os\nos.fork()\nassert not os.environ\nwhile True: pass"
-    assert run(source, time_s=0.5, held=False).status == "timeout"
+    assert run(source, time_s=0.5, sandboxed=False).status == "timeout"
     source = "import os\nassert os.listdir() == []\nos._exit(0)"
-    assert run(source, held=False).status == "failed"
-    assert run("x = 0", "assert x", held=False).status == "failed"
-    assert run("x = 1", "assert x", held=False) == PASSED
+    assert run(source, sandboxed=False).status == "failed"
+    assert run("x = 0", "assert x", sandboxed=False).status == "failed"
+    assert run("x = 1", "assert x", sandboxed=False) == PASSED
 
 
 @pytest.mark.parametrize(
@@ -348,7 +347,7 @@ def test_what_never_began_is_no_verdict(code, printed, message):
         judge(code, b"", TOKEN, printed, 100, "")
 
 
-@held
+@needs_sandbox
 @pytest.mark.parametrize(
     ("source", "detail"),
     [
@@ -367,7 +366,7 @@ def test_a_failure_says_why(source, detail):
         assert (found.status, found.detail) == ("failed", detail)
 
 
-@held
+@needs_sandbox
 @pytest.mark.parametrize(
     "source",
     [

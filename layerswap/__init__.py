@@ -8,6 +8,7 @@ The command line is `ablations.cli`; the method itself is `layerswap_method`.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
 
 if sys.platform == "win32":
     raise ImportError(NOT_ON_WINDOWS)
+
+_SUITE = Path(__file__).parents[1] / "ablations"
+"""The package of evaluation, studies and training, which comes with this one."""
+
+_found = importlib.util.find_spec("ablations")
+_origin = None if _found is None else _found.origin
+if _origin is not None and not Path(_origin).parent.samefile(_SUITE):
+    raise ImportError(
+        f"another package called ablations ({_origin}) is in front of the one of layerswap "
+        f"({_SUITE}): start Python in another folder, or rename the package"
+    )
 
 __all__ = [
     "Comparison",

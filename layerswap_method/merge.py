@@ -1,6 +1,7 @@
 """A recipe merged from the files of its models to a folder, from file to file.
 
-`layerswap merge` and `mergekit-yaml` end here; neither mergekit nor transformers is imported.
+`layerswap merge`, Python and mergekit's `run_merge` end here. mergekit is not imported, and
+transformers only where configs are not written alike.
 """
 
 from __future__ import annotations

@@ -68,6 +68,22 @@ def test_windows_is_refused_in_one_sentence(door):
     assert (done.returncode == 0) == (door == "mergekit")
 
 
+def test_another_package_of_the_suites_name_is_named(tmp_path):
+    """`layerswap.plan` ended with No module named 'ablations.gallery'."""
+    other = tmp_path / "ablations" / "__init__.py"
+    other.parent.mkdir()
+    other.touch()
+    done = subprocess.run(
+        [sys.executable, "-c", "import layerswap"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 1
+    assert f"another package called ablations ({other}) is in front of" in done.stderr
+
+
 def test_what_is_exported_is_there():
     for name in layerswap.__all__:
         assert getattr(layerswap, name) is not None

@@ -18,7 +18,7 @@ from ablations.engines.chat import has_template
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_recipe_header
 from ablations.machine.whole_files import write_errors, write_text
-from ablations.runs.cell_of_model import cell_of, check_same_model
+from ablations.runs.cell_of_model import cell_of
 from ablations.runs.records import FINGERPRINTS_FILE, CellRecord, Run, TaskRecord, load_run
 from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
@@ -99,7 +99,6 @@ def complete_card(
         run = load_run(results)
         fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
         record = cell_of(run, model, cell, recipe, fingerprints)
-        check_same_model(run, record, model, recipe, fingerprints)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)
         sections += ["## Evaluation", score_section(record, run)]

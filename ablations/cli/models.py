@@ -153,7 +153,7 @@ def delta(
     metavar="RUN",
     help="Run folder with the model's scores (layerswap evaluate, or layerswap run and --cell).",
 )
-@click.option("--cell", metavar="LABEL", help="Cell of the run with the same merge.")
+@click.option("--cell", metavar="LABEL", help="Cell of the run, of several with the same weights.")
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Licence of the merge.  [default: its models']")
 @click.option("--offline", is_flag=True, help="Read no licence from the hub.")

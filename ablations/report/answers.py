@@ -22,7 +22,6 @@ from ablations.runs.answered import (
     AnsweredItem,
     ModelAnswer,
     judged_items,
-    main_score,
     why_no_texts,
     with_texts,
 )
@@ -206,7 +205,8 @@ def _range(task: str, places: Sequence[_Place]) -> str:
 def _wrong(source: _Source, places: Sequence[_Place]) -> Iterator[_Place]:
     verdicts = {place: source.items[place].answers[0].is_right for place in places}
     if not any(verdict is not None for verdict in verdicts.values()):
-        metric = main_score(source.record, source.run.study.report.metric).metric
+        record, named = source.record, source.run.study.report.metric
+        metric = record.evaluation.shown_score(record.task, named).metric
         raise InputError(
             f"{source.record.task} is scored by {metric}, by which a single item is neither right "
             "nor wrong; leave out --wrong"

@@ -287,8 +287,7 @@ def show_scores(
     for task in cell.records:
         shown = "failed"
         if task in evaluations:
-            scores = [score for score in evaluations[task].scores if score.task == task]
-            score = next((score for score in scores if score.metric == metric), scores[0])
+            score = evaluations[task].shown_score(task, metric)
             shown = with_interval(score.value, score.interval, score.is_share)
         parts.append(f"{task_name(task)}: {shown}".replace(" ", "\N{NO-BREAK SPACE}"))
     text = textwrap.fill(f"{cell.label}  {'; '.join(parts)}", _WIDTH, subsequent_indent="  ")

@@ -104,7 +104,7 @@ def judged_items(
     Raises:
         LayerSwapError: for a record that is damaged or gone.
     """
-    score = main_score(record, metric)
+    score = record.evaluation.shown_score(record.task, metric)
     samples: dict[tuple[int, int], list[Sample]] = {}
     for sample in record.samples():
         samples.setdefault((sample.doc_id, sample.repeat), []).append(sample)
@@ -137,12 +137,6 @@ def judged_items(
             )
         )
     return items
-
-
-def main_score(record: TaskRecord, metric: str | None) -> TaskScore:
-    """Return the score by which items are right or wrong."""
-    scores = record.evaluation.scores
-    return next((score for score in scores if score.metric == metric), scores[0])
 
 
 def _values(filtered: Sequence[Sample]) -> dict[str, float]:

@@ -57,8 +57,7 @@ def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
     metric, zeros, explained = run.study.report.metric, [], []
     for cell in cells:
         record = next(record for record in cell.tasks if record.task == task)
-        scores = [score for score in record.evaluation.scores if score.task == task]
-        score = next((score for score in scores if score.metric == metric), scores[0])
+        score = record.evaluation.shown_score(task, metric)
         if score.higher_is_better and score.is_share and score.value == 0:
             zeros.append((cell, score, record))
             if score.filter in record.no_answers:

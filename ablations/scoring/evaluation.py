@@ -232,6 +232,11 @@ class Evaluation(Frozen):
         scores = (score for score in self.scores if score.task == task)
         return next(score for score in scores if metric in (None, score.metric))
 
+    def shown_score(self, task: str, metric: str | None = None) -> TaskScore:
+        """Return the score that is shown of `task`: that of `metric`, or its first without it."""
+        scores = [score for score in self.scores if score.task == task]
+        return next((score for score in scores if score.metric == metric), scores[0])
+
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""
         return tuple(sample for sample in self.samples if sample.task == task)

@@ -1,6 +1,7 @@
 """Answers of models on disk: a prompt that a model has answered is not sent to it again.
 
-    ANSWERS/WEIGHTS/TASK.jsonl    one line per answer, appended as it arrives
+    ANSWERS/WEIGHTS/TASK.jsonl      one line per answer, appended as it arrives
+    ANSWERS/WEIGHTS/TASK.unchecked  the same of a live engine, until it has been checked
 
 An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
 sampled, of seed, repeat and item. So a larger limit sends the new items only, and another metric,
@@ -25,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Self
 from ablations.machine.fingerprint import checksum_of
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import note_finished_work
-from ablations.machine.whole_files import DiskFull, is_full, open_regular, write_bytes
+from ablations.machine.whole_files import DiskFull, is_full, open_regular
 from ablations.scoring.observed import Outcome
 from layerswap_method.errors import LayerSwapError, counted
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
+
+_UNCHECKED = ".unchecked"
 
 _BEGIN = b'{"key":"'
 
@@ -87,14 +90,20 @@ class AnswerFile:
     model, the evaluation goes on and its answers are not stored. A full disk ends it: `DiskFull`.
     """
 
-    def __init__(self, path: Path, engine: str = "") -> None:
+    def __init__(self, path: Path, engine: str = "", *, is_checked: bool = True) -> None:
         """Read nothing yet.
 
-        `engine` is a hash of all that changes an answer and is not in a request: engine, options,
-        versions.
+        Args:
+            path: of the file.
+            engine: a hash of all that changes an answer and is not in a request: engine, options,
+                versions.
+            is_checked: whether new answers are stored at once; else from `confirm` on. A run that
+                ends before that (Ctrl-C, SIGKILL, a full disk) leaves them in a file of their own,
+                which the next one removes.
         """
         self.path = path
         self._engine = engine
+        self._target = path if is_checked else path.with_suffix(_UNCHECKED)
         self._answers: dict[str, Answer] = {}
         self._new = set[str]()
         self._lock: Claim | None = None
@@ -112,30 +121,51 @@ class AnswerFile:
         except (OSError, LayerSwapError) as error:
             self._give_up(error)
         try:
+            if self._lock is not None:
+                self._remove_unchecked()
             if self.path.is_file():
-                self._answers |= {key: answer for key, answer, _ in self._read()}
+                self._answers |= dict(self._read())
         except OSError as error:
             self._give_up(error)
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Close the file and release the lock; the answers stay."""
+        """Close the file; release the lock, unless answers wait for a check. They all stay."""
         if self._file is not None:
             os.close(self._file)
+        self._file = None
+        if self._target == self.path or raised[0] is not None:
+            self._release()
+
+    def _release(self) -> None:
         if self._lock is not None:
             self._lock.release()
-        self._file = self._lock = None
+        self._lock = None
 
     def key(self, *question: Any) -> str:
         """Return the hash of a question to this engine."""
         return key_of(self._engine, *question)
 
+    def confirm(self) -> None:
+        """Store the answers that waited for a check of their engine.
+
+        Raises:
+            DiskFull: where there is no room for them.
+        """
+        try:
+            if self._lock is not None and self._target.is_file():
+                with self.path.open("ab") as file:
+                    file.write(self._target.read_bytes())
+                self._target.unlink()
+        except OSError as error:
+            self._give_up(error)
+        self._release()
+
     def withdraw(self) -> None:
-        """Remove the answers that were stored through this object: they are not to be trusted."""
-        with self:
-            if self._lock is not None and self._new and self.path.is_file():
-                lines = [line for key, _, line in self._read() if key not in self._new]
-                write_bytes(self.path, b"".join(lines))
+        """Remove the answers that waited for a check, which has failed."""
+        if self._lock is not None:
+            self._target.unlink(missing_ok=True)
+        self._release()
 
     def take(self, key: str) -> Answer | None:
         """Return the answer to a question, None where there is none."""
@@ -160,7 +190,7 @@ class AnswerFile:
         try:
             if self._file is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-                self._file = os.open(self.path, flags, 0o666)
+                self._file = os.open(self._target, flags, 0o666)
             data = line.encode()
             while data:  # a regular file takes all at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
@@ -168,10 +198,20 @@ class AnswerFile:
         except OSError as error:
             self._give_up(error)
 
+    def _remove_unchecked(self) -> None:
+        """Remove answers of an engine that was not checked again before its run ended."""
+        left = self.path.with_suffix(_UNCHECKED)
+        if left.is_file():
+            lines = left.read_bytes().count(b"\n")
+            left.unlink()
+            logger.warning(
+                "%s: %s of a run that ended before its engine was checked are asked again",
+                self.path,
+                counted(lines, "answer"),
+            )
+
     def _give_up(self, error: OSError | LayerSwapError) -> None:
-        if self._lock is not None:
-            self._lock.release()
-        self._lock = None
+        self._release()
         if isinstance(error, OSError) and is_full(error):
             raise DiskFull(
                 f"{self.path}: cannot be written: {error.strerror}. The answers before are stored: "
@@ -179,8 +219,8 @@ class AnswerFile:
             ) from error
         logger.warning("answers are not stored: %s: %s", self.path, error)
 
-    def _read(self) -> Iterator[tuple[str, Answer, bytes]]:
-        """Yield key, answer and line of each answer that can be read; drop a torn last line."""
+    def _read(self) -> Iterator[tuple[str, Answer]]:
+        """Yield key and answer of each line that can be read; drop a torn last line."""
         whole, damaged = 0, list[int]()
         with self.path.open("rb") as file:
             for number, line in enumerate(file, start=1):
@@ -190,7 +230,7 @@ class AnswerFile:
                     break
                 whole += len(line)
                 try:
-                    yield *_parsed(line, self.path.parent.name), line
+                    yield _parsed(line, self.path.parent.name)
                 except _DAMAGES:
                     damaged.append(number)
         if damaged:

@@ -15,7 +15,7 @@ What lm-eval does otherwise with HF than with vLLM:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -45,18 +45,8 @@ _TAIL = 8
 class HfModel(Answering, HFLM):  # type: ignore[misc]
     """A transformers model."""
 
-    def __init__(
-        self,
-        model: str,
-        options: EngineOptions,
-        adapter: Path | None = None,
-        weights: Mapping[str, TensorMix] | None = None,
-    ) -> None:
-        """Load a checkpoint, with an adapter of peft's on it if there is one.
-
-        With `weights`, every parameter gets its value from there. Those that transformers reads
-        before are no weights then, but may be the zeros of a partial file's holes.
-        """
+    def __init__(self, model: str, options: EngineOptions, adapter: Path | None = None) -> None:
+        """Load a checkpoint, with an adapter of peft's on it if there is one."""
         super().__init__(
             pretrained=model,
             device="cuda" if torch.cuda.is_available() else "cpu",
@@ -65,9 +55,6 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
-        if weights is not None:
-            self.check_names(weights)
-            self.load(weights, list(weights))
         if adapter is not None:
             self._model = load_adapter(self.model, adapter)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -98,14 +85,13 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
                 f"({', '.join(unmatched[:3])}), so its tensors cannot be replaced in place"
             )
 
-    def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:
-        """Write the tensors of `names` over the parameters of the same names, in their dtype.
+    def load(self, mixes: Mapping[str, TensorMix]) -> None:
+        """Write tensors over the parameters of the same names, in their dtype.
 
         Raises:
             LayerSwapError: for another shape, or where a file is not as it was.
         """
-        wanted = {name: mixes[name] for name in names}
-        fill_tensors(wanted, self.model.state_dict(keep_vars=True), self.device)
+        fill_tensors(mixes, self.model.state_dict(keep_vars=True), self.device)
 
     def reset_cache(self) -> None:
         """Do nothing: lm-eval has no cache between two runs on a transformers model."""

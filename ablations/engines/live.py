@@ -1,4 +1,4 @@
-"""An evaluator whose engine stays; of each model what differs from the last one is loaded into it.
+"""An evaluator whose engine stays, and into which one model after another is loaded, each whole.
 
 What must hold so that the scores are those of a cold engine on the checkpoint that `mergekit-yaml`
 writes is checked here. Loading weights into a running vLLM has given garbage without an error for
@@ -24,7 +24,6 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.hub.partial import is_partial
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import Merge
@@ -104,9 +103,7 @@ class LiveEvaluator:
     model is refused with `SwapFailed`, and can be evaluated from a checkpoint on disk.
 
     The engine is checked: at its start the base is loaded over itself, and a probe must be
-    answered as before (`ask_probe`). `check` puts the base back and repeats it. Where the base's
-    weights are not whole on this machine, the first merge takes its place: the engine starts on
-    that, as it would on a checkpoint of it.
+    answered as before (`ask_probe`). `check` puts the base back and repeats it.
     """
 
     def __init__(
@@ -115,7 +112,7 @@ class LiveEvaluator:
         backend: BackendChoice = "auto",
         options: EngineOptions | None = None,
     ) -> None:
-        """Name the checkpoint that gives config and tokenizer; the engine starts at the first use.
+        """Name the checkpoint that the engine starts on, at the first use.
 
         Raises:
             InputError: for a folder that holds no checkpoint, or a backend that is not installed.
@@ -123,9 +120,6 @@ class LiveEvaluator:
         self.backend = resolve_backend(backend)
         self._base = merge_of_one(Model(str(base_folder), Path(base_folder)))
         self._options = options or EngineOptions()
-        self._is_whole = not any(map(is_partial, self._base.files))
-        self._first = self._base
-        """The model that the engine was started on."""
         self._lm: Any = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
@@ -145,21 +139,21 @@ class LiveEvaluator:
         if self._disabled is not None:
             raise SwapFailed(self._disabled)
         if self._lm is None:
-            self._start(self._base if self._is_whole else model)
+            self._start()
         with self._ended_by_errors(model):
             self._load(model.tensors)
 
     def check(self) -> None:
-        """Put back what the engine started on, and repeat the probe; without an engine do nothing.
+        """Put the base back, and repeat the probe; without an engine do nothing.
 
         Raises:
             SwapFailed: for good, when the probe is not answered as at the start: what was
                 evaluated since the last check may be wrong.
         """
         if self._lm is not None:
-            with self._ended_by_errors(self._first, for_good=True):
-                self._load(self._first.tensors)
-                self._compare(f"with {self._first_name}'s weights back in place")
+            with self._ended_by_errors(self._base, for_good=True):
+                self._load(self._base.tensors)
+                self._compare("with the base's weights back in place")
 
     def evaluate(
         self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
@@ -185,23 +179,10 @@ class LiveEvaluator:
         if lm is not None:
             lm.close()
 
-    @property
-    def _first_name(self) -> str:
-        return "the base" if self._first is self._base else "the first merge"
-
-    def _start(self, first: Merge) -> None:
-        """Start an engine on the base, or on a merge in its place; another may do where one fails.
-
-        The folder of the base gives config and tokenizer to both.
-        """
-        self._first = first
-        if first is self._base:
-            self._lm = start_model(first.donor, self.backend, self._options)
-        with self._ended_by_errors(first, for_good=first is self._base):
-            if self._lm is None:
-                folder, tensors = self._base.donor, first.tensors
-                self._lm = start_model(folder, self.backend, self._options, weights=tensors)
-            self._lm.check_names(first.tensors)
+    def _start(self) -> None:
+        self._lm = start_model(self._base.donor, self.backend, self._options)
+        with self._ended_by_errors(self._base, for_good=True):
+            self._lm.check_names(self._base.tensors)
             self._check_loading()
 
     def _check_loading(self) -> None:
@@ -211,24 +192,24 @@ class LiveEvaluator:
         nothing would pass otherwise.
         """
         show_step(Step("checking that weights can be loaded into the engine"))
-        tensors = self._first.tensors
+        tensors = self._base.tensors
         self._reference = ProbeReference(self._ask_probe(), self._ask_probe())
-        if (name := _final_norm(self._first)) is not None:
+        if (name := _final_norm(self._base)) is not None:
             mix = tensors[name].model_copy(update={"factor": _CORRUPTION})
             self._load({**tensors, name: mix})
             if self._reference.mismatch(self._ask_probe()) is None:
                 raise SwapFailed(
-                    f"{self._first.donor}: the probe does not notice that {name} was multiplied by "
+                    f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
                     f"{_CORRUPTION} in the engine, so loading weights has no effect"
                 )
         self._loaded = None
         self._load(tensors)
-        self._compare(f"with every tensor of {self._first_name} loaded over itself")
+        self._compare("with every tensor of the base loaded over itself")
 
     def _compare(self, when: str) -> None:
         if (mismatch := self._reference.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._first.donor}: {when}, {self.backend} answers differently than at its "
+                f"{self._base.donor}: {when}, {self.backend} answers differently than at its "
                 f"start ({mismatch}); weights loaded into it are not what they should be"
             )
 
@@ -237,16 +218,15 @@ class LiveEvaluator:
         return ask_probe(self._lm)
 
     def _load(self, tensors: Mapping[str, TensorMix]) -> None:
-        """Load what of a model is not in the engine; all of it where nothing is known of that.
+        """Load a model, unless it is the engine's.
 
         An error leaves the engine with neither model, and so in need of an end.
         """
-        names = to_load(self._loaded, tensors)
-        if not names:
+        if self._loaded == tensors:
             return
         show_step(Step("loading the weights"))
         self._loaded = None
-        self._lm.load(tensors, names)
+        self._lm.load(tensors)
         self._loaded = tensors
         self._lm.reset_cache()
 
@@ -281,24 +261,6 @@ class LiveEvaluator:
             )
         if problems:
             raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
-
-
-def to_load(loaded: Mapping[str, TensorMix] | None, wanted: Mapping[str, TensorMix]) -> list[str]:
-    """Return the tensors of a model that an engine with another one lacks, by whole units.
-
-    Engines fuse tensors, and only ones of the same layer, or outside of the layers of the same
-    module: where one of those differs, all are loaded. `loaded` None is an engine with no model.
-    """
-    if loaded is None or loaded.keys() != wanted.keys():
-        return list(wanted)
-    changed = {_unit(name) for name, mix in wanted.items() if loaded[name] != mix}
-    return [name for name in wanted if _unit(name) in changed]
-
-
-def _unit(name: str) -> str:
-    """Return the layer of a tensor (``model.layers.3``), or its module outside of the layers."""
-    layer = re.match(r".*?\.\d+(?=\.)", name)
-    return layer[0] if layer else name.rpartition(".")[0]
 
 
 def _final_norm(model: Merge) -> str | None:

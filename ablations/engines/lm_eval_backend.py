@@ -10,7 +10,7 @@ from contextlib import ExitStack, nullcontext
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
@@ -38,9 +38,6 @@ from ablations.tasks.catalog import may_be_published
 from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
-if TYPE_CHECKING:
-    from layerswap_method.tensors import TensorMix
-
 logger = logging.getLogger(__name__)
 
 
@@ -49,7 +46,6 @@ def start_model(
     backend: Backend,
     options: EngineOptions,
     adapter: Path | None = None,
-    weights: Mapping[str, TensorMix] | None = None,
 ) -> Any:
     """Return lm-eval's model object of a checkpoint: loaded, its engine started; `close` ends it.
 
@@ -58,8 +54,6 @@ def start_model(
         backend: the engine.
         options: how the model is run.
         adapter: an adapter of peft's that runs next to the weights; HF only.
-        weights: every tensor of a model of the same config, to start on in the place of the
-            checkpoint's, which may be a partial one of the hub's.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -74,11 +68,11 @@ def start_model(
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 
-                return HfModel(model, options, adapter, weights)
+                return HfModel(model, options, adapter)
             vllm_engine.prepare_vllm(options)
             from ablations.engines.vllm_model import VllmModel
 
-            return VllmModel(model, options, weights)
+            return VllmModel(model, options)
     except LayerSwapError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:

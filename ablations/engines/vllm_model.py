@@ -5,26 +5,23 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 
 from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
 from ablations.engines.vllm_engine import (
-    MERGE_FORMAT,
     clean_up,
     engine_arguments,
     torch_settings,
 )
 from ablations.models.load import check_complete, model_class, read_model_config
 from layerswap_method.errors import LayerSwapError
-
-if TYPE_CHECKING:
-    from layerswap_method.tensors import TensorMix
+from layerswap_method.tensors import MIXES, TensorMix
 
 logger = logging.getLogger(__name__)
 
@@ -39,20 +36,13 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         self,
         model: str,
         options: EngineOptions,
-        weights: Mapping[str, TensorMix] | None = None,
         **more: Any,
     ) -> None:
-        """Start an engine on a checkpoint, with `more` arguments; call `prepare` before.
-
-        With `weights`, which have the names of the checkpoint's, those are not read.
-        """
+        """Start an engine on a checkpoint, with `more` arguments; call `prepare_vllm` before."""
         config = read_model_config(model)
         _check_weights(model, config)
         stored = getattr(config, "dtype", None)
         stored_dtype = None if stored is None else str(stored).removeprefix("torch.")
-        if weights is not None:
-            more["load_format"] = MERGE_FORMAT
-            more["model_loader_extra_config"] = {"mixes": _as_json(weights)}
         with ExitStack() as stack:
             stack.callback(clean_up)
             stack.enter_context(torch_settings())
@@ -68,16 +58,16 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
     def check_names(self, names: Iterable[str]) -> None:
         """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
 
-    def load(self, mixes: Mapping[str, TensorMix], names: Collection[str]) -> None:
-        """Have every worker load tensors of a model: those of `names` are not in the engine yet.
+    def load(self, mixes: Mapping[str, TensorMix]) -> None:
+        """Have every worker load a whole model.
 
         Only names and paths go there, as JSON.
 
         Raises:
             LayerSwapError: when that failed; the engine is then of no more use.
         """
-        arguments = (_as_json(mixes), list(names))
-        for problem in self.model.collective_rpc("layerswap_load", args=arguments):
+        text = MIXES.dump_json(dict(mixes)).decode()
+        for problem in self.model.collective_rpc("layerswap_load", args=(text,)):
             if problem is not None:
                 raise LayerSwapError(f"vLLM could not load the tensors: {problem}")
 
@@ -147,12 +137,6 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
             for output in engine.step():
                 if output.finished:
                     yield places[output.request_id], output
-
-
-def _as_json(mixes: Mapping[str, TensorMix]) -> str:
-    from layerswap_method.tensors import MIXES
-
-    return MIXES.dump_json(dict(mixes)).decode()
 
 
 def _check_weights(model: str, config: Any) -> None:

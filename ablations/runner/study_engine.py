@@ -69,11 +69,10 @@ class StudyEngine:
         self._ask: _Ask
         self._weights: Mapping[str, Any]
         """The way of that model's weights into the engine, as provenance."""
+        self._is_live = False
+        """Whether that model is in the live engine."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
-        self._streamed: dict[str, AnswerFile] = {}
-        """Record key -> answers that the live engine gave since it was last known to be right."""
-        self._suspect = dict[str, str]()
 
     def single(self, cell: Cell) -> Expert | None:
         """Return the expert that a cell evaluates as it is; None for a merge."""
@@ -91,28 +90,15 @@ class StudyEngine:
             "versions": backend_versions(plan.backend),
         }
 
-    def check(self) -> Mapping[str, str]:
-        """Check the live engine; return record key -> why it is not to be trusted."""
-        from ablations.engines.live import SwapFailed
-
-        streamed, self._streamed = self._streamed, {}
-        if self._live is not None and streamed:
-            try:
-                self._live.check()
-            except SwapFailed as error:
-                reason = f"{error.message}; run it again with --materialize"
-                self._suspect |= dict.fromkeys(streamed, reason)
-                for answers in streamed.values():
-                    answers.withdraw()
-        return self._suspect
-
     def evaluate(self, work: Work) -> tuple[Evaluation, dict[str, Any]]:
         """Return the scores of a task with its samples, and their provenance.
+
+        A live engine is checked after it; until then its answers are not those of the model.
 
         Raises:
             DiskFull: where answers cannot be stored for want of room.
             ModelFailed: where experts have changed, or a merge fails.
-            LayerSwapError: where the evaluation fails.
+            LayerSwapError: where the evaluation fails, or the check after it.
         """
         try:
             self._check_unchanged(work)
@@ -129,15 +115,34 @@ class StudyEngine:
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
-        if str(self._weights["weights"]).endswith("streamed"):
-            self._streamed[work.key] = answers
         try:
-            evaluation = self._ask(work.request, answers=answers)
+            if self._is_live:
+                answers = answer_file(self, work, is_checked=False)
+                evaluation = self._ask(work.request, answers=answers)
+                self._check_live(answers)
+            else:
+                evaluation = self._ask(work.request, answers=answers)
         except BaseException:
             self._close_model()
             raise
         self._check_unchanged(work)
         return evaluation, self._provenance(work, answers, evaluation, self._weights)
+
+    def _check_live(self, answers: AnswerFile) -> None:
+        """Check the engine that gave `answers`, which are stored if it is right.
+
+        Raises:
+            LayerSwapError: where it is not.
+        """
+        from ablations.engines.live import SwapFailed
+
+        assert self._live is not None
+        try:
+            self._live.check()
+        except SwapFailed as error:
+            answers.withdraw()
+            raise LayerSwapError(f"{error.message}; run it again with --materialize") from error
+        answers.confirm()
 
     def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
@@ -197,7 +202,7 @@ class StudyEngine:
                     )
 
     def close(self) -> None:
-        """End every engine without a check, whose result nobody would read any more."""
+        """End every engine."""
         show_step(Step("ending the engine"))
         self._close_model()
         if self._live is not None:
@@ -205,11 +210,10 @@ class StudyEngine:
 
     def _close_live(self) -> None:
         if self._live is not None:
-            self.check()
             self._live.close()
 
     def _close_model(self) -> None:
-        self._key = None
+        self._key, self._is_live = None, False
         self._stack.close()
 
     def _open(self, work: Work) -> tuple[_Ask, dict[str, Any]]:
@@ -227,6 +231,7 @@ class StudyEngine:
         if not self._materialize:
             try:
                 ask, weights = self._swapped(cell, folder)
+                self._is_live = True
                 return ask, {**weights, **engine_facts(self.plan.backend)}
             except SwapFailed as error:  # two models need not fit into memory
                 fallback = {"fallback": error.message}
@@ -262,9 +267,23 @@ class StudyEngine:
             weights = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
         if self._live is None:
             show_step(Step(f"loading the libraries of {plan.backend}"))
-            self._live = LiveEvaluator(plan.base.folder, plan.backend, plan.options)
+            self._live = LiveEvaluator(self._start_folder(), plan.backend, plan.options)
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), weights
+
+    def _start_folder(self) -> Path:
+        """Return the model that the live engine starts on: the base, or one that is evaluated."""
+        from layerswap_method.checkpoint.checkpoint import read_checkpoint
+        from layerswap_method.hub.partial import is_partial
+
+        singles = filter(None, map(self.single, self.plan.cells))
+        folders = [self.plan.base.folder, *(single.folder for single in singles)]
+
+        def is_whole(folder: Path) -> bool:
+            stored = read_checkpoint(str(folder), folder).tensors.values()
+            return not any(is_partial(tensor.file) for tensor in stored)
+
+        return next(filter(is_whole, folders), folders[0])
 
     def _cold(self, folder: Path, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
@@ -282,11 +301,12 @@ class StudyEngine:
         return functools.partial(run_tasks, lm, folder=folder, backend=backend)
 
 
-def answer_file(engine: StudyEngine, work: Work) -> AnswerFile:
+def answer_file(engine: StudyEngine, work: Work, *, is_checked: bool = True) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
     key = fingerprint_of(protocol=work.request.overrides(), **engine.answer_settings)
     name = work.task.replace("/", "_")
-    return AnswerFile(engine.answers / work.cell.weights_key / f"{name}.jsonl", key)
+    path = engine.answers / work.cell.weights_key / f"{name}.jsonl"
+    return AnswerFile(path, key, is_checked=is_checked)
 
 
 def store_prompts(folder: Path, task: str, samples: Sequence[Sample]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -46,9 +46,6 @@ class Engine(Protocol):
             ModelFailed: where there is no model to ask.
             LayerSwapError: where the evaluation fails.
         """
-
-    def check(self) -> Mapping[str, str]:
-        """Return record key -> why what was evaluated under it is not to be trusted."""
 
     def close(self) -> None:
         """End what was started."""

@@ -67,8 +67,6 @@ class _Worker:
                 time.sleep(_WAIT_S)
             else:
                 waiting.remove(ended)
-        for key, error in self._engine.check().items():
-            self._fail([self._works[key]], error)
 
     def _try(self, model: str) -> bool:
         """Do what is missing of a model; return False where another worker holds it."""

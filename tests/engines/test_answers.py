@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import logging
@@ -123,17 +124,28 @@ def test_a_reader_gets_the_last_answers_of_its_keys_and_changes_nothing(tmp_path
         read_answers(tmp_path / "pipe", ["a"])
 
 
-def test_withdrawn_answers_go_and_others_stay_also_beside_a_damaged_line(tmp_path):
+@pytest.mark.parametrize("fate", ["confirmed", "withdrawn", "killed", "raised"])
+def test_answers_of_a_live_engine_wait_for_its_check(tmp_path, fate, caplog):
     path = tmp_path / "task.jsonl"
     with AnswerFile(path) as answers:
         answers.keep("a", TEXT)
-    with path.open("ab") as file:
-        file.write(b'{"key": "c"\n\xff\n[1]\n')
-    with AnswerFile(path) as answers:
-        answers.keep("b", CHOICE)
-    answers.withdraw()
-    assert stored(path) == {"a": TEXT, "b": None, "c": None}
-    assert path.read_bytes().count(b"\n") == 1
+    live = AnswerFile(path, is_checked=False)
+    with contextlib.suppress(_Killed), live:
+        live.keep("b", CHOICE)
+        assert live.take("b") == CHOICE
+        if fate == "raised":
+            raise _Killed
+    if fate == "confirmed":
+        live.confirm()
+    elif fate == "withdrawn":
+        live.withdraw()
+    elif fate == "killed":  # the system releases its lock
+        assert try_claim(tmp_path, ".lock") is None
+        live._release()
+    assert stored(path) == {"a": TEXT, "b": CHOICE if fate == "confirmed" else None, "c": None}
+    is_left = fate in ("killed", "raised")
+    assert ("1 answer of a run that ended before its engine was checked" in caplog.text) == is_left
+    assert [file.name for file in tmp_path.iterdir() if file.suffix] == ["task.jsonl"]
 
 
 @given(st.integers(0, 10_000), st.integers(1, 8))

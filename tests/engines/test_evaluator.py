@@ -192,7 +192,7 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
 
 
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
-    monkeypatch.setattr(HfModel, "load", lambda engine, mixes, names: None)
+    monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*has no effect"):
         LiveEvaluator(world.base, "hf", OPTIONS).swap(merge_of(world.cells["swap"]))
 
@@ -207,8 +207,8 @@ def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
     live.swap(merge_of(world.cells["swap"]))
     load = HfModel.load
 
-    def forgetful(engine, mixes, names):
-        load(engine, mixes, [name for name in names if name != WRONG])
+    def forgetful(engine, mixes):
+        load(engine, {name: mix for name, mix in mixes.items() if name != WRONG})
 
     monkeypatch.setattr(HfModel, "load", forgetful)
     with pytest.raises(SwapFailed, match=BACK):

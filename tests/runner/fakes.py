@@ -145,9 +145,6 @@ class FakeEngine:
     company: int = 1
     """Processes that must have begun before any goes on: none does it all where others are slow."""
 
-    wrong: tuple[str, ...] = ()
-    """Keys that the check at the end finds wrong."""
-
     seen: list[str] = field(default_factory=list)
 
     def __call__(self):
@@ -168,9 +165,6 @@ class FakeEngine:
         if label in self.dying:
             os.kill(os.getpid(), signal.SIGKILL)
         return fake_evaluation(work), {"weights": "fake"}
-
-    def check(self):
-        return dict.fromkeys(self.wrong, "the engine forgot its weights")
 
     def close(self):
         """Nothing is open."""

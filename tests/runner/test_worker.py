@@ -164,19 +164,6 @@ def test_without_a_claim_what_is_finished_stays(tmp_path):
     assert records.read_record(tmp_path, key_of(0)) is not None
 
 
-def test_what_a_wrong_engine_was_asked_has_failed(tmp_path):
-    """The check at the end takes two records back; the next call asks them again."""
-    cells = make_cells(4)
-    summary = run(tmp_path, cells, FakeEngine(wrong=(key_of(1), key_of(2))))
-    wrong = {f"bottom_layers={index}": "the engine forgot its weights" for index in (1, 2)}
-    assert summary.failed == wrong
-    assert len(summary.evaluated) == 2
-    assert list(scores_on_disk(tmp_path)) == [key_of(0), key_of(3)]
-    engine = FakeEngine()
-    assert not run(tmp_path, cells, engine).failed
-    assert engine.seen == [key_of(1), key_of(2)]
-
-
 def test_a_damaged_record_is_made_anew(tmp_path, caplog):
     whole = undisturbed(tmp_path, 2)
     (tmp_path / "records" / "s001.jsonl").write_text("{")

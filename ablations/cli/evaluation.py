@@ -134,15 +134,7 @@ def tasks() -> None:
 @click.option(
     "--jobs", type=COUNT, help="Number of engines at once.  [default: 1; on Ray as many as fit]"
 )
-@click.option(
-    "--dry-run", is_flag=True, help="List cells, layers, tokens and downloads; run nothing."
-)
-@click.option(
-    "--read-tasks",
-    is_flag=True,
-    help="With --dry-run: also load the tasks of your own folder, which are programs, to count "
-    "their tokens.",
-)
+@click.option("--dry-run", is_flag=True, help="List cells, layers and downloads; run nothing.")
 @click.option(
     "--only",
     multiple=True,

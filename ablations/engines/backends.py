@@ -1,24 +1,19 @@
-"""The engine that evaluates on this machine, and its version. Only `importing` imports one."""
+"""The engine that evaluates on this machine, and its version. None is imported."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
 import importlib.util
 import logging
 import math
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.quiet import quietly
 from ablations.scoring.evaluation import Backend
 from layerswap_method.errors import InputError, counted
+from layerswap_method.threads import usable_cores
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +73,7 @@ def check_devices(backend: Backend, options: EngineOptions, jobs: int = 1) -> No
 
         devices, thing, hint = torch.cuda.device_count(), "GPU", ""
     elif options.pipeline_parallel_size == 1:
-        devices, thing = os.cpu_count() or 1, "CPU core"
+        devices, thing = usable_cores(), "CPU core"
         hint = " (this is vLLM's CPU build)"
     else:
         raise InputError(
@@ -141,24 +136,6 @@ def precision_note(backend: Backend, options: EngineOptions) -> str:
         "products have 10 bits of mantissa: on an H100 log-likelihoods were 0.007 nats from those "
         "of transformers (in bfloat16 0.08); --backend hf evaluates with transformers"
     )
-
-
-@contextmanager
-def importing(backend: Backend, options: EngineOptions) -> Iterator[None]:
-    """Import the libraries of a backend in a thread while the block runs, which waits for it."""
-
-    def import_all() -> None:
-        # A failure here comes again when the engine is started, and is told there.
-        with contextlib.suppress(Exception), quietly():
-            if backend == "hf":
-                import ablations.engines.hf_model
-            else:
-                vllm_engine.prepare_vllm(options)
-                import ablations.engines.vllm_model  # noqa: F401
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(import_all)
-        yield
 
 
 def engine_facts(backend: Backend) -> dict[str, Any]:

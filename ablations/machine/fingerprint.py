@@ -18,6 +18,7 @@ from ablations.machine.progress import byte_progress
 from layerswap_method.file_names import TOKENIZER_FILES
 from layerswap_method.jobs import run_counted_jobs
 from layerswap_method.progress import Advance
+from layerswap_method.threads import usable_cores
 
 TOKENIZER_DATA = tuple(name for name in TOKENIZER_FILES if not name.endswith(".py"))
 """Files that a tokenizer is made of; its code is never run."""
@@ -215,7 +216,7 @@ def _hash_files(paths: Sequence[Path]) -> dict[Path, str]:
 
     with (
         byte_progress("reading the weights", total) as advance,
-        ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(min(8, usable_cores())) as pool,
     ):
         run_counted_jobs([partial(hash_one, path) for path in ordered], pool, advance)
     return {path: hashes[path] for path in ordered}

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import check_data
-from ablations.engines.work_size import TaskSize, measure_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.runner.jobs import (
     Start,
@@ -28,13 +27,11 @@ from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import write_results
 from ablations.sandbox import Isolation
-from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.cells import selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.methods.read import read_recipe
 
@@ -75,9 +72,6 @@ class RunOptions:
 
     isolation: Isolation | None = None
     """Sandbox of generated programs; None skips the tasks that run them."""
-
-    read_tasks: bool = False
-    """Whether a dry run loads the tasks of the study's own folder, which are programs."""
 
     download: str | None = None
     """What to fetch of models of the hub, a `hub.downloads.Download`; None: the environment's."""
@@ -129,8 +123,7 @@ def dry_run(study: str, options: RunOptions) -> str:
     """Return the cells of a study with their layers, and what running them would cost.
 
     Nothing is written or run; of models of the hub, config, tokenizer and the headers of the
-    weights are fetched. Tokens are counted in data that is on this machine, of the tasks that ship
-    with this package or lm-eval, and of others with `read_tasks`.
+    weights are fetched. No task is loaded.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -138,34 +131,17 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
-    finished = _finished(plan, out)
-    missing = plan.missing(options.only, finished)
     return describe_study_plan(
         plan,
         selected(plan.cells, options.only),
         materialize=options.materialize,
-        finished=finished,
-        sizes=_sizes(missing, plan, read_tasks=options.read_tasks),
+        finished=_finished(plan, out),
     )
 
 
 def _finished(plan: StudyPlan, out: Path) -> set[str]:
     keys = {key for cell in plan.cells for key in cell.records.values()}
     return {key for key in keys if records.find_record(out, key) is not None}
-
-
-def _sizes(
-    missing: Mapping[str, EvaluationRequest], plan: StudyPlan, *, read_tasks: bool
-) -> dict[str, TaskSize | str]:
-    """Return task -> its size. Loading a task runs what its file says: a dry run asks first."""
-    foreign = {
-        task: f"tasks of {', '.join(map(str, request.include_path))} are programs, which "
-        "--read-tasks loads"
-        for task, request in missing.items()
-        if not read_tasks and request.task_folders != (SHIPPED_TASKS,)
-    }
-    readable = [request for task, request in missing.items() if task not in foreign]
-    return {**foreign, **measure_tasks(readable, plan.base.folder, plan.options.max_model_len)}
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:

@@ -103,7 +103,7 @@ class StudyEngine:
         try:
             self._check_unchanged(work)
             answers = answer_file(self, work)
-            if (evaluation := self._recall(work, answers)) is not None:
+            if (evaluation := self._rescore(work, answers)) is not None:
                 weights = {"weights": "not loaded: every answer was stored"}
                 return evaluation, self._provenance(work, answers, evaluation, weights)
             if self._key != work.cell.weights_key:
@@ -144,13 +144,13 @@ class StudyEngine:
             raise LayerSwapError(f"{error.message}; run it again with --materialize") from error
         answers.confirm()
 
-    def _recall(self, work: Work, answers: AnswerFile) -> Evaluation | None:
+    def _rescore(self, work: Work, answers: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
-        from ablations.engines.recall import recall
+        from ablations.engines.rescore import rescore
 
         if not answers.path.is_file() or (folder := self._donor(work.cell)) is None:
             return None
-        return recall(work.request, folder, self.plan.backend, answers)
+        return rescore(work.request, folder, self.plan.backend, answers)
 
     def _donor(self, cell: Cell) -> Path | None:
         """Return the folder that gives a model its tokenizer, derived once for each model.

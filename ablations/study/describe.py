@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from ablations.engines.backends import describe_start
-from ablations.engines.work_size import TaskSize
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
 from layerswap_method.checkpoint.stored import torch_dtype
@@ -22,7 +20,6 @@ def describe_study_plan(
     *,
     materialize: bool,
     finished: Collection[str] = (),
-    sizes: Mapping[str, TaskSize | str] | None = None,
 ) -> str:
     """Return the plan: experts, notes, cells with their layers drawn, cost.
 
@@ -31,7 +28,6 @@ def describe_study_plan(
         cells: those of it that ``--only`` leaves.
         materialize: whether every merge is written to disk.
         finished: keys of the records that exist.
-        sizes: task -> its size, or why that is not known.
     """
     study = plan.study
     keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
@@ -67,7 +63,6 @@ def describe_study_plan(
         f"items per task: {study.evaluate.limit or 'all'}",
         f"  models to load: {len(todo)}",
         _disk(plan, todo.values(), materialize=materialize),
-        *_work(plan, Counter(missing.values()), sizes or {}),
     ]
     return "\n".join(lines)
 
@@ -85,25 +80,6 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
             sizes.append(plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize))
     total = decimal(sum(sizes))
     return f"  checkpoints written to disk: {len(sizes)} ({total} in all, one at a time)"
-
-
-def _work(
-    plan: StudyPlan, times: Mapping[str, int], sizes: Mapping[str, TaskSize | str]
-) -> Iterator[str]:
-    counted_sizes = [
-        (times[task], size) for task, size in sizes.items() if isinstance(size, TaskSize)
-    ]
-    if counted_sizes:
-        items = sum(count * size.items for count, size in counted_sizes)
-        prompts = sum(count * size.prompt_tokens for count, size in counted_sizes)
-        answers = sum(count * size.answer_tokens for count, size in counted_sizes)
-        unit = "items with repeats" if plan.study.evaluate.repeats > 1 else "items"
-        yield (
-            f"  {unit}: {items:,}; tokens: about {prompts:,} in prompts and at most {answers:,} "
-            "in answers"
-        )
-    for why in dict.fromkeys(size for size in sizes.values() if isinstance(size, str)):
-        yield f"  {', '.join(t for t, size in sizes.items() if size == why)}: not counted: {why}"
 
 
 def _layers(cell: Cell) -> str:

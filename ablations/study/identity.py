@@ -82,10 +82,10 @@ class Fingerprints:
             self._known[str(folder)] = [state, content]
         return content
 
-    def unread(self, folders: Iterable[Path]) -> tuple[list[Path], int]:
-        """Return the files that `of` would read for folders, and how many bytes of them are new."""
+    def read(self, folders: Iterable[Path]) -> None:
+        """Read the files of all folders at once, as several threads do it best."""
         if self._dry:
-            return [], 0
+            return
         files = [
             file
             for folder in folders
@@ -93,10 +93,6 @@ class Fingerprints:
             for file in sorted(checkpoint_files(folder))
             if file.is_file()
         ]
-        return files, self._hashes.unread_bytes(files)
-
-    def read(self, files: Iterable[Path]) -> None:
-        """Read files of all folders at once, as several threads do it best."""
         self._hashes.of(files)
 
     def states(self) -> dict[str, str]:

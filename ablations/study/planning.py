@@ -10,7 +10,6 @@ import importlib.metadata
 import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -19,7 +18,6 @@ import layerswap_method
 from ablations.engines.backends import (
     backend_versions,
     check_devices,
-    importing,
     precision_note,
     resolve_backend,
 )
@@ -46,7 +44,6 @@ from ablations.study.files import (
     with_experts_file,
 )
 from ablations.study.identity import (
-    Contents,
     Fingerprints,
     IdentifiedCells,
     identified,
@@ -58,9 +55,6 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.downloads import Downloads, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
-
-_WORTH_IMPORTS = 1_000_000_000
-"""Bytes of experts that take longer to read than a thread needs to begin."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +143,7 @@ def plan_study(
         dry: whether to fetch no more than headers of experts, read no weights or data and write
             nothing.
         is_engine_local: whether this machine will run the engine, so that it must have the GPUs.
-        jobs: engines that this machine will run at a time. One is this process's, which may as well
-            import the libraries while it reads the experts.
+        jobs: engines that this machine will run at a time.
         only: which cells are to be run, checked here; the plan has all of them.
         isolation: what holds generated programs; None skips the tasks that run them.
         download: a `hub.downloads.Download`; None takes the one of the environment.
@@ -173,8 +166,10 @@ def plan_study(
     cells = [cell.model_copy(update=checked.requests[cell.language]) for cell in cells]
     show_step(Step("reading the experts"))
     fingerprints = Fingerprints(cache, hashes=FileHashes(hashes), dry=dry)
-    will_start = is_engine_local and jobs == 1
-    contents = _read_experts(study, checked, fingerprints, will_start=will_start)
+    experts = checked.experts.values()
+    fingerprints.read(dict.fromkeys(folder for expert in experts for folder in expert.folders))
+    contents = read_contents(experts, fingerprints)
+    fingerprints.save()
     protocol = protocol_key(
         checked.requests[None]["request"], checked.backend, study.evaluate.options
     )
@@ -326,25 +321,6 @@ def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need
     with checked.hub.fetching():
         reads = needed(cells, experts, base)
     return tuple(checked.hub.needs(reads.ranges, reads.whole))
-
-
-def _read_experts(
-    study: Study, checked: _Checked, fingerprints: Fingerprints, *, will_start: bool
-) -> Contents:
-    """Return what the experts are made of.
-
-    If this process is to start the engine, its libraries are imported while large ones are read.
-    """
-    experts = checked.experts.values()
-    folders = {folder: None for expert in experts for folder in expert.folders}
-    files, nbytes = fingerprints.unread(folders)
-    with ExitStack() as stack:
-        if will_start and nbytes >= _WORTH_IMPORTS:
-            stack.enter_context(importing(checked.backend, study.evaluate.options))
-        fingerprints.read(files)
-    contents = read_contents(experts, fingerprints)
-    fingerprints.save()
-    return contents
 
 
 class _Shape(NamedTuple):

@@ -45,8 +45,7 @@ def plan_seconds(folders, run, hashes):
     """Return the seconds in which a study in the folder `run` knows the content of `folders`."""
     started = time.perf_counter()
     fingerprints = Fingerprints(run / "fingerprints.json", hashes=FileHashes(hashes))
-    files, _ = fingerprints.unread(folders)
-    fingerprints.read(files)
+    fingerprints.read(folders)
     contents = {fingerprints.of(folder) for folder in folders}
     fingerprints.save()
     assert len(contents) == len(folders)

@@ -77,9 +77,6 @@ def test_each_heavy_package_has_one_home():
     assert {path.split("/")[1] for path in homes.pop("mergekit")} == {"mergekit_plugin"}
     # Adapters are loaded by the one door to from_pretrained, and made where they are trained.
     assert homes.pop("peft") == {"ablations/models/load.py", "ablations/train/apply_regime.py"}
-    # An engine is started from one file, and its workers import another before they load a model.
-    vllm = {f"ablations/engines/{name}.py" for name in ("vllm_engine", "vllm_worker")}
-    assert homes.pop("vllm") == vllm
     assert "matplotlib" in homes
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 

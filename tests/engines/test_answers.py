@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from ablations.engines.answers import Answer, AnswerFile, key_of, read_answers
 from ablations.engines.lm_eval_backend import run_tasks, start_model
-from ablations.engines.recall import recall
+from ablations.engines.rescore import rescore
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import listening
 from ablations.machine.whole_files import DiskFull
@@ -96,7 +96,7 @@ def test_answers_of_the_version_before_are_taken(model, tasks, tmp_path):
     before = path.read_text().count("\n")
     for count, change in ((6, {}), (4, {**sampled, "tasks": names[:1]})):
         changed = request.model_copy(update=change)
-        found = recall(changed, model, "hf", AnswerFile(path, "an engine"))
+        found = rescore(changed, model, "hf", AnswerFile(path, "an engine"))
         assert found is not None
         assert found.answers_before == count
         with closing(start_model(model, "hf", OPTIONS)) as lm:
@@ -276,9 +276,9 @@ class Asked:
         found = run_tasks(self.lm, changed, self.model, self.backend, answers)
         return found, len(self.new)
 
-    def recall(self, **change):
+    def rescore(self, **change):
         changed, answers = self.request.model_copy(update=change), AnswerFile(self.path)
-        return recall(changed, self.model, self.backend, answers)
+        return rescore(changed, self.model, self.backend, answers)
 
     def lines(self):
         return self.path.read_text().count("\n")
@@ -350,18 +350,18 @@ def test_stored_answers_are_done_before_the_step_begins(begun):
 
 def test_every_sample_names_its_stored_answers(begun):
     assert not any(sample.keys for sample in begun.whole.samples)
-    for evaluation in (begun.rest[0], begun.recall(), begun.send(**DRAWN, seed=3)[0]):
+    for evaluation in (begun.rest[0], begun.rescore(), begun.send(**DRAWN, seed=3)[0]):
         stored = read_answers(begun.path, {k for s in evaluation.samples for k in s.keys})
         for sample in evaluation.samples:
             assert tuple(stored[key].response for key in sample.keys) == sample.responses
     assert {sample.repeat for sample in evaluation.samples} == {0, 1}
 
 
-def test_scores_are_recalled_from_answers_without_an_engine(begun):
-    recalled = begun.recall()
-    assert content(recalled) == content(begun.whole)
-    assert recalled.answers_before == responses(begun.whole)
-    assert begun.recall(system_instruction="Be brief.") is None
+def test_scores_come_from_stored_answers_without_an_engine(begun):
+    rescored = begun.rescore()
+    assert content(rescored) == content(begun.whole)
+    assert rescored.answers_before == responses(begun.whole)
+    assert begun.rescore(system_instruction="Be brief.") is None
 
 
 def test_after_a_change_of_a_filter_stored_answers_are_scored_and_nothing_is_sent(begun, tmp_path):
@@ -371,7 +371,7 @@ def test_after_a_change_of_a_filter_stored_answers_are_scored_and_nothing_is_sen
     path = tmp_path / "tasks" / "words_generate.yaml"
     text = yaml.safe_dump({"filter_list": filters}).replace("'!f", "!f").replace("r'", "r")
     path.write_text(path.read_text() + text)
-    again = begun.recall(include_path=(tmp_path / "tasks",))
+    again = begun.rescore(include_path=(tmp_path / "tasks",))
     samples = again.samples_of("words_generate")
     before = begun.whole.samples_of("words_generate")
     assert [sample.responses for sample in samples] == [sample.responses for sample in before]
@@ -391,7 +391,7 @@ def test_drawn_answers_are_new_for_each_repeat_and_seed_and_stored_too(begun):
     assert count == 2 * len(begun.whole.samples_of("words_generate"))
     assert content(begun.send(**DRAWN)[0]) == content(once)
     assert begun.send(**DRAWN, seed=1)[1] == count
-    assert begun.recall(**DRAWN, seed=2) is None
+    assert begun.rescore(**DRAWN, seed=2) is None
 
 
 def test_other_settings_of_generation_are_sent(begun):

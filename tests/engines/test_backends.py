@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ablations.engines import vllm_engine
+from ablations.engines import backends, vllm_engine
 from ablations.engines.backends import check_devices, describe_start, engine_facts, resolve_backend
 from ablations.engines.live import ProbeAnswers, ProbeReference
 from ablations.engines.options import EngineOptions
@@ -86,6 +86,9 @@ def test_more_gpus_than_there_are_is_an_error(monkeypatch):
         check_devices("vllm", large)
     check_devices("vllm", EngineOptions())
     monkeypatch.setattr(vllm_engine, "is_cpu_build", lambda: True)
+    monkeypatch.setattr(backends, "usable_cores", lambda: 2)  # of a job, on a machine with more
+    with pytest.raises(InputError, match="3 x 1 = 3, and this machine has 2 CPU cores"):
+        check_devices("vllm", EngineOptions(tensor_parallel_size=3))
     with pytest.raises(InputError, match="CPU build runs no pipeline stages"):
         check_devices("vllm", EngineOptions(pipeline_parallel_size=2))
 

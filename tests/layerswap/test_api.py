@@ -33,7 +33,7 @@ SWAP = {"bottom_layers": 1, "top_layers": 1}
 OTHER_FORMS = {
     # command -> parameters that the function has in another form or not at all
     "check": {"recipes", "strict"},
-    "run": {"dry_run", "read_tasks"},
+    "run": {"dry_run"},
     "plan": set(),
     "merge": set(),
     "evaluate": set(),

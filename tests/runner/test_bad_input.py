@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.task_loading import check_data
-from ablations.engines.work_size import measure_tasks
 from ablations.runner import run as runner
-from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError
 from tests.standins.command import layerswap
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.tasks import MEAN, write_rows, write_task
 
-DRY = ("--dry-run", "--read-tasks")
+DRY = ("--dry-run",)
 EXACT = {"metric": "exact_match", **MEAN}
 AWAY = {"dataset_path": "nobody/nothing", "dataset_kwargs": None}
 
@@ -163,7 +161,6 @@ def no_engine(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("options", [(), DRY])
 @pytest.mark.parametrize(
     ("changes", "messages", "code"),
     [
@@ -178,10 +175,8 @@ def no_engine(monkeypatch):
         (AWAY, ("its data is not on this machine", "HF_HUB_OFFLINE"), 1),
     ],
 )
-def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(
-    ask, options, changes, messages, code
-):
-    refused(ask(*options, tasks=("story", "bad"), **changes), "task bad: ", *messages, code=code)
+def test_a_fault_of_a_task_is_one_error_before_an_engine_starts(ask, changes, messages, code):
+    refused(ask(tasks=("story", "bad"), **changes), "task bad: ", *messages, code=code)
 
 
 def test_a_task_file_that_is_no_yaml_is_named(ask, tmp_path):
@@ -190,21 +185,6 @@ def test_a_task_file_that_is_no_yaml_is_named(ask, tmp_path):
     refused(ask(*DRY, tasks=("story", "bad")), "unknown task 'bad'", "bad.yaml cannot be read: ")
     (tmp_path / "own" / "story.yaml").unlink()
     refused(ask(*DRY), "has no lm-eval task file", "bad.yaml cannot be read: ")
-
-
-def test_a_dry_run_downloads_nothing_and_says_so(ask, tmp_path, models, monkeypatch):
-    import datasets.config
-    import huggingface_hub.constants
-
-    ask(*DRY, **AWAY)
-    for module in (datasets.config, huggingface_hub.constants):
-        monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)  # as where there is a network
-    request = EvaluationRequest(tasks=("story",), include_path=tmp_path / "own")
-    found = measure_tasks([request], models / "base", None)
-    assert found == {"story": "its data is not on this machine; a dry run downloads nothing"}
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(LayerSwapError, match="task story: its data is not on this machine"):
-        measure_tasks([request], models / "base", None)
 
 
 def test_finished_cells_need_no_data(ask, tmp_path, experts):

@@ -89,7 +89,7 @@ def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, mon
 
 
 def test_answers_of_an_adapter_that_mergekit_merges_leave_it_to_mergekit(tmp_path, models):
-    """A run that was stopped in such a model goes on; to recall its answers is no failure of it."""
+    """A run that was stopped in such a model goes on; rescoring its answers is no failure."""
     dora = {"target_modules": ["q_proj"], "use_dora": True}
     expert = Expert("math", models / "base", train_adapter(models / "base", tmp_path / "a", **dora))
     engine = StudyEngine(plan_of(expert), tmp_path, tmp_path / "answers")
@@ -97,7 +97,7 @@ def test_answers_of_an_adapter_that_mergekit_merges_leave_it_to_mergekit(tmp_pat
     answers = answer_file(engine, work)
     answers.path.parent.mkdir(parents=True)
     answers.path.touch()
-    assert engine._recall(work, answers) is None
+    assert engine._rescore(work, answers) is None
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ from lm_eval import simple_evaluate
 from lm_eval.tasks import TaskManager
 
 from ablations.engines.task_loading import load_tasks
-from ablations.engines.work_size import measure_tasks
 from ablations.requests.fingerprint import fingerprints_of
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
@@ -128,8 +127,4 @@ def test_a_group_has_lm_evals_score_and_one_record(folder, tmp_path):
     assert [sample.doc_id for sample in limited.samples_of("one")] == [0, 1, 24, 25]
     by_item = {sample.doc_id: sample.values for sample in evaluation.samples}
     assert all(by_item[sample.doc_id] == sample.values for sample in limited.samples)
-    sizes = measure_tasks(
-        [request(folder, name) for name in ("one", "words_choose", "few")], model, None
-    )
-    assert sizes["one"].items == sizes["words_choose"].items + sizes["few"].items == 33
     assert set(evaluation.num_fewshot) == set(evaluation.task_versions) == {"one"}

@@ -20,7 +20,7 @@ class _Unanswered(Exception):
     """There is a question without a stored answer."""
 
 
-def recall(
+def rescore(
     request: EvaluationRequest, folder: Path, backend: Backend, answers: AnswerFile
 ) -> Evaluation | None:
     """Return the evaluation of a model whose answers are stored, None where one is missing.

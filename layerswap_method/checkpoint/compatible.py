@@ -18,14 +18,12 @@ from layerswap_method.checkpoint.checkpoint import (
     is_table,
     name_list,
 )
-from layerswap_method.checkpoint.config import text_part
 from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
 from layerswap_method.checkpoint.settings import mixed_settings
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
 from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
 from layerswap_method.file_names import WEIGHTS_INDEX
-from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import split_layer
 
 _PARENT = "merging needs models of one pretrained parent"
@@ -36,7 +34,6 @@ _ONE_VOCABULARY = (
 
 _WITH_HEAD = ("ForCausalLM", "ForConditionalGeneration", "LMHeadModel")
 _SCALE = re.compile(r"_scales?(_inv|_2)?$")
-_SHARED = re.compile(r"\.shared_transf\w*")
 _BITS = {"float64": 64, "float32": 32, "bfloat16": 16, "float16": 16}
 
 
@@ -181,7 +178,6 @@ def merge_warnings(
         )
     yield from _extra_tensors(checkpoints)
     yield from _missing_heads(checkpoints)
-    yield from _shared_weights(checkpoints[0])
     if not aligned:
         yield from token_conflicts(_givers(checkpoints, rows_from))[1]
 
@@ -346,23 +342,6 @@ def _may_have_head(model: Checkpoint) -> bool:
     shape = model.shapes[embedding]
     outside = (name for name in model.shapes if split_layer(name)[0] is None)
     return any(name != embedding and model.shapes[name] == shape for name in outside)
-
-
-def _shared_weights(model: Checkpoint) -> Iterator[str]:
-    """Yield a warning where several layers are one block of weights in a loaded model (Zamba)."""
-    blocks = {
-        name[: match.end()]: None
-        for name in model.tensors
-        if model.decoder.layer(name) is not None and (match := _SHARED.search(name))
-    }
-    if blocks:
-        kinds = text_part(model.document).get("layers_block_type") or ()
-        layers = format_layers([i for i, kind in enumerate(kinds) if kind == "hybrid"])
-        yield (
-            f"layers {layers or '(see its config)'} of {model.name} share weights "
-            f"({name_list([*blocks])}): a loader keeps one copy, so these cannot come from one "
-            "model in one layer and from another in the next, whatever the plan says"
-        )
 
 
 def _are_alike(first: Checkpoint, other: Checkpoint) -> bool:

@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that are special: heads, further heads, shared weights, counts, towers."""
+"""Parts of a checkpoint that are special: heads, further heads, counts, towers."""
 
 import json
 
@@ -160,17 +160,6 @@ def test_adapters_of_a_model_with_towers_follow_the_same_rule(experts, tmp_path)
     swap = Swap(LAYERS, non_layer="base")
     found = tensors_of(recipe(models, swap.parameters(), base))
     assert_same(found, expected(swap, *map(stored, merged.values()), stored(base)))
-
-
-def test_weights_that_layers_share_are_named(experts, tmp_path):
-    given = experts("zamba2")
-    document = recipe(roles(given), SWAP.parameters(), given.base)
-    wanted = "share weights (model.layers.1.shared_transformer, "
-    assert warned(document).count(f"layers 1,3,5 of {given.task} {wanted}") == 1
-    recipe_file = write_recipe(tmp_path / "recipe.yml", document)
-    assert any(wanted in finding.message for finding in check_recipe(recipe_file, hub=False))
-    write(document, tmp_path / "out")
-    assert_loads(tmp_path / "out")
 
 
 def test_a_speech_encoder_follows_non_layer_and_its_counts_stay(experts, tmp_path):

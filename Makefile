@@ -172,7 +172,7 @@ rehearsal: venv
 	$(BIN)/python -m tests.rehearsal $(REHEARSAL)
 
 rebuild-base: venv
-	REBUILD=1 $(PYTEST) tests/pocket/test_build.py -k rebuild
+	REBUILD=1 $(PYTEST) tests/testbeds/test_pocket_build.py -k rebuild
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import layerswap_method
-from ablations.pocket.build import PocketConfig, build_pocket
+from ablations.testbeds.pocket.build import PocketConfig, build_pocket
 from tests.standins.experts import experts, trio, trio_copy  # noqa: F401 - fixtures
 
 for _name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE"):

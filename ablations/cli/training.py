@@ -72,7 +72,7 @@ def pocket_build(out: Path, preset: Any, seed: int, expert_seeds: int) -> None:
     only those layers that a swap takes from it. The base of seed 0 ships with the package; bases of
     other seeds are trained.
     """
-    from ablations.pocket.build import PocketConfig, build_pocket
+    from ablations.testbeds.pocket.build import PocketConfig, build_pocket
 
     show_log()
     seeds = tuple(range(expert_seeds))
@@ -99,7 +99,7 @@ def smol_build(source: Any) -> None:
     stopped continues with the same command.
     """
     from ablations.machine.progress import status_line
-    from ablations.smol.build import ROOT, build_smol
+    from ablations.testbeds.smol.build import ROOT, build_smol
 
     show_log()
     with status_line():
@@ -134,9 +134,9 @@ def quickstart(out: Path, backend: Any, limit: int | None, preset: Any) -> None:
     """
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported
     show_log()
-    from ablations.pocket.build import PocketConfig, build_pocket
     from ablations.report.write import make_report, scores_text
     from ablations.runner.run import RunOptions, run_study
+    from ablations.testbeds.pocket.build import PocketConfig, build_pocket
 
     build_pocket(config=PocketConfig.preset(preset))
     settings = {} if limit is None else {"evaluate.limit": limit}

@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ablations.pocket.testbed_tasks import (
+from ablations.tasks.catalog import Floor, FunctionName
+from ablations.testbeds.pocket.testbed_tasks import (
     generated,
     metric,
     task,
     write_rows,
     write_yaml,
 )
-from ablations.smol.math_problems import (
+from ablations.testbeds.smol.math_problems import (
     LANGUAGES,
     NEW,
     TARGETS,
@@ -31,7 +32,6 @@ from ablations.smol.math_problems import (
     with_calculation,
     word_blind_floor,
 )
-from ablations.tasks.catalog import Floor, FunctionName
 
 TRAIN_ROWS = 8000
 """Rows of each training file; an expert sees a part of them, drawn with its seed."""

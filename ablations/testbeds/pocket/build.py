@@ -22,7 +22,7 @@ from ablations.machine.fingerprint import fingerprint_of, hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import Step, show_step, status_line
 from ablations.machine.whole_files import Stage, write_errors
-from ablations.pocket.pretraining import (
+from ablations.testbeds.pocket.pretraining import (
     PocketShape,
     Pretraining,
     base_batches,
@@ -30,7 +30,7 @@ from ablations.pocket.pretraining import (
     pretrain,
     save_checkpoint,
 )
-from ablations.pocket.tasks import write_pocket_tasks
+from ablations.testbeds.pocket.tasks import write_pocket_tasks
 from ablations.train.config import TrainConfig, read_training_file
 from ablations.train.folder import CHECKPOINTS
 from ablations.train.run import EXPERTS, HELD_OUT, LOCK, settings_of, train_expert

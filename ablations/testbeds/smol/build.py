@@ -19,8 +19,8 @@ from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage, check_place
-from ablations.smol.base import WeightsSource, ensure_base, write_replay
-from ablations.smol.data import write_data, write_smol_tasks
+from ablations.testbeds.smol.base import WeightsSource, ensure_base, write_replay
+from ablations.testbeds.smol.data import write_data, write_smol_tasks
 from layerswap_method.errors import InputError
 
 logger = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ablations.smol import data
-from ablations.smol import math_problems as problems
-from ablations.smol.math_problems import (
+from ablations.tasks.catalog import floor_of
+from ablations.tasks.twins import score_answers, score_order, score_result
+from ablations.testbeds.smol import data
+from ablations.testbeds.smol import math_problems as problems
+from ablations.testbeds.smol.math_problems import (
     LANGUAGES,
     TARGETS,
     word_blind_floor,
     words,
 )
-from ablations.tasks.catalog import floor_of
-from ablations.tasks.twins import score_answers, score_order, score_result
 
 ITEM = {"prompts": ["g", "l"], "solutions": [" 9 + 6 = 15.", " 9 - 6 = 3."], "answers": [15, 3]}
 CALCULATION = re.compile(r"\d\s*[-+*/=]\s*\d")

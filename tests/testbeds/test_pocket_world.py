@@ -8,13 +8,13 @@ from functools import cache
 
 import pytest
 
-from ablations.pocket import build
-from ablations.pocket.pretraining import vocabulary
-from ablations.pocket.tasks import EXAMPLES, TASK_NAMES, draw_items, write_pocket_tasks
 from ablations.pocket_world import exercises, world
 from ablations.pocket_world.corpora import MIXES, THOUGHT_SHARE, draw_documents
 from ablations.pocket_world.exercises import TEST_KINDS
 from ablations.pocket_world.world import RARE, SYLLABLES, TRANSLATION
+from ablations.testbeds.pocket import build
+from ablations.testbeds.pocket.pretraining import vocabulary
+from ablations.testbeds.pocket.tasks import EXAMPLES, TASK_NAMES, draw_items, write_pocket_tasks
 from tests.standins.scripted import ask, read_jsonl
 
 

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ablations.pocket.testbed_tasks import (
+from ablations.pocket_world import exercises as ex
+from ablations.pocket_world.exercises import Exercise
+from ablations.pocket_world.world import DEGREES, Language, WordSource
+from ablations.testbeds.pocket.testbed_tasks import (
     generated,
     metric,
     task,
     write_rows,
     write_yaml,
 )
-from ablations.pocket_world import exercises as ex
-from ablations.pocket_world.exercises import Exercise
-from ablations.pocket_world.world import DEGREES, Language, WordSource
 
 FINAL_ANSWER = r"(?:the answer is|jibu ni) (.+?) \."
 """The number after the phrase that ends a solution, in either language: a digit or a word."""

@@ -14,10 +14,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.locks import try_claim
 from ablations.machine.whole_files import Stage
-from ablations.pocket import build
-from ablations.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
-from ablations.pocket.pretraining import base_batches, build_model, pretrain
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.testbeds.pocket import build
+from ablations.testbeds.pocket.build import EXPERTS_OF_A_SEED, MANIFEST, PocketConfig, build_pocket
+from ablations.testbeds.pocket.pretraining import base_batches, build_model, pretrain
 from ablations.train.config import read_training_file
 from ablations.train.run import train_expert
 from layerswap_method.errors import InputError, LayerSwapError
@@ -133,7 +133,8 @@ def test_failed_training_is_one_error_and_keeps_finished_stages(copied, tiny_poc
     assert hashes(copied)["task"] == hashes(tiny_pocket.root)["task"]
     assert not (copied / "language").exists()
     (tmp_path / "other/base").mkdir(parents=True)
-    with pytest.raises(InputError, match="build in another folder"):
+    (tmp_path / "other/base/mine.txt").touch()
+    with pytest.raises(InputError, match="give another folder"):
         build_pocket(tmp_path / "other", TINY)
 
 

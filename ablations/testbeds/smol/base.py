@@ -18,7 +18,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import Stage
 from ablations.models.find import find_model
 from ablations.models.load import load_model, read_tokenizer
-from ablations.pocket.testbed_tasks import write_rows
+from ablations.testbeds.pocket.testbed_tasks import write_rows
 from layerswap_method.errors import InputError, describe_error
 from layerswap_method.file_names import WEIGHTS_FILE
 

@@ -17,7 +17,7 @@ from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsup
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import METHODS, merge_models
+from layerswap_method.methods.table import METHODS, merge_open_models, open_models
 from layerswap_method.output import (
     check_output,
     claim_output,
@@ -103,33 +103,41 @@ def merge_file(
     are as in `open_downloads`. Raises `NeedsMergekit` where only mergekit can merge it,
     `InputError` for what does not fit, `LayerSwapError` where something cannot be written.
     """
-    recipe = read_recipe(file.document)
+    recipe, out = read_recipe(file.document), output_folder(out_path)
     check_device(options.device)
-    out = output_folder(out_path)
     with claim_output(out) as folder:  # before anything is downloaded
         hub = open_downloads(recipe, download, cache_dir)
-        models = find_models(recipe, functools.partial(find, hub=hub))
-        check_output(out, [path for model in models.values() for path in model.folders])
+        places = find_models(recipe, functools.partial(find, hub=hub))
+        check_output(out, [path for place in places.values() for path in place.folders])
         with hub.fetching(bar):
-            merge = merge_models(recipe, models)
+            models = open_models(recipe, places)
+            merge = merge_open_models(recipe, models)  # the one check, then the method's build
         hub.fetch(merge.ranges, bar)
         for warning in merge.warnings:
             LOG.warning("%s", warning)
-        revisions = commits(models)
-        text = pinned_text(file.text, revisions) if revisions else file.text
-        lines = [*merge.lines, *hub.checked_lines(merge.ranges)]
-        needs_code = needs_remote_code(merge.document, merge.donor)
+        revisions = commits(places)
+        merge = replace(
+            merge,
+            record=with_commits(merge.record, revisions),
+            lines=(*merge.lines, *hub.checked_lines(merge.ranges)),
+        )
+        texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
         list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises
-        yield from lines
-        texts = {}
-        if options.with_card:
-            card = card_text(file.document, text, out.name, lines, needs_code=needs_code)
-            texts = {"README.md": card, "mergekit_config.yml": text}
-        merge = replace(merge, record=with_commits(merge.record, revisions))
+        yield from merge.lines
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
     yield f"{out}: {len(merge.tensors)} tensors in {nbytes / 1e9:.3g} GB{checked}"
+
+
+def _card_files(
+    file: RecipeFile, merge: Merge, revisions: Mapping[str, str], title: str
+) -> dict[str, str]:
+    """Return the model card and the recipe, with the commits of its models: name -> content."""
+    text = pinned_text(file.text, revisions) if revisions else file.text
+    needs_code = needs_remote_code(merge.document, merge.donor)
+    card = card_text(file.document, text, title, merge.lines, needs_code=needs_code)
+    return {"README.md": card, "mergekit_config.yml": text}
 
 
 def write_merge(

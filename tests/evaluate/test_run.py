@@ -71,16 +71,18 @@ def test_the_table_has_the_papers_rows_and_what_was_skipped(first):
 
 @pytest.mark.slow
 def test_every_item_has_a_record_by_which_two_runs_can_be_paired(first):
-    metrics = {"exact_match", "language_fidelity", "truncated", "prompt_truncated"}
+    metrics = {"exact_match", "truncated", "prompt_truncated"}
+    may_have = {"language_fidelity"}  # an answer of few letters has no verdict
     samples = samples_of(first, SW)
     assert {sample.filter for sample in samples} == {"strict-match", "flexible-extract"}
-    assert {row["metric"] for row in rows_of(first.out) if row["task"] == SW} == metrics
+    shown = {row["metric"] for row in rows_of(first.out) if row["task"] == SW}
+    assert metrics <= shown <= metrics | may_have
     strict = [sample for sample in samples if sample.filter == "strict-match"]
     assert [sample.doc_id for sample in strict] == [0, 1, 2, 3]
     for sample in strict:
         assert len(sample.prompt_hash) == 64
         assert isinstance(sample.answers[0], str)
-        assert sample.values.keys() == metrics
+        assert metrics <= sample.values.keys() <= metrics | may_have
     (cell,) = load_run(first.out).cells
     for text in cell.tasks[0].provenance["texts"]:
         lines = (first.out / text).read_text().splitlines()

@@ -163,10 +163,10 @@ def complete(file: Path, whole: Path) -> None:
 
 
 def link(name: Path, target: Path) -> None:
-    """Make `name` a link to a file, in place of what is there."""
-    text = os.path.relpath(target, name.parent)
-    if name.is_symlink() and name.readlink() == Path(text):
+    """Make `name` a link to a file, in place of what is there, unless it leads to that file."""
+    if name.is_symlink() and name.resolve() == target.resolve():
         return
+    text = os.path.relpath(target, name.parent)
     name.parent.mkdir(parents=True, exist_ok=True)
     part = name.with_name(f".{name.name}.{os.getpid()}")
     part.unlink(missing_ok=True)

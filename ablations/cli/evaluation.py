@@ -174,7 +174,7 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     with watched("computing the answer"):
         from ablations.report.run_tables import answer_of_run
 
-        answer = answer_of_run(result.run)
+        answer = answer_of_run(result.run, result.results)
     if answer:
         print_line(f"\n{answer}")
     if result.summary.failed:

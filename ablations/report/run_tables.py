@@ -129,7 +129,7 @@ class RunTables:
     @cached_property
     def _report(self) -> Report:
         with as_input_errors():
-            return make_report(self.run, draw=False)
+            return make_report(self.run, draw=False, results=self._results)
 
 
 class WrittenReport(NamedTuple):
@@ -173,9 +173,9 @@ def _write(run: Run, formats: Sequence[str], folder: Path) -> WrittenReport:
     return WrittenReport(report, folder, write_report(report, formats, folder))
 
 
-def answer_of_run(run: Run) -> str:
+def answer_of_run(run: Run, results: Results | None = None) -> str:
     """Return the answer of a run so far; empty where no cell is finished."""
-    return answer_text(make_report(run, draw=False)) if run.cells else ""
+    return answer_text(make_report(run, draw=False, results=results)) if run.cells else ""
 
 
 def load_tables(folder: Path) -> RunTables:

@@ -41,7 +41,7 @@ from ablations.report.tables import (
 )
 from ablations.runs.examples import read_examples
 from ablations.runs.records import RUN_FILE, Run
-from ablations.runs.results import SCORES_FILE, csv_text, read_results
+from ablations.runs.results import SCORES_FILE, Results, csv_text, read_results
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
@@ -73,12 +73,13 @@ class Report(NamedTuple):
     scores: pd.DataFrame
 
 
-def make_report(run: Run, *, draw: bool = True) -> Report:
+def make_report(run: Run, *, draw: bool = True, results: Results | None = None) -> Report:
     """Return the report of a run.
 
     Args:
         run: with at least one finished cell.
         draw: whether to draw figures, which needs matplotlib.
+        results: of the run, where they have been read.
 
     Raises:
         InputError: for a run without a finished cell, or a study that names a task that is not
@@ -86,7 +87,7 @@ def make_report(run: Run, *, draw: bool = True) -> Report:
     """
     if not run.cells:
         raise InputError(_emptiness(run))
-    results = read_results(run)
+    results = results or read_results(run)
     study, scores = results.study, results.scores
     shown = shown_tasks(results)
     frame, means = comparisons(results, shown), score_frame(results, shown)

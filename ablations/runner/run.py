@@ -25,7 +25,7 @@ from ablations.runner.jobs import (
 from ablations.runner.study_engine import StudyEngine
 from ablations.runner.work import now
 from ablations.runs import records
-from ablations.runs.results import write_results
+from ablations.runs.results import Results, write_results
 from ablations.sandbox import Isolation
 from ablations.study.cells import selected
 from ablations.study.describe import describe_study_plan
@@ -98,6 +98,9 @@ class RunResult:
 
     tasks: frozenset[str]
     """The models and tasks that were to be evaluated."""
+
+    results: Results | None
+    """The tables of `run` as they were written; None where they are of another plan."""
 
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
@@ -179,6 +182,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
     show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = _answers(options, out)
+    run, results = None, None
     try:
         summary = run_cells(
             out,
@@ -190,9 +194,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            write_results(records.load_run(out))
+            run = records.load_run(out)
+            results = write_results(run)
+    if run is None or run.head != head:
+        run, results = records.load_run(out, head), None
     tasks = frozenset(task for cell in cells for task in cell.records)
-    return RunResult(records.load_run(out, head), summary, tasks)
+    return RunResult(run, summary, tasks, results)
 
 
 def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:

@@ -46,8 +46,11 @@ def read_results(run: Run) -> Results:
     )
 
 
-def write_results(run: Run) -> None:
-    """Write the scores, observations, first lines of all records and examples of a run."""
+def write_results(run: Run) -> Results:
+    """Write the scores, observations, first lines of all records and examples of a run.
+
+    Returns the scores and observations, which are read of every item.
+    """
     results = read_results(run)
     records = {task.key: task for cell in run.cells for task in cell.tasks}
     file = io.BytesIO()
@@ -56,6 +59,7 @@ def write_results(run: Run) -> None:
     write_text(run.path / RECORDS_FILE, copied_records(records.values(), file.getvalue()))
     write_bytes(run.path / OBSERVATIONS_FILE, file.getvalue())
     write_examples(run)
+    return results
 
 
 def csv_text(table: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import get_args
 
@@ -281,6 +282,31 @@ def test_a_run_has_the_tables_of_its_files(made_up):
     assert str(run).startswith(run.run.study.question)
     shown = run.means[run.means["model"] == "base"].iloc[0]
     assert shown["low"] < shown["value"] < shown["high"]
+
+
+_OPENED: dict[str, list[str]] = {}
+
+
+def _note_opened(event, arguments):
+    if event == "open" and "files" in _OPENED:
+        _OPENED["files"].append(str(arguments[0]))
+
+
+def test_the_items_of_a_run_are_read_once_for_all_tables_and_its_answer(made_up):
+    run, records = layerswap.load_run(made_up.path), made_up.path / "records"
+    sys.addaudithook(_note_opened)  # which no one can take away again
+    _OPENED["files"] = []
+    try:
+        for frame in (run.scores, run.means, run.comparisons, run.observations):
+            assert len(frame) > 0
+        assert str(run)
+        assert run.warnings
+        opened = [Path(file) for file in _OPENED["files"]]
+    finally:
+        _OPENED.clear()
+    counts = Counter(file.name for file in opened if file.parent == records)
+    assert len(counts) == 6
+    assert {*counts.values()} == {1}
 
 
 def test_the_items_of_a_run_are_those_of_its_means(made_up, monkeypatch):

@@ -1,0 +1,1 @@
+"""The recipe of a merge, read back from its weights and those of its parents."""

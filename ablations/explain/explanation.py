@@ -1,0 +1,204 @@
+"""A merge explained: models in, where its tensors come from out, as a value and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ablations.explain.origins import Origin, find_origins
+from ablations.explain.recipe_of import recipe_of
+from ablations.explain.samples import read_samples, spans
+from ablations.machine.progress import Step, show_step
+from ablations.models.find import find_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, name_list
+from layerswap_method.errors import InputError
+from layerswap_method.layer_plan import format_layers
+from layerswap_method.tensor_names import layer_part
+
+_PARTS = {"attention": "attention", "mlp": "MLP", "norm": "norms", "other": "the rest"}
+OUTSIDE = "outside the layers"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the tensors of a merge come from, by a sample of each.
+
+    `parents` are references as they were given. `recipe` gives the same tensors; None where no
+    recipe was recognised. `nbytes` were looked at of `files_nbytes` in the files of all models.
+    """
+
+    merged: str
+    parents: tuple[str, ...]
+    num_layers: int | None
+    origins: tuple[Origin, ...] = field(repr=False)
+    recipe: Mapping[str, Any] | None
+    nbytes: int
+    files_nbytes: int
+
+    @property
+    def unexplained(self) -> tuple[Origin, ...]:
+        """The tensors that no parent or sum of parents gives."""
+        return tuple(origin for origin in self.origins if origin.kind == "unexplained")
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return (place, what it is) of the layers and of what is outside, layers first."""
+        by_text: dict[str, list[int]] = {}
+        for layer in range(self.num_layers or 0):
+            inside = [origin for origin in self.origins if origin.layer == layer]
+            by_text.setdefault(_in_words(inside, by_part=True), []).append(layer)
+        rows = [(_layers_text(layers), text) for text, layers in by_text.items() if text]
+        outside = [origin for origin in self.origins if origin.layer is None]
+        if outside:
+            rows.append((OUTSIDE, _in_words(outside, by_part=False)))
+        return rows
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        read, whole = self.nbytes / 1e6, self.files_nbytes / 1e9
+        yield (
+            f"{self.merged}: {len(self.origins)} tensors; samples of {read:.3g} MB were read of "
+            f"{whole:.3g} GB in all models"
+        )
+        rows = self.rows()
+        width = max((len(place) for place, _ in rows), default=0)
+        for place, text in rows:
+            yield f"  {place:{width}}  {text}"
+        left = [o.fitted.residual for o in self.unexplained if o.fitted is not None]
+        if left:
+            low, high = (f"{100 * share:.0f}" for share in (min(left), max(left)))
+            yield (
+                f"Not explained: {len(left)} tensors. The best sum of the parents leaves {low} to "
+                f"{high} % of the distance from the nearest."
+            )
+        if self.recipe is None:
+            why = "not everything is explained" if self.unexplained else "no known method fits"
+            yield f"No recipe: {why}."
+        else:
+            yield f"A recipe of {self.recipe['merge_method']} gives these tensors."
+
+
+def explain(merged: str, parents: Sequence[str]) -> Explanation:
+    """Say which layers of a merge come from which parent, with which weights.
+
+    Of every tensor a sample of at most 1,024 values is read. A tensor whose sample is that of a
+    parent is its copy. Else a weighted sum of the parents is fitted; it explains the tensor if it
+    leaves no more than rounding does.
+
+    Args:
+        merged: a folder or a hub id.
+        parents: those of the models it may be made of, two or more, with the base where it may
+            be part of the sum (task arithmetic).
+
+    Raises:
+        InputError: for a model that does not exist or cannot be read, or for an adapter.
+    """
+    if not parents:
+        raise InputError("explain needs the models that the merge may be made of: --parents A B")
+    if len({*parents}) < len(parents):
+        twice = next(name for name in parents if list(parents).count(name) > 1)
+        raise InputError(f"--parents: {twice} is named twice")
+    show_step(Step("reading headers"))
+    whole = find_checkpoint(merged)
+    others = [find_checkpoint(parent) for parent in parents]
+    show_step(Step("reading samples"))
+    weights = {n: tensor for n, tensor in whole.tensors.items() if not is_buffer(n)}
+    samples = {parent.name: read_samples(_alike(parent, weights)) for parent in others}
+    merged_samples = read_samples(weights)
+    origins = find_origins(whole, merged_samples, samples)
+    dtypes = [sample.dtype for sample in merged_samples.values()]
+    recipe = recipe_of(
+        origins, whole, [parent.name for parent in others], max(dtypes, key=dtypes.count)
+    )
+    models = [whole, *others]
+    return Explanation(
+        merged=merged,
+        parents=tuple(parents),
+        num_layers=whole.num_layers,
+        origins=tuple(origins),
+        recipe=recipe,
+        nbytes=sum(
+            end - start
+            for model in models
+            for ranges in spans(model.tensors.values()).values()
+            for start, end in ranges
+        ),
+        files_nbytes=sum(t.nbytes for model in models for t in model.tensors.values()),
+    )
+
+
+def _alike(parent: Checkpoint, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parent's weights; a tied head that it does not store is its input embedding."""
+    tensors = {name: t for name, t in parent.tensors.items() if not is_buffer(name)}
+    if parent.config.tie_word_embeddings and parent.embedding is not None:
+        from layerswap_method.checkpoint.checkpoint import is_head
+
+        for name in weights:
+            if is_head(name) and name not in tensors:
+                tensors[name] = parent.tensors[parent.embedding]
+    return tensors
+
+
+def _in_words(origins: Sequence[Origin], by_part: bool) -> str:
+    """Return what tensors of one layer are, joined where they are alike."""
+    if (common := _common_text(origins)) is not None:
+        return common
+    groups: dict[str, list[Origin]] = {}
+    for origin in origins:
+        title = _PARTS[layer_part(origin.name)] if by_part else origin.name
+        groups.setdefault(title, []).append(origin)
+    texts: dict[str, list[str]] = {}
+    for title, group in groups.items():
+        text = _common_text(group)
+        if text is None:
+            text = "; ".join(dict.fromkeys(_common_text([origin]) or "" for origin in group))
+        texts.setdefault(text, []).append(title)
+    return "; ".join(f"{name_list(titles)}: {text}" for text, titles in texts.items())
+
+
+def _common_text(origins: Sequence[Origin]) -> str | None:
+    """Return what all of these tensors can be together; None where they are several things."""
+    if not origins:
+        return ""
+    if any(origin.kind == "unexplained" for origin in origins):
+        reasons = {origin.reason for origin in origins if origin.kind == "unexplained"}
+        is_all = all(origin.kind == "unexplained" for origin in origins) and len(reasons) == 1
+        return f"not explained {reasons.pop()}".rstrip() if is_all else None
+    shared = set(origins[0].places).intersection(*(origin.places for origin in origins))
+    if shared:
+        return _places_text([p for p in origins[0].places if p in shared], origins[0].layer)
+    sums = sorted((o for o in origins if o.kind == "sum"), key=lambda o: not o.is_told)
+    for candidate in sums:
+        if all(origin.can_be(candidate.coefficients) for origin in origins):
+            return _sum_text(candidate)
+    return None
+
+
+def _sum_text(origin: Origin) -> str:
+    errors = {} if origin.fitted is None else origin.fitted.errors
+    if not origin.is_told:
+        return f"a sum of {', '.join(errors)}, too alike here to tell the weights"
+    terms = []
+    for name, value in origin.coefficients.items():
+        number = f"{value:.4g}"
+        if origin.simple is None:
+            number = f"{value:.3f} ± {errors[name]:.1g}"
+        terms.append(f"{number} {name}")
+    return " + ".join(terms).replace("+ -", "- ")
+
+
+def _places_text(places: Sequence[tuple[str, int | None]], layer: int | None) -> str:
+    texts = []
+    for parent, other in places:
+        moved = "" if other is None or layer is None or other == layer else f"{layer - other:+d}"
+        texts.append(f"{parent}, moved by {moved} layers" if moved else parent)
+    return f"copy of {' = '.join(texts[:3])}"
+
+
+def _layers_text(layers: Sequence[int]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {format_layers(layers)}"

@@ -23,7 +23,8 @@ def test_half_a_step_is_the_largest_rounding(dtype):
     rng = np.random.default_rng(1)
     values = rng.normal(size=2000) * 10.0 ** rng.uniform(-6, 3, size=2000)
     steps = half_steps(rounded(values, dtype), dtype)
-    assert (np.abs(rounded(values, dtype) - values) <= steps * (1 + 1e-12)).all()
+    # torch rounds to float16 by way of float32
+    assert (np.abs(rounded(values, dtype) - values) <= steps * (1 + 1e-3)).all()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])

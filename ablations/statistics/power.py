@@ -1,0 +1,197 @@
+"""How large a difference must be to be seen: the power of the tests of a comparison.
+
+A difference of two models is a mean over items, and over the task and language experts that they
+are made of. Each of them is a sample, and adds to its variance what it varies by, divided by its
+size. The tests are those of `mcnemar` (one pair of experts, right or wrong answers) and of
+`means_and_p_values` (all others).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ablations.statistics.means_and_p_values import Array
+
+
+@dataclass(frozen=True)
+class Spread:
+    """What a difference varies by, as variances on the scale of the score.
+
+    With d[t, l, i] the difference of task expert t and language expert l on item i, it is a mean,
+    a part of each expert, a part of each item, and the rest.
+    """
+
+    items: float
+    """Variance of an item's part."""
+
+    rest: float
+    """Variance of what is left of a single difference: one pair of experts on one item."""
+
+    task: float = 0.0
+    """Variance of a task expert's part; 0 where it is not known."""
+
+    language: float = 0.0
+    """Variance of a language expert's part; 0 where it is not known."""
+
+    is_binary: bool = True
+    """Whether answers are right or wrong."""
+
+    @property
+    def disagreement(self) -> float:
+        """Variance of a single difference.
+
+        Of right or wrong answers of two models that are about as good, it is the share of items on
+        which they disagree.
+        """
+        return self.items + self.rest
+
+
+@dataclass(frozen=True)
+class Design:
+    """How much is evaluated: items, and the experts of each role."""
+
+    items: int
+    task_experts: int = 1
+    language_experts: int = 1
+
+    @property
+    def is_single(self) -> bool:
+        """Whether there is one pair of experts, which says nothing of how experts differ."""
+        return self.task_experts == self.language_experts == 1
+
+
+def spread_of(differences: Array, *, is_binary: bool = True) -> Spread:
+    """Return what differences vary by, from the mean squares of a two-way design over items.
+
+    Args:
+        differences: shape [task experts, language experts, items], without gaps; 2 or more items.
+        is_binary: whether the answers are right or wrong.
+    """
+    tasks, languages, items = differences.shape
+    means = [
+        differences.mean(axis=axes, keepdims=True) for axes in ((1, 2), (0, 2), (0, 1), (0, 1, 2))
+    ]
+    by_task, by_language, by_item, mean = means
+    left = differences - by_task - by_language - by_item + 2 * mean
+    free = left.size - tasks - languages - items + 2
+    pairs = tasks * languages
+    rest = float((left**2).sum() / free) if pairs > 1 and free > 0 else 0.0
+
+    def component(values: Array, of: int) -> float:
+        """Return the variance between units whose means are over `of` single differences."""
+        spread = float(values.var(ddof=1)) if values.size > 1 else 0.0
+        return max(spread - rest / of, 0.0)
+
+    return Spread(
+        items=component(by_item, pairs),
+        rest=rest,
+        task=component(by_task, languages * items),
+        language=component(by_language, tasks * items),
+        is_binary=is_binary,
+    )
+
+
+def power(difference: float, spread: Spread, design: Design, alpha: float = 0.05) -> float:
+    """Return the probability that a true difference has a two-sided p of `alpha` or less.
+
+    One pair of experts and right or wrong answers: exactly that of McNemar's test, whose numbers of
+    items that one model alone gets right are binomial. All others: that of Student's t, with the
+    variance and Satterthwaite's degrees of freedom that the tests are expected to have. What a
+    single expert varies by is in no test, so it is not in the power: it is that of these experts.
+    """
+    if design.is_single and spread.is_binary:
+        share = min(max(spread.disagreement, abs(difference)), 1.0)
+        return _mcnemar_power(abs(difference), share, design.items, alpha)
+    from scipy.stats import nct, t
+
+    variance, df = _variance(_without(spread, abs(difference)), design)
+    if variance == 0:
+        return float(difference != 0)
+    limit = float(t.ppf(1 - alpha / 2, df))
+    shift = abs(difference) / math.sqrt(variance)
+    if math.isinf(df) or df > 1e4:
+        from scipy.stats import norm
+
+        return float(norm.sf(limit - shift) + norm.cdf(-limit - shift))
+    return float(nct.sf(limit, df, shift) + nct.cdf(-limit, df, shift))
+
+
+def smallest_difference(
+    spread: Spread, design: Design, alpha: float = 0.05, wanted: float = 0.8
+) -> float | None:
+    """Return the smallest difference whose power is `wanted`, in (0, 1]; None if there is none."""
+    if power(1.0, spread, design, alpha) < wanted:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        if power(middle, spread, design, alpha) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def items_needed(
+    difference: float, spread: Spread, design: Design, alpha: float = 0.05, wanted: float = 0.8
+) -> int | None:
+    """Return how many items show a difference with this power; None if no number of items does.
+
+    The experts are those of `design`: what they vary by stays, however many items there are.
+    """
+    low, high = 1, 1 << 20
+    if power(difference, spread, replace(design, items=high), alpha) < wanted:
+        return None
+    while high - low > max(1, low // 200):
+        middle = (low + high) // 2
+        if power(difference, spread, replace(design, items=middle), alpha) < wanted:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _without(spread: Spread, difference: float) -> Spread:
+    """Return the spread of items around a difference: right or wrong answers vary by less then."""
+    if not spread.is_binary:
+        return spread
+    largest = max(spread.disagreement, difference)
+    share = max(largest - difference**2, 1e-6) / max(spread.disagreement, 1e-12)
+    return replace(spread, items=spread.items * share, rest=spread.rest * share)
+
+
+def _variance(spread: Spread, design: Design) -> tuple[float, float]:
+    """Return the expected variance of the mean difference, and its degrees of freedom."""
+    tasks, languages, items = design.task_experts, design.language_experts, design.items
+    single = spread.rest / (tasks * languages * items)
+    parts = [(spread.items / items + single, items - 1)]
+    if tasks > 1:
+        parts.append((spread.task / tasks + single, tasks - 1))
+    if languages > 1:
+        parts.append((spread.language / languages + single, languages - 1))
+    total = sum(part for part, _ in parts)
+    variance = max(total - (len(parts) - 1) * single, *(part for part, _ in parts), 0.0)
+    squares = sum(part**2 / df for part, df in parts if df > 0)
+    several = len(parts) > 2
+    df = (total if several else variance) ** 2 / squares if squares > 0 else math.inf
+    return variance, df
+
+
+def _mcnemar_power(difference: float, share: float, items: int, alpha: float) -> float:
+    """Return the power of McNemar's exact test, from the binomial numbers of its two counts."""
+    from scipy.stats import binom
+
+    if share <= 0:
+        return 0.0
+    counts = np.arange(items + 1)
+    weights = binom.pmf(counts, items, share)
+    counts, weights = counts[weights > 1e-9], weights[weights > 1e-9]
+    # Most wins of one model that are still rejected as too few: P(X <= k) <= alpha / 2.
+    low = binom.ppf(alpha / 2, counts, 0.5)
+    low = np.where(binom.cdf(low, counts, 0.5) <= alpha / 2 * (1 + 1e-12), low, low - 1)
+    first = (1 + difference / share) / 2
+    rejected = binom.cdf(low, counts, first) + binom.sf(counts - low - 1, counts, first)
+    return float((weights * np.where(low >= 0, rejected, 0.0)).sum())

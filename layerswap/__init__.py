@@ -22,6 +22,7 @@ from layerswap_method.errors import InputError, LayerSwapError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from ablations.explain.explanation import Explanation
     from ablations.gallery.findings import Finding
     from ablations.gallery.recipe_merge import Merged
     from ablations.gallery.recipe_plan import RecipePlan
@@ -45,6 +46,7 @@ if _origin is not None and not Path(_origin).parent.samefile(_SUITE):
 
 __all__ = [
     "Comparison",
+    "Explanation",
     "Finding",
     "InputError",
     "LayerSwapError",
@@ -56,6 +58,7 @@ __all__ = [
     "check",
     "compare",
     "evaluate",
+    "explain",
     "load_run",
     "merge",
     "plan",
@@ -66,6 +69,7 @@ __all__ = [
 
 _TYPES = {
     "Comparison": "ablations.models.verify",
+    "Explanation": "ablations.explain.explanation",
     "Finding": "ablations.gallery.findings",
     "Merged": "ablations.gallery.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
@@ -251,6 +255,30 @@ def verify(merged: PathLike, published: PathLike) -> Comparison:
     from ablations.models.verify import verify_models
 
     return verify_models(os.fspath(merged), os.fspath(published))
+
+
+@checked
+def explain(merged: PathLike, parents: Paths, *, recipe: PathLike | None = None) -> Explanation:
+    """Read the recipe of a merge back from a sample of every tensor of it and of its parents.
+
+    `rows()` of the result says which layers are copies of which parent, or which sum; `recipe` is
+    a recipe that gives these tensors, for `merge`, or None where no known method does. Print it, or
+    show it in a cell, for both in words.
+
+    Args:
+        merged: a folder, a hub id, or what `merge` returned.
+        parents: the models it may be made of, and their base where that may be a part of it.
+        recipe: a new file that the recipe is written to.
+
+    Raises:
+        InputError: for a model that does not exist or cannot be read, or for an adapter; for a file
+            that exists.
+    """
+    from ablations.explain.explanation import explain as read_back
+
+    listed = [parents] if isinstance(parents, str | os.PathLike) else parents
+    names = [os.fspath(parent) for parent in listed]
+    return read_back(os.fspath(merged), names, _path(recipe))
 
 
 @checked

@@ -40,7 +40,7 @@ _AS_JSON = "layerswap.as_json"
 
 _MODULES = {
     "evaluation": "answers compare evaluate report run tasks",
-    "models": "cache card compat delta verify",
+    "models": "cache card compat delta explain verify",
     "recipes": "check harmonize init merge plan recipes studies swap-adapters",
     "training": "pocket quickstart smol train",
 }

@@ -1,4 +1,4 @@
-"""Commands on models: `compat`, `verify`, `delta` and `card`."""
+"""Commands on models: `compat`, `explain`, `verify`, `delta` and `card`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from ablations.cli.completion import complete_place
 from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, watched
-from ablations.cli.options import FOLDER, Place, folder_option, names_option
+from ablations.cli.options import FILE, FOLDER, Place, folder_option, names_option
 
 
 @click.command(short_help="Show whether models can be merged as they are.")
@@ -90,6 +90,40 @@ def verify(merged: str, published: str, as_json: bool) -> None:
     else:
         print_line(str(comparison))
     sys.exit(0 if comparison.is_equal else 1)
+
+
+@click.command(short_help="Read the recipe of a merge back from its weights.")
+@click.argument("merged", shell_complete=complete_place)
+@click.argument("parents", nargs=-1, metavar="A [B]...", shell_complete=complete_place)
+@click.option("--parents", "has_word", is_flag=True, help="What follows are the parents.")
+@click.option("--recipe", type=FILE, metavar="FILE", help="Write the recipe to a new file.")
+@json_option
+def explain(
+    merged: str, parents: tuple[str, ...], has_word: bool, recipe: Path | None, as_json: bool
+) -> None:
+    """Say which layers of the merge MERGED come from which of its --parents A B ..., and how.
+
+    Models are folders or hub ids, of which a few MB are read: headers, and a sample of every
+    tensor. A tensor is a copy of a parent, a weighted sum of parents, or not explained. Name the
+    base, too, where it may be a part. Where one of the known methods fits, a recipe is printed that
+    gives these tensors; check it with layerswap verify. Exit code 1: something is not explained.
+    """
+    from ablations.explain.explanation import explain as read_back
+
+    with watched():
+        result = read_back(merged, parents, recipe_file=recipe)
+    if as_json:
+        print_json(
+            merged=result.merged,
+            parents=result.parents,
+            places=[{"place": place, "text": text} for place, text in result.rows()],
+            tensors=result.places(),
+            recipe=result.recipe,
+            nbytes=result.nbytes,
+        )
+    else:
+        print_line(str(result))
+    sys.exit(1 if result.unexplained else 0)
 
 
 @click.command()

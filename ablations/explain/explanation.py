@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from ablations.explain.origins import Origin, find_origins
 from ablations.explain.recipe_of import recipe_of
-from ablations.explain.samples import read_samples, spans
+from ablations.explain.samples import sample_tensors, spans
+from ablations.gallery.find import new_file
 from ablations.machine.progress import Step, show_step
-from ablations.models.find import find_checkpoint
-from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, name_list
+from ablations.machine.whole_files import write_errors, write_text
+from ablations.models.find import open_model
+from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
+from layerswap_method.checkpoint.stored import StoredTensor
 from layerswap_method.errors import InputError
+from layerswap_method.hub.downloads import Downloads
+from layerswap_method.hub.partial import ensure_there
 from layerswap_method.layer_plan import format_layers
 from layerswap_method.tensor_names import layer_part
 
@@ -40,6 +48,27 @@ class Explanation:
     def unexplained(self) -> tuple[Origin, ...]:
         """The tensors that no parent or sum of parents gives."""
         return tuple(origin for origin in self.origins if origin.kind == "unexplained")
+
+    @property
+    def recipe_text(self) -> str | None:
+        """The recipe as YAML; None where no recipe was recognised."""
+        if self.recipe is None:
+            return None
+        return yaml.safe_dump(dict(self.recipe), sort_keys=False, allow_unicode=True)
+
+    def places(self) -> list[dict[str, Any]]:
+        """Return a row of every tensor: its name, layer and kind, and where it comes from."""
+        return [
+            {
+                "tensor": origin.name,
+                "layer": origin.layer,
+                "kind": origin.kind,
+                "copy_of": [{"model": model, "layer": layer} for model, layer in origin.places],
+                "coefficients": dict(origin.coefficients) if origin.kind == "sum" else {},
+                "residual": None if origin.fitted is None else origin.fitted.residual,
+            }
+            for origin in self.origins
+        ]
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (place, what it is) of the layers and of what is outside, layers first."""
@@ -80,43 +109,55 @@ class Explanation:
             why = "not everything is explained" if self.unexplained else "no known method fits"
             yield f"No recipe: {why}."
         else:
-            yield f"A recipe of {self.recipe['merge_method']} gives these tensors."
+            yield f"A recipe gives these tensors:\n\n{self.recipe_text}"
 
 
-def explain(merged: str, parents: Sequence[str]) -> Explanation:
+def explain(merged: str, parents: Sequence[str], recipe_file: Path | None = None) -> Explanation:
     """Say which layers of a merge come from which parent, with which weights.
 
     Of every tensor a sample of at most 1,024 values is read. A tensor whose sample is that of a
     parent is its copy. Else a weighted sum of the parents is fitted; it explains the tensor if it
     leaves no more than rounding does.
 
+    Of a model on the hub that is not in the cache, only headers and samples are downloaded.
+
     Args:
         merged: a folder or a hub id.
         parents: those of the models it may be made of, two or more, with the base where it may
             be part of the sum (task arithmetic).
+        recipe_file: a new file that the recipe is written to, if there is one.
 
     Raises:
-        InputError: for a model that does not exist or cannot be read, or for an adapter.
+        InputError: for a model that does not exist or cannot be read, or for an adapter; for a file
+            that exists.
     """
+    target = None if recipe_file is None else new_file("recipe.yml", recipe_file)
     if not parents:
         raise InputError("explain needs the models that the merge may be made of: --parents A B")
     if len({*parents}) < len(parents):
         twice = next(name for name in parents if list(parents).count(name) > 1)
         raise InputError(f"--parents: {twice} is named twice")
+    hub = Downloads("ranges")
     show_step(Step("reading headers"))
-    whole = find_checkpoint(merged)
-    others = [find_checkpoint(parent) for parent in parents]
+    opened = [open_model(name, hub) for name in (merged, *parents)]
+    for model in opened:
+        if model.adapter is not None:
+            raise InputError(f"{model.name}: is an adapter on its base; merge it first")
+    whole, *others = checkpoints = [model.checkpoint for model in opened]
     show_step(Step("reading samples"))
-    weights = {n: tensor for n, tensor in whole.tensors.items() if not is_buffer(n)}
-    samples = {parent.name: read_samples(_alike(parent, weights)) for parent in others}
-    merged_samples = read_samples(weights)
+    weights = _weights(whole, ())
+    tensors = {parent.name: _weights(parent, weights) for parent in others}
+    with hub.fetching():
+        for checkpoint in checkpoints:
+            ensure_there(spans(checkpoint.tensors.values()), f"a sample of {checkpoint.name}")
+        samples = {name: sample_tensors(stored) for name, stored in tensors.items()}
+        merged_samples = sample_tensors(weights)
     origins = find_origins(whole, merged_samples, samples)
     dtypes = [sample.dtype for sample in merged_samples.values()]
     recipe = recipe_of(
         origins, whole, [parent.name for parent in others], max(dtypes, key=dtypes.count)
     )
-    models = [whole, *others]
-    return Explanation(
+    explanation = Explanation(
         merged=merged,
         parents=tuple(parents),
         num_layers=whole.num_layers,
@@ -124,24 +165,27 @@ def explain(merged: str, parents: Sequence[str]) -> Explanation:
         recipe=recipe,
         nbytes=sum(
             end - start
-            for model in models
-            for ranges in spans(model.tensors.values()).values()
+            for checkpoint in checkpoints
+            for ranges in spans(checkpoint.tensors.values()).values()
             for start, end in ranges
         ),
-        files_nbytes=sum(t.nbytes for model in models for t in model.tensors.values()),
+        files_nbytes=sum(
+            t.nbytes for checkpoint in checkpoints for t in checkpoint.tensors.values()
+        ),
     )
+    if target is not None and explanation.recipe_text is not None:
+        with write_errors(target):
+            write_text(target, explanation.recipe_text)
+    return explanation
 
 
-def _alike(parent: Checkpoint, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parent's weights; a tied head that it does not store is its input embedding."""
-    tensors = {name: t for name, t in parent.tensors.items() if not is_buffer(name)}
-    if parent.config.tie_word_embeddings and parent.embedding is not None:
-        from layerswap_method.checkpoint.checkpoint import is_head
-
-        for name in weights:
-            if is_head(name) and name not in tensors:
-                tensors[name] = parent.tensors[parent.embedding]
-    return tensors
+def _weights(model: Checkpoint, names: Iterable[str]) -> dict[str, StoredTensor]:
+    """Return the weights of a model; one of `names` that is its tied head is its embedding."""
+    weights = {name: tensor for name, tensor in model.tensors.items() if not is_buffer(name)}
+    if model.config.tie_word_embeddings and model.embedding is not None:
+        tied = [name for name in names if is_head(name) and name not in weights]
+        weights |= dict.fromkeys(tied, model.tensors[model.embedding])
+    return weights
 
 
 def _in_words(origins: Sequence[Origin], by_part: bool) -> str:

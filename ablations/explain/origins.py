@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ablations.explain.fit import UNSURE, Sum, fit_sum, is_rounding, joined, simple_coefficients
-from ablations.explain.samples import Sample, cast_bytes
+from ablations.explain.samples import TensorSample, cast_bytes
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.tensor_names import split_layer
 
-Kind = Literal["copy", "sum", "unexplained"]
+OriginKind = Literal["copy", "sum", "unexplained"]
 
-Place = tuple[str, int | None]
+ParentLayer = tuple[str, int | None]
 """A parent, and the layer of it (None outside of the layers)."""
 
 
@@ -28,10 +28,10 @@ class Origin:
 
     name: str
     layer: int | None
-    kind: Kind
-    sample: Sample = field(repr=False)
-    parents: Mapping[str, Sample] = field(repr=False)
-    places: tuple[Place, ...] = ()
+    kind: OriginKind
+    sample: TensorSample = field(repr=False)
+    parents: Mapping[str, TensorSample] = field(repr=False)
+    places: tuple[ParentLayer, ...] = ()
     fitted: Sum | None = None
     simple: Mapping[str, float] | None = None
     reason: str = ""
@@ -67,8 +67,8 @@ class Origin:
 
 def find_origins(
     merged: Checkpoint,
-    merged_samples: Mapping[str, Sample],
-    parents: Mapping[str, Mapping[str, Sample]],
+    merged_samples: Mapping[str, TensorSample],
+    parents: Mapping[str, Mapping[str, TensorSample]],
 ) -> list[Origin]:
     """Return the origin of every tensor of a merge, in the order of its files.
 
@@ -86,7 +86,7 @@ def find_origins(
 
 
 def _places_of_bytes(
-    parents: Mapping[str, Mapping[str, Sample]], dtypes: Iterable[str]
+    parents: Mapping[str, Mapping[str, TensorSample]], dtypes: Iterable[str]
 ) -> dict[tuple[str, str, bytes], list[tuple[str, str]]]:
     """Return (dtype, name in its layer, bytes) -> the parents' tensors that are stored so."""
     places: dict[tuple[str, str, bytes], list[tuple[str, str]]] = {}
@@ -101,14 +101,14 @@ def _places_of_bytes(
 def _origin(
     name: str,
     layer: int | None,
-    sample: Sample,
-    parents: Mapping[str, Mapping[str, Sample]],
+    sample: TensorSample,
+    parents: Mapping[str, Mapping[str, TensorSample]],
     places: Mapping[tuple[str, str, bytes], Sequence[tuple[str, str]]],
 ) -> Origin:
     holders = {parent: samples[name] for parent, samples in parents.items() if name in samples}
     sized = {p: held for p, held in holders.items() if held.values.shape == sample.values.shape}
 
-    def made(kind: Kind, **details: Any) -> Origin:
+    def made(kind: OriginKind, **details: Any) -> Origin:
         return Origin(name, layer, kind, sample, sized, **details)
 
     same = places.get((sample.dtype, split_layer(name)[1], sample.stored), ())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ablations.explain.fit import Array
+from ablations.statistics.means_and_p_values import Array
 from layerswap_method.checkpoint.stored import StoredTensor, open_stored, read_into
 
 VALUES = 1024
@@ -25,7 +25,7 @@ RUNS = 2
 
 
 @dataclass(frozen=True)
-class Sample:
+class TensorSample:
     """Values of one tensor: as stored, and as numbers."""
 
     stored: bytes
@@ -64,7 +64,7 @@ def spans(tensors: Iterable[StoredTensor]) -> dict[Path, list[tuple[int, int]]]:
     return ranges
 
 
-def read_sample(tensor: StoredTensor) -> Sample:
+def sample_tensor(tensor: StoredTensor) -> TensorSample:
     """Return the sample of a stored tensor. Raises `InputError` as `read_rows` does."""
     import torch
 
@@ -78,10 +78,10 @@ def read_sample(tensor: StoredTensor) -> Sample:
             parts.append(bytes(part))
     stored = b"".join(parts)
     values = torch.frombuffer(bytearray(stored), dtype=torch_dtype(tensor.torch_name))
-    return Sample(stored, tensor.torch_name, values.double().numpy())
+    return TensorSample(stored, tensor.torch_name, values.double().numpy())
 
 
-def cast_bytes(sample: Sample, dtype: str) -> bytes:
+def cast_bytes(sample: TensorSample, dtype: str) -> bytes:
     """Return the sample's values as they are stored in another dtype, rounded once."""
     import torch
 
@@ -93,6 +93,6 @@ def cast_bytes(sample: Sample, dtype: str) -> bytes:
     return cast.view(torch.uint8).numpy().tobytes()
 
 
-def read_samples(tensors: Mapping[str, StoredTensor]) -> dict[str, Sample]:
+def sample_tensors(tensors: Mapping[str, StoredTensor]) -> dict[str, TensorSample]:
     """Return name -> sample of the tensors of one model that are not empty."""
-    return {name: read_sample(stored) for name, stored in tensors.items() if stored.nbytes}
+    return {name: sample_tensor(stored) for name, stored in tensors.items() if stored.nbytes}

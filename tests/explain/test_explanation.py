@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from ablations.explain.explanation import OUTSIDE, explain
-from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from ablations.models.find import open_model
+from ablations.models.verify import compare
 from layerswap_method.errors import InputError
-from layerswap_method.verify import compare
 from tests.standins.fine_tunes import tune
 from tests.standins.merging import linear_recipe, merge, recipe
 
@@ -47,8 +47,8 @@ def assert_recipe_gives(explanation, tmp_path, steps=0.0):
     """Assert that the recipe gives the merge, up to so many rounding steps of bfloat16."""
     again = merge(explanation.recipe, tmp_path / "again")
     result = compare(
-        read_checkpoint("again", again),
-        read_checkpoint("merged", tmp_path / "merged"),
+        open_model(str(again)),
+        open_model(str(tmp_path / "merged")),
     )
     assert (result.first_only, result.second_only, result.shapes, result.dtypes) == ((),) * 4
     assert result.tensors > 50

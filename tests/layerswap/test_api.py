@@ -40,6 +40,7 @@ OTHER_FORMS = {
     "evaluate": set(),
     "compare": set(),
     "verify": set(),
+    "explain": {"has_word"},
     "swap-adapters": set(),
 }
 

@@ -59,8 +59,8 @@ def test_the_metadata_choose_the_primary_task_and_put_english_last(run):
 
 def test_models_that_are_compared_have_english_last(run):
     scores = compare_models([f"{run}:base", f"{run}:task expert"]).scores
-    tasks = [f"{task}{end}" for task in (ITALIAN, ENGLISH) for end in ("", "_right_language")]
-    assert [*dict.fromkeys(scores["task"])] == tasks
+    tasks = [task.removesuffix("_right_language") for task in scores["task"]]
+    assert [*dict.fromkeys(tasks)] == [ITALIAN, ENGLISH]
 
 
 def test_a_run_from_before_goes_by_the_names(run, tmp_path):

@@ -1,1 +1,1 @@
-"""Figures: the home of matplotlib."""
+"""Figures, the home of matplotlib, and text tables."""

@@ -50,7 +50,7 @@ def sentences(
     is_stated: bool,
     best: pd.DataFrame | None = None,
 ) -> list[str]:
-    """Return the answer, what matters most first. No sentence has over 25 words.
+    """Return the answer, what matters most first.
 
     Args:
         frame: comparisons.

@@ -1,1 +1,1 @@
-"""Running a study: records, claims and the workers that evaluate models."""
+"""Runs: workers, the engines that they drive, and what a run folder is given."""

@@ -1,1 +1,1 @@
-"""Numbers only: intervals, paired tests, power, corpus metrics."""
+"""Intervals, paired tests, corpus metrics, and numbers as text."""

@@ -75,6 +75,9 @@ class Answering:
     template_options: Mapping[str, Any] = MappingProxyType({})
     """What chat templates get besides messages."""
 
+    refuses_nan = True
+    """Whether log-likelihoods that are no finite numbers are an error."""
+
     keeps_task_limit = False
     """Whether the limit of an answer is the user's own."""
 
@@ -288,8 +291,8 @@ class Answering:
     ) -> None:
         """Take an answer from the engine."""
         assert question.outcome is not None
-        if not isinstance(response, str) and not math.isfinite(response[0]):
-            raise self._not_finite(question)
+        if not isinstance(response, str):
+            self._check_finite(question, is_finite=math.isfinite(response[0]))
         answer = Answer(
             response,
             replace(question.outcome, is_truncated=is_truncated, is_thinking=is_thinking),
@@ -299,14 +302,16 @@ class Answering:
             self.answers.keep(question.key, answer)
         self._advance(1)
 
-    def _not_finite(self, question: Question) -> LayerSwapError:
-        """Return an error that names the task, and the tensor if the engine has one at fault."""
+    def _check_finite(self, question: Question, *, is_finite: bool) -> None:
+        """Raise an error that names the task, and the tensor if the engine has one at fault."""
+        if is_finite or not self.refuses_nan:
+            return
         task, tensor = question.request.task_name, self.faulty_tensor()
         if tensor is not None:
             why = f"{tensor} has values that are no finite numbers"
         else:
             why = "no weight that the engine shows is at fault, so it may overflow; try float32"
-        return LayerSwapError(f"{task}: log-likelihoods are not finite: {why}")
+        raise LayerSwapError(f"{task}: log-likelihoods are not finite: {why}")
 
     def _advance(self, answered: int) -> None:
         self._done += answered

@@ -131,8 +131,7 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
         context = batch["input_ids"]
 
         def refuse_nan(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            if scores.isnan().any():
-                raise self._not_finite(questions[0])
+            self._check_finite(questions[0], is_finite=not scores.isnan().any())
             return scores
 
         rows = self._model_generate(

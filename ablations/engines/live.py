@@ -282,13 +282,14 @@ def ask_probe(lm: Any) -> ProbeAnswers:
     options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
     scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
-    # A mark that the task before has set would cut the thinking out of this answer.
-    think_end, lm.think_end_token = lm.think_end_token, None
+    # A mark that the task before has set would cut the thinking out of this answer. A norm that was
+    # changed on purpose may overflow in float16, and `ProbeReference` knows what NaN means.
+    think_end, lm.think_end_token, lm.refuses_nan = lm.think_end_token, None, False
     try:
         ((log_likelihood, _),) = lm.loglikelihood([scored])
         (text,) = lm.generate_until([generated])
     finally:
-        lm.think_end_token = think_end
+        lm.think_end_token, lm.refuses_nan = think_end, True
     return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)
 
 

@@ -104,8 +104,8 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
             stops.append(until)
         for place, output in self._run(prompts, parameters):
             (answer,) = output.outputs
-            if not math.isfinite(answer.cumulative_logprob):
-                raise self._not_finite(ordered[place])
+            is_finite = math.isfinite(answer.cumulative_logprob)
+            self._check_finite(ordered[place], is_finite=is_finite)
             is_truncated = answer.finish_reason == "length"
             self._keep_text(ordered[place], answer.text, stops[place], is_truncated=is_truncated)
 

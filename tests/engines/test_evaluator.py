@@ -191,6 +191,12 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
     assert live._lm is None
 
 
+def test_an_engine_in_float16_starts_although_its_probe_overflows(world):
+    live = LiveEvaluator(world.base, "hf", OPTIONS.model_copy(update={"dtype": "float16"}))
+    live.swap(merge_of(world.cells["swap"]))
+    live.check()
+
+
 def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
     monkeypatch.setattr(HfModel, "load", lambda engine, mixes: None)
     with pytest.raises(SwapFailed, match=r"model\.norm\.weight was multiplied .*has no effect"):

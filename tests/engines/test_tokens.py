@@ -53,9 +53,11 @@ def talker(request, tmp_path_factory):
 
 def trained(folder, template, tmp_path, row=CHAT):
     """Return the ids and labels of a row, as a batch that is padded."""
-    rows = write_jsonl(tmp_path / "rows.jsonl", [{"chat": row}])
+    prompt, answer = (message["content"] for message in row)
+    fields = {"chat": row, "prompt": prompt, "answer": answer}
+    data = [{"path": str(write_jsonl(tmp_path / "rows.jsonl", [fields]))}]
     form = "plain" if template == "plain" else "chat"
-    data = [{"path": str(rows), "messages": "chat"}]
+    data[0] |= {"messages": "chat"} if form == "chat" else {}
     config = read_training_file(str(write_config(tmp_path / "c.yml", folder, data, template=form)))
     tokenizer = load_tokenizer(folder)
     longer = [*row[:1], {"role": "assistant", "content": "w3 w4 w5"}]
@@ -112,7 +114,8 @@ def test_the_end_of_an_answer_is_learned_where_it_is_the_padding_too(talker, tmp
     batch = trained(folder, template, tmp_path)
     tokenizer = load_tokenizer(folder)
     end = tokenizer.convert_tokens_to_ids("<eos>" if template == "plain" else "<end>")
-    for ids, labels, mask in zip(*(batch[name].tolist() for name in batch), strict=True):
+    parts = (batch[name].tolist() for name in ("input_ids", "labels", "attention_mask"))
+    for ids, labels, mask in zip(*parts, strict=True):
         length = sum(mask)
         assert mask == [1] * length + [0] * (len(mask) - length)
         assert (ids[length - 1], labels[length - 1]) == (end, end)

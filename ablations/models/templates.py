@@ -29,12 +29,17 @@ def render_chat(
     Raises:
         Exception: whatever the template raises, which is a program.
     """
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    # In the place of transformers' own, which compiles a template once; since 5.24 a function among
+    # the options becomes text.
+    compiled = _compile_jinja_template(tokenizer.get_chat_template())
+    compiled.globals["strftime_now"] = TEMPLATE_DATE.strftime
     return str(
         tokenizer.apply_chat_template(
             [dict(message) for message in messages],
             tokenize=False,
             add_generation_prompt=add_generation_prompt,
-            strftime_now=TEMPLATE_DATE.strftime,  # in the place of transformers' own
             **options,
         )
     )

@@ -433,6 +433,9 @@ def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     assert re.search(r"Made by `|removed", section.text)
 
 
+PRINTS_ITS_WORDS = """layerswap() { printf '%q ' "$@"; echo; }"""
+
+
 def runs_of(section):
     """Yield the words after each `layerswap run` that the commands of a section start."""
     for command in re.findall(r"`([^`]+)`", section.text.partition("Made by ")[2]):
@@ -442,8 +445,11 @@ def runs_of(section):
             alone = {**os.environ, "MAKEFLAGS": ""}  # in a `make test` it is that make's
             lines = subprocess.check_output(words, cwd=ROOT, env=alone, text=True)
         for line in lines.replace("\\\n", " ").splitlines():
-            if found := re.match(r"(?:\S+/)?layerswap run (.+)", line):
-                yield shlex.split(found[1])
+            if re.search(r"\blayerswap run ", line):
+                # The shell says what its loops and variables come to.
+                shell = f"{PRINTS_ITS_WORDS}; {re.sub(r'[^ ]*/layerswap', 'layerswap', line)}"
+                for words in subprocess.check_output(["bash", "-c", shell], text=True).splitlines():
+                    yield shlex.split(words)[1:]
 
 
 def planned_study(words):

@@ -166,9 +166,10 @@ class MixReader:
         is_wide = torch.float64 in (sum_dtype, self.dtype)
         compute = torch.float64 if is_wide else torch.float32
         if self._first is not None:
-            total = buffers.take("total", sum_dtype, count)
+            chosen = torch.promote_types(sum_dtype, self.dtype)
+            total = buffers.take("total", chosen, count)
             total.copy_(self._values(1, opened[1], offset, count, buffers))
-            others = buffers.take("term", sum_dtype, count)
+            others = buffers.take("term", chosen, count)
             others.copy_(self._values(0, opened[0], offset, count, buffers))
             first = self._first_of(offset, count, out.device)
             result.copy_(torch.where(first, others, total, out=total))

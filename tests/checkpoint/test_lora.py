@@ -22,7 +22,7 @@ from tests.standins.fine_tunes import (
     with_head,
     write_adapter,
 )
-from tests.standins.merging import by_mergekit, merge, recipe, tensors_of, write
+from tests.standins.merging import by_mergekit, merge, recipe, revert_recipe, tensors_of, write
 from tests.standins.oracle import assert_same, stored
 
 pytestmark = [
@@ -242,3 +242,22 @@ def test_a_light_change_of_a_narrow_base_is_whole_in_a_wide_merge(way, experts, 
         distance = (found[f"{name}.weight"].double() - wanted).abs().max()
         assert change.abs().max() < 0.01
         assert distance < 1e-7, name
+
+
+def test_features_of_a_light_change_are_whole_in_a_wide_merge(experts, tmp_path):
+    base = experts("llama").base
+    adapter = train_adapter(base, tmp_path / "adapter", scale=0.01, **PLAIN)
+    expert = f"{base}+{adapter}"
+    write(revert_recipe(expert, base, {"keep_fraction": 0.02}, dtype="float32"), tmp_path / "out")
+    found, plain = stored(tmp_path / "out"), stored(base)
+    factors = load_file(adapter / WEIGHTS)
+    partly = 0
+    for name in [name for name in found if "q_proj.weight" in name]:
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        down, up = (factors[f"{module}.lora_{side}.weight"] for side in "AB")
+        change = up.double() @ down.double() * PLAIN["lora_alpha"] / PLAIN["r"]
+        moved = found[name].double() - plain[name].double()
+        kept = moved != 0
+        partly += 0 < kept.double().mean() < 1
+        assert ((moved - change)[kept].abs() < 1e-7).all(), name
+    assert partly

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.pinned import commits, pinned_text, with_commits
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensors import Merge
+from layerswap_method.threads import usable_cores
 from layerswap_method.write.card import card_text
 from layerswap_method.write.donor_files import (
     copy_files,
@@ -148,7 +148,7 @@ def write_merge(
     `texts` are further files: name -> content.
     """
     layout = lay_out_files(merge, folder, options.shard_bytes, _warn)
-    threads = min(4, os.cpu_count() or 1) if options.threads is None else options.threads
+    threads = min(4, usable_cores()) if options.threads is None else options.threads
     with bar("writing", layout.nbytes) as advance:
         write_files(layout, threads=threads, device=options.device, advance=advance)
     if options.verify:

@@ -1,1 +1,1 @@
-"""The machine under it all: whole files, locks, fingerprints, processes, mergekit's program."""
+"""The machine under it all: whole files, locks, fingerprints, processes, progress."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import Model
 from layerswap_method.tensor_names import Decoder
 from layerswap_method.tensors import OpenModel
-from layerswap_method.threads import one_core_threads
+from layerswap_method.threads import one_core_threads, usable_cores
 
 if TYPE_CHECKING:
     import torch
@@ -212,7 +211,7 @@ def for_each_tensor(
         threads = torch.get_num_threads()
         pool = one_core_threads(threads)
     else:
-        threads = min(8, os.cpu_count() or 1)
+        threads = min(8, usable_cores())
         pool = ThreadPoolExecutor(threads)
     try:
         for name in names:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ablations.gallery.recipe_merge import Merged
     from ablations.gallery.recipe_plan import RecipePlan
     from ablations.models.verify import Comparison
+    from ablations.power import PowerTable
     from ablations.report.compare_models import ModelComparison
     from ablations.report.run_tables import RunTables
 
@@ -52,6 +53,7 @@ __all__ = [
     "LayerSwapError",
     "Merged",
     "ModelComparison",
+    "PowerTable",
     "RecipePlan",
     "RunTables",
     "__version__",
@@ -62,6 +64,7 @@ __all__ = [
     "load_run",
     "merge",
     "plan",
+    "power",
     "run",
     "swap_adapters",
     "verify",
@@ -73,6 +76,7 @@ _TYPES = {
     "Finding": "ablations.gallery.findings",
     "Merged": "ablations.gallery.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
+    "PowerTable": "ablations.power",
     "RecipePlan": "ablations.gallery.recipe_plan",
     "RunTables": "ablations.report.run_tables",
 }
@@ -462,6 +466,31 @@ def load_run(folder: PathLike | pd.DataFrame) -> RunTables:
     from ablations.report.run_tables import load_tables
 
     return load_tables(Path(_path_text(folder)))
+
+
+@checked
+def power(
+    study: PathLike, *, items: int | None = None, difference: float | None = None
+) -> PowerTable:
+    """Say which differences the planned comparisons of a study would probably show.
+
+    `table` of the result has a row for each of them, `grid` what other numbers of items and experts
+    would do. ``print`` it for both in words. Differences are on the scale of the score.
+
+    Args:
+        study: a run folder, whose answers say what differences vary by; or a study's file or name,
+            of which that is assumed from our results.
+        items: of each task, in place of the run's, or of the study's limit.
+        difference: in points; `table` then says how many items or experts show it.
+
+    Raises:
+        InputError: for what is neither, or a study that does not say how many items a task has.
+    """
+    from ablations.power import power_of
+    from ablations.runs.records import as_input_errors
+
+    with as_input_errors():
+        return power_of(os.fspath(study), items=items, difference=difference)
 
 
 @checked

@@ -55,6 +55,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: isinstance(v, numbers.Integral) and not isinstance(v, bool),
         "a whole number",
     ),
+    "float": (lambda v: isinstance(v, numbers.Real) and not isinstance(v, bool), "a number"),
 }
 """Annotation of an argument -> (whether a value fits it, what it is in words)."""
 

@@ -13,7 +13,7 @@ from tests.standins.imports import imports
 ROOT = Path(__file__).parents[1]
 FLOORS = {
     "layerswap": "",
-    "ablations": "cli > hub_card > evaluate > report > runner testbeds > runs > study train"
+    "ablations": "cli > hub_card > evaluate power > report > runner testbeds > runs > study train"
     " > engines > requests > explain > scoring delta gallery > tasks models paper pocket_world"
     " > statistics sandbox drawing machine harmonize",
     "layerswap_method": "autoload > mergekit_plugin > merge adapter_swap"

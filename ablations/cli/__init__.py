@@ -39,7 +39,7 @@ _AS_JSON = "layerswap.as_json"
 """Key in click's context: whether errors are printed as JSON."""
 
 _MODULES = {
-    "evaluation": "answers compare evaluate report run tasks",
+    "evaluation": "answers compare evaluate power report run tasks",
     "models": "cache card compat delta explain verify",
     "recipes": "check harmonize init merge plan recipes studies swap-adapters",
     "training": "pocket quickstart smol train",

@@ -237,6 +237,40 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
         print_line(str(result))
 
 
+@click.command(short_help="Say how large differences a study can show.")
+@click.argument("study", metavar="STUDY|RUN")
+@click.option(
+    "--items", type=COUNT, metavar="N", help="Items of each task.  [default: the study's]"
+)
+@click.option(
+    "--difference", type=float, metavar="POINTS", help="Add how many items or experts show this."
+)
+@json_option
+def power(study: str, items: int | None, difference: float | None, as_json: bool) -> None:
+    """Say which differences the planned comparisons of a study would probably show.
+
+    Of a RUN, its answers say on how many items two models disagree, and how experts differ. Of a
+    STUDY that has not run, that is assumed from our results, which are named. A difference is seen
+    with a probability of 80 %, at the study's level, corrected for all planned comparisons.
+    """
+    with watched("simulating studies"):
+        from ablations.power import power_of
+        from ablations.runs.records import as_input_errors
+
+        with as_input_errors():
+            result = power_of(study, items=items, difference=difference)
+    if as_json:
+        print_json(
+            answer=result.sentence,
+            comparisons=result.table,
+            grid=result.grid_rows(),
+            alpha=result.alpha,
+            notes=result.notes,
+        )
+    else:
+        print_line(str(result))
+
+
 @click.command()
 @click.argument("model", metavar="RUN[:MODEL]", shell_complete=complete_place)
 @click.option("--task", metavar="NAME", help="The task; needed where the run has several.")

@@ -41,6 +41,7 @@ OTHER_FORMS = {
     "compare": set(),
     "verify": set(),
     "explain": {"has_word"},
+    "power": set(),
     "swap-adapters": set(),
 }
 

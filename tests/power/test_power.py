@@ -1,0 +1,89 @@
+"""What a finished run, or a study that nobody has run, says of the differences that it can show."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ablations.power import ASSUMED, _differences, _measured, power_of
+from ablations.report.comparisons import comparisons, rows_of
+from ablations.report.shown_tasks import shown_tasks
+from ablations.runs.records import load_run
+from ablations.runs.results import read_results
+from ablations.statistics.power import Design, items_needed, power
+from layerswap_method.errors import InputError
+from tests.report.runs import BASELINES, level, study_of, write_run
+from tests.standins.studies import study_document, write_yaml
+
+RESULTS = Path(__file__).parents[2] / "ablations" / "results"
+
+
+def test_what_is_assumed_is_what_the_shipped_results_have():
+    runs = ("real_model", "real_model_french", "real_model_layers")
+    spreads = [
+        entry.spread for name in runs for entry in _measured(read_results(load_run(RESULTS / name)))
+    ]
+    assert len(spreads) > 10
+    for name in ("items", "rest", "task", "language"):
+        median = np.median([getattr(spread, name) for spread in spreads])
+        assert getattr(ASSUMED, name) == pytest.approx(median, rel=0.03), name
+
+
+def test_a_run_says_what_it_could_have_seen(tmp_path):
+    run = write_run(tmp_path / "run", study_of(baseline=BASELINES), level)
+    result = power_of(str(run.path), difference=5)
+    rows = result.table.to_dict("records")
+    assert {row["items"] for row in rows} == {250}
+    assert result.alpha == pytest.approx(0.05 / len(rows))
+    for row, entry in zip(rows, _measured(read_results(run)), strict=True):
+        assert power(row["smallest"], entry.spread, entry.design, result.alpha) >= 0.8
+        assert power(0.97 * row["smallest"], entry.spread, entry.design, result.alpha) < 0.8
+        assert row["items_needed"] == items_needed(0.05, entry.spread, entry.design, result.alpha)
+    assert result.sentence in str(result)
+    assert f"{100 * result.table['smallest'].median():.1f} points" in result.sentence
+
+
+def test_differences_are_the_reports_own(tmp_path):
+    run = write_run(tmp_path / "run", study_of(baseline=BASELINES), level)
+    results = read_results(run)
+    shown = shown_tasks(results)
+    frame = comparisons(results, shown)
+    rows = frame[frame["family"] == "primary"].to_dict("records")
+    assert rows
+    for row in rows:
+        sides = [
+            rows_of(shown.matrices[row["task"]], [row[side]], "") for side in ("first", "second")
+        ]
+        assert _differences(*sides).mean() == pytest.approx(row["difference"])
+
+
+def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):
+    document = study_document(experts={"base": "base", "task": ["a", "b"], "language": ["c", "d"]})
+    file = write_yaml(tmp_path / "study.yml", document)
+    result = power_of(str(file), items=300)
+    assert {*result.table["task_experts"], *result.table["language_experts"]} == {2}
+    design = Design(300, 2, 2)
+    assert power(result.table["smallest"][0], ASSUMED, design, result.alpha) >= 0.8
+    assert "assumed" in str(result)
+    assert list(result.grid.columns) == [1, 2, 3, 5]
+
+
+def test_one_pair_of_experts_says_what_cannot_be_said(tmp_path):
+    file = write_yaml(tmp_path / "study.yml", study_document())
+    text = str(power_of(str(file), items=100))
+    assert "With one pair of experts nothing says how experts differ" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "say how many items a task has: --items 250"),
+        ({"items": 100, "difference": 0.0}, "--difference is 0; give points above 0"),
+    ],
+)
+def test_what_is_missing_is_said(options, words, tmp_path):
+    document = study_document()
+    document["evaluate"].pop("limit", None)
+    file = write_yaml(tmp_path / "study.yml", document)
+    with pytest.raises(InputError, match=words):
+        power_of(str(file), **options)

@@ -238,21 +238,24 @@ def _assumed(study: Study, items: int | None) -> Iterator[_Comparison]:
     cells, problems = expand(study, experts, None)
     InputError.raise_any(study.name, problems)
     models = derive_models(study, cells, None)
+    labels = {model.label: model.cells for model in models}
+    by_label = {cell.label: cell for cell in cells}
     for contrast in contrasts(study, models):
-        compared = [
-            m for m in models if m.label in (*contrast.first_models, *contrast.second_models)
-        ]
-        counts = {
-            role: max(len(model.pools.get(role, ())) for model in compared)
-            for role in ("task", "language")
-        }
         if not contrast.rival:
             continue
+        names = (*contrast.first_models, *contrast.second_models)
+        compared = [by_label[label] for name in names for label in labels[name]]
         for code in study.evaluate.languages or {"": ()}:
+            # A language's experts are those of its cells, of which the task experts' have none.
+            of_code = [cell for cell in compared if not code or cell.language in (None, "", code)]
+            counts = (
+                len({cell.experts[role] for cell in of_code if role in cell.experts})
+                for role in ("task", "language")
+            )
+            design = Design(size, *(max(count, 1) for count in counts))
             tasks = [*study.evaluate.languages.get(code, ()), *study.evaluate.tasks]
             languages = {task: task_language(task, {}) for task in tasks}
             for task in primary_tasks(study, tasks, code, languages):
-                design = Design(size, max(counts["task"], 1), max(counts["language"], 1))
                 yield _Comparison(contrast.first, contrast.second, task, ASSUMED, design)
 
 

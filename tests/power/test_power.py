@@ -68,6 +68,12 @@ def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):
     assert list(result.grid.columns) == [1, 2, 3, 5]
 
 
+def test_experts_are_those_of_the_tasks_language():
+    table = power_of("real_model", items=250).table
+    assert len({*table["task"]}) == 3
+    assert {*table["task_experts"], *table["language_experts"]} == {3}
+
+
 def test_one_pair_of_experts_says_what_cannot_be_said(tmp_path):
     file = write_yaml(tmp_path / "study.yml", study_document())
     text = str(power_of(str(file), items=100))

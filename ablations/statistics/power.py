@@ -24,7 +24,7 @@ class Spread:
     """What a difference varies by, as variances on the scale of the score.
 
     With d[t, l, i] the difference of task expert t and language expert l on item i, it is a mean,
-    a part of each expert, a part of each item, and the rest.
+    a part of each expert, of each pair of them, and of each item, and the rest.
     """
 
     items: float
@@ -38,6 +38,9 @@ class Spread:
 
     language: float = 0.0
     """Variance of a language expert's part; 0 where it is not known."""
+
+    pair: float = 0.0
+    """Variance of the part of a pair of experts, beyond those of each; 0 where it is not known."""
 
     is_binary: bool = True
     """Whether answers are right or wrong."""
@@ -74,25 +77,28 @@ def spread_of(differences: Array, *, is_binary: bool = True) -> Spread:
         is_binary: whether the answers are right or wrong.
     """
     tasks, languages, items = differences.shape
-    means = [
-        differences.mean(axis=axes, keepdims=True) for axes in ((1, 2), (0, 2), (0, 1), (0, 1, 2))
-    ]
-    by_task, by_language, by_item, mean = means
-    left = differences - by_task - by_language - by_item + 2 * mean
-    free = left.size - tasks - languages - items + 2
-    pairs = tasks * languages
-    rest = float((left**2).sum() / free) if pairs > 1 and free > 0 else 0.0
+    cells, by_item = differences.mean(axis=2), differences.mean(axis=(0, 1))
+    mean = float(differences.mean())
+    left = differences - cells[:, :, None] - by_item + mean
+    rest = float((left**2).sum() / ((cells.size - 1) * (items - 1))) if cells.size > 1 else 0.0
+    pair = 0.0
+    if tasks > 1 and languages > 1:
+        together = cells - cells.mean(axis=1, keepdims=True) - cells.mean(axis=0) + mean
+        spread = float((together**2).sum() / ((tasks - 1) * (languages - 1)))
+        pair = max(spread - rest / items, 0.0)
 
-    def component(values: Array, of: int) -> float:
-        """Return the variance between units whose means are over `of` single differences."""
+    def component(values: Array, noise: float) -> float:
+        """Return the variance between units, whose means have this variance of noise."""
         spread = float(values.var(ddof=1)) if values.size > 1 else 0.0
-        return max(spread - rest / of, 0.0)
+        return max(spread - noise, 0.0)
 
+    of_pair = pair + rest / items
     return Spread(
-        items=component(by_item, pairs),
+        items=component(by_item, rest / cells.size),
         rest=rest,
-        task=component(by_task, languages * items),
-        language=component(by_language, tasks * items),
+        task=component(cells.mean(axis=1), of_pair / languages),
+        language=component(cells.mean(axis=0), of_pair / tasks),
+        pair=pair,
         is_binary=is_binary,
     )
 
@@ -180,7 +186,8 @@ def _studies(spread: Spread, design: Design) -> tuple[Array, Array, Array]:
     # What one expert varies by stays the same in all its items: no test sees it.
     of_task = drawn(spread.task if tasks > 1 else 0.0, tasks, 1)
     of_language = drawn(spread.language if languages > 1 else 0.0, 1, languages)
-    cells = of_task + of_language + drawn(spread.rest / items, tasks, languages)
+    of_pair = spread.pair if tasks > 1 and languages > 1 else 0.0
+    cells = of_task + of_language + drawn(of_pair + spread.rest / items, tasks, languages)
     errors = cells.mean(axis=(1, 2)) + drawn(spread.items / items)
     parts = [(variance_of(items, (spread.items + spread.rest / pairs) / items), items - 1)]
     for axis, count in ((2, tasks), (1, languages)):

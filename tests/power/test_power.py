@@ -24,7 +24,7 @@ def test_what_is_assumed_is_what_the_shipped_results_have():
         entry.spread for name in runs for entry in _measured(read_results(load_run(RESULTS / name)))
     ]
     assert len(spreads) > 10
-    for name in ("items", "rest", "task", "language"):
+    for name in ("items", "rest", "task", "language", "pair"):
         median = np.median([getattr(spread, name) for spread in spreads])
         assert getattr(ASSUMED, name) == pytest.approx(median, rel=0.03), name
 

@@ -67,10 +67,11 @@ def test_components_are_read_back_from_differences():
         0.05 * rng.normal(size=(1, 40, 1)),
         0.3 * rng.normal(size=(1, 1, 400)),
         0.2 * rng.normal(size=(40, 40, 400)),
+        0.04 * rng.normal(size=(40, 40, 1)),
     ]
     spread = spread_of(sum(parts))
-    found = [spread.task, spread.language, spread.items, spread.rest]
-    assert np.sqrt(found) == pytest.approx([0.1, 0.05, 0.3, 0.2], rel=0.3)
+    found = [spread.task, spread.language, spread.items, spread.rest, spread.pair]
+    assert np.sqrt(found) == pytest.approx([0.1, 0.05, 0.3, 0.2, 0.04], rel=0.3)
 
 
 def test_power_of_experts_is_how_often_the_test_of_a_report_rejects():

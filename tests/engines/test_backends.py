@@ -229,25 +229,3 @@ def test_a_record_has_whether_answers_depend_on_their_batch(
 def test_what_counts_as_equal(second, now, mismatch):
     found = ProbeReference(CALM, second).mismatch(ProbeAnswers(*now))
     assert found is None if mismatch is None else mismatch in found
-
-
-@pytest.mark.vllm
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
-def test_what_vllm_puts_in_the_place_of_torchs_operations_does_not_outlive_an_engine():
-    vllm_engine.prepare_vllm(EngineOptions(kv_cache_gib=1))
-    from vllm.model_executor.determinism.batch_invariant import init_batch_invariance
-
-    numbers, products = torch.randn(3, 5), torch.backends.cuda.matmul
-    wanted, before = numbers.softmax(-1), products.fp32_precision
-    with pytest.MonkeyPatch.context() as patch, vllm_engine.torch_settings():
-        for name in ("CUBLAS_WORKSPACE_CONFIG", "VLLM_USE_AOT_COMPILE"):
-            patch.setenv(name, "")
-        patch.setenv("VLLM_BATCH_INVARIANT", "1")
-        init_batch_invariance()
-        assert products.fp32_precision == "ieee"
-        with pytest.raises(Exception):  # noqa: B017, PT011 - its kernels run on GPUs only
-            numbers.softmax(-1)
-    vllm_engine.clean_up()
-    assert torch.equal(numbers.softmax(-1), wanted)
-    assert products.fp32_precision == before

@@ -157,6 +157,7 @@ class AnswerFile:
                 with self.path.open("ab") as file:
                     file.write(self._target.read_bytes())
                 self._target.unlink()
+                note_finished_work()
         except OSError as error:
             self._give_up(error)
         self._release()
@@ -194,7 +195,8 @@ class AnswerFile:
             data = line.encode()
             while data:  # a regular file takes all at once, unless the disk is full
                 data = data[os.write(self._file, data) :]
-            note_finished_work()
+            if self._target == self.path:  # what waits for a check is not saved yet
+                note_finished_work()
         except OSError as error:
             self._give_up(error)
 

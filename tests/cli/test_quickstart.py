@@ -39,6 +39,7 @@ def test_it_shows_every_model_and_how_to_read_them(tmp_path):
 
 def test_an_occupied_pocket_folder_exits_2(tmp_path):
     (tmp_path / "runs" / "pocket" / "base").mkdir(parents=True)
+    (tmp_path / "runs" / "pocket" / "base" / "mine.txt").write_text("kept", encoding="utf-8")
     done = run(tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr

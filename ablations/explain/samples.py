@@ -15,7 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from ablations.statistics.means_and_p_values import Array
-from layerswap_method.checkpoint.stored import StoredTensor, open_stored, read_into
+from layerswap_method.checkpoint.stored import (
+    StoredTensor,
+    open_stored,
+    read_into,
+    torch_dtype,
+)
 
 VALUES = 1024
 """Values of a sample; smaller tensors are read whole."""
@@ -68,8 +73,6 @@ def sample_tensor(tensor: StoredTensor) -> TensorSample:
     """Return the sample of a stored tensor. Raises `InputError` as `read_rows` does."""
     import torch
 
-    from layerswap_method.checkpoint.stored import torch_dtype
-
     parts = []
     with open_stored(tensor) as opened:
         for start, end in runs_of_shape(tensor.shape):
@@ -84,8 +87,6 @@ def sample_tensor(tensor: StoredTensor) -> TensorSample:
 def cast_bytes(sample: TensorSample, dtype: str) -> bytes:
     """Return the sample's values as they are stored in another dtype, rounded once."""
     import torch
-
-    from layerswap_method.checkpoint.stored import torch_dtype
 
     if sample.dtype == dtype:
         return sample.stored

@@ -76,9 +76,7 @@ class PowerTable:
     @property
     def sentence(self) -> str:
         """The answer in one line."""
-        row = self.table.iloc[
-            (self.table["smallest"] - self.table["smallest"].median()).abs().argmin()
-        ]
+        row = self.table.iloc[_middle(self.table["smallest"])]
         size = f"{row['items']} items and {row['task_experts']} × {row['language_experts']} experts"
         if self.table["smallest"].isna().all():
             return f"With {size}, no difference would probably be seen."
@@ -150,9 +148,7 @@ def power_of(
     alpha = alpha_of(study.evaluate.level) / max(len(measured), 1)
     rows = [_row(entry, items, alpha, wanted) for entry in measured]
     table = pd.DataFrame(rows)
-    middle = measured[
-        int((table["smallest"] - table["smallest"].median()).abs().fillna(np.inf).argmin())
-    ]
+    middle = measured[_middle(table["smallest"])]
     grid = pd.DataFrame(
         {
             n: [_smallest(middle.spread, Design(size, n, n), alpha) for size in _ITEMS]

@@ -113,7 +113,7 @@ def hostile(tmp_path):
 
 COMMANDS = {
     "evaluate": ("evaluate", "{base}", "--include-path", "{tasks}", "--tasks", "words_generate"),
-    "run --dry-run": ("run", "{study}", "--experts", "{experts}", "--dry-run"),
+    "run": ("run", "{study}", "--experts", "{experts}", "--backend", "hf", "--out", "out"),
     "train": ("train", "{train}", "--out", "out"),
     "evaluate --metadata": (
         "evaluate",

@@ -70,11 +70,14 @@ def spans(tensors: Iterable[StoredTensor]) -> dict[Path, list[tuple[int, int]]]:
 
 
 def sample_tensor(tensor: StoredTensor) -> TensorSample:
-    """Return the sample of a stored tensor. Raises `InputError` as `read_rows` does."""
+    """Return the sample of a stored tensor, of which `spans` were made sure of.
+
+    Raises `InputError` as `read_rows` does.
+    """
     import torch
 
     parts = []
-    with open_stored(tensor) as opened:
+    with open_stored(tensor, slice(0)) as opened:  # no rows: of a hub model they would be fetched
         for start, end in runs_of_shape(tensor.shape):
             part = bytearray((end - start) * tensor.itemsize)
             read_into(opened, tensor, start * tensor.itemsize, memoryview(part))

@@ -254,7 +254,7 @@ class Downloads:
         """Fetch what is missing of ranges; see `_missing` for `most`."""
         partial, whole = dict[Path, RemoteFile](), dict[Path, RemoteFile]()
         for model in self._models.values():
-            in_part, in_whole = self._missing(model, ranges, download, most)
+            in_part, in_whole = self._missing(model, ranges, download, gap, most)
             partial |= in_part
             whole |= in_whole
         try:
@@ -301,7 +301,7 @@ class Downloads:
         self, model: _PartialModel, ranges: Mapping[Path, Sequence[Range]], download: Download
     ) -> int:
         """Return how many bytes `fetch` would still fetch of a model."""
-        partial, whole = self._missing(model, ranges, download, 0)
+        partial, whole = self._missing(model, ranges, download, GAP, 0)
         sizes = [missing_bytes(blob, ranges[blob]) for blob in partial]
         return sum(sizes) + sum(file.size for file in whole.values())
 
@@ -310,6 +310,7 @@ class Downloads:
         model: _PartialModel,
         ranges: Mapping[Path, Sequence[Range]],
         download: Download,
+        gap: int,
         most: int,
     ) -> tuple[dict[Path, RemoteFile], dict[Path, RemoteFile]]:
         """Return the files of a model that lack ranges: those to fetch in part, and whole.
@@ -326,7 +327,7 @@ class Downloads:
             if download == "whole":
                 is_whole = size(missing) > most
             else:
-                is_whole = _is_all_new(blob, file, spans)
+                is_whole = _is_all_new(blob, file, spans, gap)
             (whole if is_whole else partial)[blob] = file
         return partial, whole
 
@@ -474,13 +475,13 @@ def _refuse_header(blob: Path, file: RemoteFile, reason: str) -> NoReturn:
     raise WrongAnswer(file.repository, f"{file.name} is no safetensors file: {reason}")
 
 
-def _is_all_new(blob: Path, file: RemoteFile, spans: Sequence[Range]) -> bool:
+def _is_all_new(blob: Path, file: RemoteFile, spans: Sequence[Range], gap: int) -> bool:
     """Return whether ranges are all of a file of which little is there: the library's to download.
 
-    It checks the content of a whole file.
+    Gaps of at most `gap` bytes count as theirs. The library checks the content of a whole file.
     """
     header = (0, _header_length(blob))
-    is_all = join_ranges([header, *spans], GAP) == [(0, file.size)]
+    is_all = join_ranges([header, *spans], gap) == [(0, file.size)]
     return is_all and size(ranges_there(blob)) <= max(_LITTLE, header[1])
 
 

@@ -24,8 +24,8 @@ def test_parents_on_the_hub_are_read_in_samples(machine, tmp_path):
     ]
     assert read["recipe"]["parameters"] == {"bottom_layers": 2, "top_layers": 1}
     whole = sum(file.stat().st_size for file in machine.hub.root.glob(f"{TASK}/*/*.safetensors"))
-    # Three models of three are on the hub; runs of values that are near come as one range.
-    assert read["nbytes"] / 4 * 3 < machine.hub.bytes["store"] < 3 * whole
+    # Runs of values that are near come as one range, and the test models are small.
+    assert machine.hub.bytes["store"] < 2 * whole
 
 
 def test_the_recipe_is_written_to_a_new_file(machine):

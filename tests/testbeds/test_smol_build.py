@@ -169,7 +169,7 @@ def test_the_real_model_is_built_trained_merged_and_evaluated(tmp_path, monkeypa
     assert (config["num_hidden_layers"], config["vocab_size"]) == (30, 49152)
     small = ("samples=8", "held_out=1", "batch_size=4", "trainer.save_steps=2", "measure=false")
     settings = [part for setting in small for part in ("--set", setting)]
-    for kind, name in ("math", "math_1"), ("language", "es_1"):
+    for kind, name in ("math", "math_1"), ("es", "es_1"):
         output_of("train", f"smol/{kind}", "--seed", "1", "--out", f"experts/{name}", *settings)
     experts = {"base": "runs/smol/base", "task": "experts/math_1"}
     experts["language"] = {"es": ["experts/es_1"]}

@@ -13,12 +13,11 @@ import pandas as pd
 
 from ablations.drawing.text_table import list_table
 from ablations.models.find import Expert
-from ablations.report.comparisons import comparisons, rows_of
+from ablations.report.analysis import analyse
+from ablations.report.comparisons import rows_of
 from ablations.report.contrasts import contrasts, primary_tasks
-from ablations.report.shown_tasks import shown_tasks
 from ablations.runs.models import derive_models
-from ablations.runs.records import load_run
-from ablations.runs.results import Results, read_results
+from ablations.runs.records import Run, load_run
 from ablations.statistics.as_text import percent
 from ablations.statistics.means_and_p_values import Array, alpha_of
 from ablations.statistics.power import (
@@ -131,7 +130,7 @@ def power_of(
         raise InputError(f"--difference is {difference:g}; give points above 0 and below 100")
     if is_folder(Path(place)):
         run = load_run(Path(place))
-        study, measured = run.study, [*_measured(read_results(run))]
+        study, measured = run.study, [*_measured(run)]
         source = f"measured in {place}"
         if not measured:
             raise InputError(
@@ -170,24 +169,25 @@ class _Comparison:
     design: Design
 
 
-def _measured(results: Results) -> Iterator[_Comparison]:
+def _measured(run: Run) -> Iterator[_Comparison]:
     """Yield the planned comparisons of a run whose differences are there for all its experts."""
-    shown = shown_tasks(results)
-    frame = comparisons(results, shown)
-    by_name = {(c.first, c.second): c for c in contrasts(results.study, results.models)}
-    for row in frame[frame["family"].eq("primary") & frame["p"].notna()].to_dict("records"):
-        contrast = by_name[row["first"], row["second"]]
-        matrix = shown.matrices[row["task"]]
+    analysis = analyse(run)
+    by_name = {(c.first, c.second): c for c in contrasts(analysis.study, analysis.models)}
+    for row in analysis.comparisons:
+        if row.family != "primary" or row.p is None:
+            continue
+        contrast = by_name[row.first, row.second]
+        matrix = analysis.shown.matrices[row.task]
         sides = (contrast.first_models, contrast.second_models)
-        first, second = (rows_of(matrix, models, row["language"]) for models in sides)
+        first, second = (rows_of(matrix, models, row.language) for models in sides)
         differences = _differences(first, second)
         if differences is not None:
             is_binary = bool(np.isin(matrix.to_numpy()[~matrix.isna().to_numpy()], (0, 1)).all())
             tasks, languages, items = differences.shape
             yield _Comparison(
-                row["first"],
-                row["second"],
-                row["task"],
+                row.first,
+                row.second,
+                row.task,
                 spread_of(differences, is_binary=is_binary),
                 Design(items, tasks, languages),
             )

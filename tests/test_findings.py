@@ -20,10 +20,8 @@ from scipy.stats import t
 from ablations.cli import main
 from ablations.cli.options import pop_settings
 from ablations.models.find import Expert
-from ablations.report.model_scores import score_frame
-from ablations.report.shown_tasks import shown_tasks
+from ablations.report.analysis import analyse
 from ablations.runs.records import load_run
-from ablations.runs.results import read_results
 from ablations.runs.score_table import SCORES
 from ablations.study.cells import expand
 from ablations.study.files import find_file, read_experts_file, read_study, with_experts_file
@@ -53,8 +51,7 @@ def interval(value, low, high):
 
 def score(folder, model, task):
     """Return a model's score, a mean over its trainings, such as "8.7 [0.0, 29.1]"."""
-    results = read_results(load_run(RESULTS / folder))
-    frame = score_frame(results, shown_tasks(results))
+    frame = analyse(load_run(RESULTS / folder)).score_frame
     (row,) = frame[(frame["model"] == model) & (frame["task"] == task)].to_dict("records")
     return "{:.1f} [{:.1f}, {:.1f}]".format(*(100 * row[key] for key in ("value", "low", "high")))
 

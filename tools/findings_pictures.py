@@ -19,13 +19,9 @@ import click
 from ablations.drawing.canvas import drawing, images_of, new_canvas
 from ablations.drawing.colors import COLORS, ZERO_COLOR
 from ablations.machine.whole_files import write_bytes
-from ablations.report.comparisons import comparisons
+from ablations.report.analysis import analyse
 from ablations.report.grid_figures import grid_figures
-from ablations.report.grids import differences_to_best, find_grid
-from ablations.report.model_scores import score_frame
-from ablations.report.shown_tasks import shown_tasks
 from ablations.runs.records import load_run
-from ablations.runs.results import read_results
 from layerswap_method.command_line import shown_errors
 
 ROOT = Path(__file__).parents[1]
@@ -105,14 +101,11 @@ def _comparisons(panels: Mapping[str, str]) -> bytes:
 
 def _scores(folder: str, metric: str = "operation") -> dict[str, tuple[float, float, float]]:
     """Return the score of every model on the minimal pairs in Spanish, with its interval."""
-    results = read_results(load_run(RESULTS / folder))
-    report = results.study.report.model_copy(update={"metric": metric})
-    study = results.study.model_copy(update={"report": report})
-    results = results._replace(study=study)
-    frame = score_frame(results, shown_tasks(results))
-    rows = frame[frame["task"] == _TASK].to_dict("records")
-    assert {row["metric"] for row in rows} == {metric}
-    return {row["model"]: (100 * row["value"], 100 * row["low"], 100 * row["high"]) for row in rows}
+    frame = analyse(load_run(RESULTS / folder), metric=metric).score_frame
+    rows = frame[frame["task"] == _TASK]
+    assert {*rows["metric"]} == {metric}
+    percents = 100 * rows.set_index("model")[["value", "low", "high"]]
+    return {model: (value, low, high) for model, value, low, high in percents.itertuples()}
 
 
 def _line(
@@ -172,15 +165,10 @@ def _learning_rates() -> bytes:
 
 def _map() -> bytes:
     """Draw the map of the report of `swap_map`, math and translation."""
-    results = read_results(load_run(RESULTS / "swap_map"))
-    shown = shown_tasks(results)
-    scores = score_frame(results, shown)
+    analysis = analyse(load_run(RESULTS / "swap_map"))
+    scores = analysis.score_frame
     scores = scores[scores["task"].isin(["pocket_math_sw", "pocket_translate_en_sw"])]
-    grid = find_grid(results.study, results.models)
-    assert grid is not None
-    best = differences_to_best(results, shown, scores, grid)
-    frame = comparisons(results, shown)
-    (figure,) = grid_figures(frame, scores, results.study, grid, best)
+    (figure,) = grid_figures(analysis, scores)
     return figure.images["png"]
 
 

@@ -56,7 +56,7 @@ def delta(
     if experts:
         if base is None:
             raise InputError("the change is measured from a base: give the base model with --base")
-        profiles = analyse(experts, base, threshold=threshold)
+        profiles = measure_profiles(experts, base, threshold=threshold)
         for profile in profiles:
             yield from _describe(profile)
     elif not published:
@@ -108,7 +108,7 @@ def _file_names(experts: Sequence[str], published: Sequence[Grid]) -> list[str]:
     ]
 
 
-def analyse(
+def measure_profiles(
     experts: Sequence[str], base: str, *, threshold: float | None = None
 ) -> list[DeltaProfile]:
     """Return the profile of each expert; writes nothing. Raises as `delta` does."""

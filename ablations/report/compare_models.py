@@ -5,14 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
-from ablations.report.comparisons import NO_RESULT, comparisons, partial_comparisons
+from ablations.report.analysis import Analysis, analyse
+from ablations.report.comparisons import TaskComparison, partial_comparisons
 from ablations.report.contrasts import Contrast
-from ablations.report.model_scores import score_frame
-from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     UNCORRECTED,
     comparisons_table,
@@ -28,7 +26,7 @@ from ablations.runs.results import Results
 from ablations.runs.score_table import check_names, table_of_scores
 from ablations.scoring.observed import LANGUAGE_FIDELITY
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.study.schema import PrimaryBlock, ReportBlock, Study
+from ablations.study.schema import PrimaryBlock, ReportBlock
 from layerswap_method.errors import InputError, nearest
 
 _IN_LANGUAGE = "_right_language"
@@ -45,26 +43,30 @@ class ModelComparison:
     warnings: tuple[str, ...]
     """Warnings that a reader must know before the scores, each with its model's name."""
 
-    scores: pd.DataFrame
-    """A row for each model and task; see `score_frame`."""
+    analysis: Analysis
+    """Of the models together; its study has the tasks that p is corrected over."""
 
-    comparisons: pd.DataFrame
-    """A row for each pair of models and each task; see `comparisons`."""
+    @property
+    def scores(self) -> pd.DataFrame:
+        """A row for each model and task: its score with its interval."""
+        return self.analysis.score_frame
 
-    study: Study
-    """Level of the intervals, margin, and the tasks that p is corrected over."""
+    @property
+    def comparisons(self) -> pd.DataFrame:
+        """A row for each pair of models and each task: difference, interval, p, verdict."""
+        return self.analysis.comparison_frame
 
     def __repr__(self) -> str:
         return str(self)  # so a notebook shows it
 
     def __str__(self) -> str:
-        compared = comparisons_table(self.comparisons, self.study.evaluate.level)
+        compared = comparisons_table(self.comparisons, self.analysis.study.evaluate.level)
         compared["difference"] += " " + compared.pop(UNCORRECTED)
         compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
         compared["verdict"] = self.comparisons["verdict"]
         shown = compared.drop(columns=["family", "over"])
         problems = [f"Warning: {warning}" for warning in self.warnings]
-        scored = scores_table(self.scores, self.study)
+        scored = scores_table(self.scores, self.analysis.study)
         return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
 
 
@@ -125,24 +127,19 @@ def compare_models(
     languages = {t: code for run in runs for t, code in run.head.task_languages.items()}
     languages |= {f"{task}{_IN_LANGUAGE}": code for task, code in languages.items()}
     results = Results(study, tuple(models), data, scores, languages)
-    shown = shown_tasks(results)
-    frame = comparisons(results, shown, contrasts)
-    for row in frame[frame["task"].isin(data["task"])].to_dict("records"):
-        _check_items(row, data)
-    warnings = [*others, *partial_comparisons(frame, shown)]
+    analysis = analyse(results, contrasts=contrasts)
+    evaluated = {*data["task"]}
+    for row in analysis.comparisons:
+        if row.task in evaluated:
+            _check_items(row, data)
+    warnings = [*others, *partial_comparisons(analysis.comparisons, analysis.shown)]
     for run, name in zip(runs, names, strict=True):
         problems = (
             *changed_tasks(run, compared_tasks),
             *evaluation_problems(run, compared_tasks),
         )
         warnings += [f"{name}: {text}" for text in problems]
-    return ModelComparison(
-        models=tuple(names),
-        warnings=tuple(warnings),
-        scores=score_frame(results, shown),
-        comparisons=frame,
-        study=study,
-    )
+    return ModelComparison(tuple(names), tuple(warnings), analysis)
 
 
 def _silent_tasks(data: pd.DataFrame, models: Sequence[str]) -> list[str]:
@@ -160,17 +157,17 @@ def _silent_tasks(data: pd.DataFrame, models: Sequence[str]) -> list[str]:
     return silent
 
 
-def _check_items(row: Any, data: pd.DataFrame) -> None:
+def _check_items(row: TaskComparison, data: pd.DataFrame) -> None:
     """Check that both models of a comparison have items of its task, of a corpus the same ones."""
-    models = [row["first"], row["second"]]
-    if row["verdict"] == NO_RESULT:
+    models = [row.first, row.second]
+    if row.items is None:
         raise InputError(
-            f"{' and '.join(models)} have no item of {row['task']} in common (--metric has others)"
+            f"{' and '.join(models)} have no item of {row.task} in common (--metric has others)"
         )
-    items = data[data["model"].isin(models) & data["task"].eq(row["task"])]["item"].nunique()
-    if row["metric"] in CORPUS_METRICS and items > row["items"]:
+    items = data[data["model"].isin(models) & data["task"].eq(row.task)]["item"].nunique()
+    if row.metric in CORPUS_METRICS and items > row.items:
         raise InputError(
-            f"{' and '.join(models)} have different items of {row['task']}: {row['metric']} is of "
+            f"{' and '.join(models)} have different items of {row.task}: {row.metric} is of "
             "a whole corpus; evaluate both with the same --limit"
         )
 

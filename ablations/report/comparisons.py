@@ -1,21 +1,23 @@
-"""Comparisons of models: one row each, with difference, interval, p and verdict.
+"""Comparisons of models: difference, interval, p and verdict of each.
 
-A comparison is made once. Every sentence, table and figure takes it from the frame that
-`comparisons` returns.
+A comparison is made once, for an `Analysis`, from which every sentence, table and figure takes it.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from ablations.report.contrasts import EXPERT_KINDS, Contrast, contrasts
+from ablations.report.contrasts import Contrast, contrasts
 from ablations.report.shown_tasks import ShownTasks
 from ablations.runs.models import StudyModel
-from ablations.runs.observations import ROLES, SCORE
+from ablations.runs.observations import ROLES
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
 from ablations.statistics.holm import holm
@@ -35,39 +37,80 @@ BETTER, WORSE, SAME, UNCLEAR = "better", "worse", "no relevant difference", "can
 ONE_MODEL, NO_RESULT = "same weights", "no result"
 """Texts in place of a verdict where nothing is to be tested, or could not be."""
 
-COLUMNS = (
-    "first",
-    "second",
-    *SCORE,
-    "language",
-    "higher_is_better",
-    "difference",
-    "low",
-    "high",
-    "p",
-    "p_margin",
-    "p_holm",
-    "p_margin_holm",
-    "verdict",
-    "family",
-    "rival",
-    "items",
-    "cells",
-    "clusters",
-)
+
+@dataclass(frozen=True)
+class ScoreDifference:
+    """The difference of two sides, on the scale of the score; the p values are not corrected.
+
+    Interval and p are None where both sides have the same weights, so nothing is to be tested; the
+    interval alone where too few items are all the same.
+    """
+
+    difference: float
+    items: int
+    cells: int
+    """Cells of both sides."""
+
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_margin: float | None = None
+    """Of the hypothesis that the difference is beyond the study's margin."""
+
+
+@dataclass(frozen=True)
+class TaskComparison:
+    """Two models, or averages over settings or clusters, on one task: first minus second."""
+
+    first: str
+    second: str
+    task: str
+    metric: str
+    filter: str
+    language: str
+    """Of the experts: a code, "all" of a mean over languages; empty where there are none."""
+
+    higher_is_better: bool
+    difference: float | None = None
+    """On the scale of the score; None where it could not be computed."""
+
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_margin: float | None = None
+    """Of the hypothesis that the difference is beyond the study's margin."""
+
+    p_holm: float | None = None
+    p_margin_holm: float | None = None
+    """Corrected for all primary comparisons; of these only."""
+
+    verdict: str = ""
+    family: str = ""
+    """``primary``, or empty."""
+
+    rival: str = ""
+    """Of a primary comparison what its second side is to the first."""
+
+    items: int | None = None
+    cells: int | None = None
+    """Cells of both sides."""
+
+    clusters: int = 0
+    """Languages or bases that the difference is averaged over; 0 for none."""
+
+    def with_difference(self, difference: ScoreDifference, **fields: Any) -> TaskComparison:
+        """Return the comparison with the numbers of a difference, and with other fields."""
+        return dataclasses.replace(self, **vars(difference), **fields)
+
+
+COLUMNS = tuple(field.name for field in dataclasses.fields(TaskComparison))
+"""Columns of a frame of comparisons."""
 
 
 def comparisons(
     results: Results, shown: ShownTasks, others: Sequence[Contrast] | None = None
-) -> pd.DataFrame:
+) -> tuple[TaskComparison, ...]:
     """Return every comparison of a study, primary ones first.
-
-    Columns: ``first``, ``second``, ``task``, ``metric``, ``filter``, ``language``, ``difference``
-    (first minus second, on the scale of the score), ``low``, ``high``, ``p``, ``p_margin`` (of the
-    hypothesis that the difference is beyond the study's margin), ``p_holm`` and ``p_margin_holm``
-    (corrected for all primary comparisons), ``verdict``, ``family`` (``primary`` or empty),
-    ``rival``, ``items``, ``cells`` (of both sides), ``clusters`` (languages or bases that the
-    difference is averaged over; 0 for none).
 
     Args:
         results: of a run; its study names the primary comparisons.
@@ -82,40 +125,36 @@ def comparisons(
     study, models, scores = results.study, results.models, results.scores
     evaluated = list(dict.fromkeys(scores["task"]))
     check_names(study.report.primary.tasks, evaluated, "report.primary.tasks:")
-    rows: list[dict[str, Any]] = []
+    rows: list[TaskComparison] = []
     for contrast in contrasts(study, models) if others is None else others:
         compared_models = {*contrast.first_models, *contrast.second_models}
         languages = set(scores[scores["model"].isin(compared_models)]["language"]) - {""}
-        contrast_rows: list[dict[str, Any]] = []
+        contrast_rows: list[TaskComparison] = []
         for code in [code for code in shown.languages if code in languages] or [""]:
             for task in shown.by_language[code]:
                 is_primary = bool(contrast.rival) and task in shown.primary[code]
-                numbers = None
+                difference = None
                 if task in shown.matrices:
-                    numbers = _compare(contrast, shown.matrices[task], code, study, models)
-                if numbers is None and not is_primary:
+                    difference = _compare(contrast, shown.matrices[task], code, study, models)
+                if difference is None and not is_primary:
                     continue
-                contrast_rows.append(
-                    {
-                        "first": contrast.first,
-                        "second": contrast.second,
-                        "task": task,
-                        "metric": shown.scores["metric"].get(task, ""),
-                        "filter": shown.scores["filter"].get(task, ""),
-                        "higher_is_better": bool(shown.scores["higher_is_better"].get(task, True)),
-                        "language": code,
-                        "clusters": 0,
-                        "family": "primary" if is_primary else "",
-                        "rival": contrast.rival if is_primary else "",
-                        **(numbers or {}),
-                    }
+                row = TaskComparison(
+                    first=contrast.first,
+                    second=contrast.second,
+                    task=task,
+                    metric=shown.scores["metric"].get(task, ""),
+                    filter=shown.scores["filter"].get(task, ""),
+                    higher_is_better=bool(shown.scores["higher_is_better"].get(task, True)),
+                    language=code,
+                    family="primary" if is_primary else "",
+                    rival=contrast.rival if is_primary else "",
                 )
+                contrast_rows.append(row.with_difference(difference) if difference else row)
         rows += contrast_rows
         rows += _over_languages(contrast_rows, shown.primary, study)
     rows += _over_bases(rows, study, models)
-    alpha = alpha_of(study.evaluate.level)
-    frame = with_verdicts(pd.DataFrame(rows, columns=list(COLUMNS)), alpha)
-    return frame.sort_values("family", ascending=False, kind="stable", ignore_index=True)
+    compared = with_verdicts(rows, alpha_of(study.evaluate.level))
+    return tuple(sorted(compared, key=lambda row: not row.family))
 
 
 def rows_of(matrix: pd.DataFrame, models: Sequence[str], code: str) -> pd.DataFrame:
@@ -139,8 +178,8 @@ def compare_sides(
     level: float,
     margin: float,
     strata: Mapping[str, str] | None = None,
-) -> dict[str, Any] | None:
-    """Return the numbers of a comparison; None where no cell or item is on both sides.
+) -> ScoreDifference | None:
+    """Return the difference of two sides; None where no cell or item is on both.
 
     Cells are matched by the roles in which both sides have the same experts, and a cell without a
     counterpart is left out: in such a role the difference is of the same experts, each with the
@@ -162,28 +201,28 @@ def compare_sides(
     if rows.empty:
         return None
     values, items = rows.to_numpy(), rows.shape[1]
-    counts = {"items": items, "cells": len(rows)}
     weights = np.array([*first_weights, *-second_weights])
     by_content = pd.Series(weights, rows.index.get_level_values("weights")).groupby(level=0).sum()
     if np.allclose(by_content, 0):
-        return {"difference": 0.0, "verdict": ONE_MODEL, **counts}
+        return ScoreDifference(0.0, items, len(rows))
     is_binary = bool(np.isin(values, (0.0, 1.0)).all())
     if len(rows) == 2 and is_binary:
         first_only = int((values[0] > values[1]).sum())
         second_only = int((values[0] < values[1]).sum())
         low, high = paired_interval(first_only, second_only, items, level)
-        return {
-            "difference": (first_only - second_only) / items,
-            "low": low,
-            "high": high,
-            "p": mcnemar_p(first_only, second_only),
-            "p_margin": paired_p_outside(first_only, second_only, items, margin),
-            **counts,
-        }
+        return ScoreDifference(
+            difference=(first_only - second_only) / items,
+            items=items,
+            cells=len(rows),
+            low=low,
+            high=high,
+            p=mcnemar_p(first_only, second_only),
+            p_margin=paired_p_outside(first_only, second_only, items, margin),
+        )
     axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
     fewest = min(len(first_weights), len(second_weights))
     least = 1 / (items + 2) ** 2 / fewest if is_binary else 0.0
-    return {**_tested(estimate(values, weights, axes, least), level, margin), **counts}
+    return _tested(estimate(values, weights, axes, least), items, len(rows), level, margin)
 
 
 def _matched_weights(
@@ -209,73 +248,48 @@ def _matched_weights(
     return weights[0], weights[1]
 
 
-def partial_comparisons(frame: pd.DataFrame, shown: ShownTasks) -> Iterator[str]:
+def partial_comparisons(compared: Sequence[TaskComparison], shown: ShownTasks) -> Iterator[str]:
     """Yield which comparisons leave out finished cells of their models.
 
     Args:
-        frame: from `comparisons`.
-        shown: the tasks that it is of.
+        compared: from `comparisons`.
+        shown: the tasks that they are of.
     """
-    for row in frame[frame["items"].notna() & frame["clusters"].eq(0)].to_dict("records"):
-        models = [row["first"], row["second"]]
-        cells = len(rows_of(shown.matrices[row["task"]], models, row["language"]))
-        if row["cells"] < cells:
+    for row in compared:
+        if row.cells is None or row.clusters:
+            continue
+        cells = len(rows_of(shown.matrices[row.task], [row.first, row.second], row.language))
+        if row.cells < cells:
             yield (
-                f"{row['task']}: {row['first']} and {row['second']} are compared over "
-                f"{row['cells']:.0f} of their {cells} cells, those with the same experts on both "
+                f"{row.task}: {row.first} and {row.second} are compared over "
+                f"{row.cells} of their {cells} cells, those with the same experts on both "
                 "sides; their scores are over all."
             )
 
 
-def with_verdicts(frame: pd.DataFrame, alpha: float = 0.05) -> pd.DataFrame:
+def with_verdicts(rows: Sequence[TaskComparison], alpha: float = 0.05) -> list[TaskComparison]:
     """Return comparisons with corrected p-values and verdicts, which need a p below `alpha`.
 
     Differences and margins are two families: a difference is tested against zero and against the
     margin, each corrected for all primary comparisons.
     """
-    frame = frame.copy()
-    tested = (frame["family"] == "primary") & frame["p"].notna()
-    for name in ("p", "p_margin"):
-        frame[f"{name}_holm"] = np.nan
-        frame.loc[tested, f"{name}_holm"] = holm(frame.loc[tested, name].astype(float).tolist())
-    frame["verdict"] = [_verdict(row, alpha) for row in frame.to_dict("records")]
-    return frame
+    numbered = [(at, row) for at, row in enumerate(rows) if row.family == "primary"]
+    p = _corrected({at: row.p for at, row in numbered if row.p is not None})
+    p_margin = _corrected({at: row.p_margin for at, row in numbered if row.p_margin is not None})
+    judged = []
+    for at, row in enumerate(rows):
+        corrected = dataclasses.replace(row, p_holm=p.get(at), p_margin_holm=p_margin.get(at))
+        judged.append(dataclasses.replace(corrected, verdict=_verdict(corrected, alpha)))
+    return judged
 
 
-def pairs_above(
-    matrix: pd.DataFrame,
-    model: StudyModel,
-    models: Sequence[StudyModel],
-    code: str,
-    *,
-    higher: bool = True,
-) -> dict[str, Any] | None:
-    """Return how many pairs of a merge beat both of their experts, and the range of scores.
-
-    None for a merge of fewer than two pairs, or without both experts among the baselines.
-    """
-
-    def means(labels: Sequence[str], *experts: str) -> pd.Series:
-        """Return the mean scores of models by their experts, more being better."""
-        scores = (1 if higher else -1) * rows_of(matrix, labels, code).mean(axis="columns")
-        return scores.groupby(level=list(experts)).mean()
-
-    pair_scores = means([model.label], *EXPERT_KINDS)
-    expert_scores = []
-    for kind in EXPERT_KINDS:
-        experts = pair_scores.index.get_level_values(kind)
-        baselines = [model.label for model in models if model.kind == kind]
-        expert_scores.append(experts.map(means(baselines, kind)).to_numpy(dtype="float64"))
-    if len(pair_scores) < 2 or np.isnan(expert_scores).any():
-        return None
-    above = int((pair_scores.to_numpy() > np.max(expert_scores, axis=0)).sum())
-    low, high = sorted((abs(pair_scores.min()), abs(pair_scores.max())))
-    return {"pairs": len(pair_scores), "above": above, "min": low, "max": high}
+def _corrected(p_values: Mapping[int, float]) -> dict[int, float]:
+    return dict(zip(p_values, holm([*p_values.values()]), strict=True))
 
 
 def _compare(
     contrast: Contrast, matrix: pd.DataFrame, code: str, study: Study, models: Sequence[StudyModel]
-) -> dict[str, Any] | None:
+) -> ScoreDifference | None:
     strata = {}
     for model in models if contrast.names else ():
         shared = {
@@ -292,37 +306,38 @@ def _compare(
 
 
 def _over_languages(
-    rows: Sequence[dict[str, Any]], primary: Mapping[str, Sequence[str]], study: Study
-) -> Iterator[dict[str, Any]]:
+    rows: Sequence[TaskComparison], primary: Mapping[str, Sequence[str]], study: Study
+) -> Iterator[TaskComparison]:
     """Yield the mean of a contrast over languages, each by its first primary task."""
-    by_language: dict[str, dict[str, Any]] = {}
+    by_language: dict[str, TaskComparison] = {}
     for row in rows:
-        if row["task"] in primary[row["language"]] and "difference" in row:
-            by_language.setdefault(row["language"], {**row, "cluster": row["language"]})
-    is_one_metric = len({row["metric"] for row in by_language.values()}) == 1
-    if len(by_language) > 1 and is_one_metric and any("p" in row for row in by_language.values()):
-        task = f"mean of {len(by_language)} languages"
-        yield _clustered([*by_language.values()], study, task=task, language="all")
+        if row.task in primary[row.language] and row.difference is not None:
+            by_language.setdefault(row.language, row)
+    firsts = [*by_language.values()]
+    is_one_metric = len({row.metric for row in firsts}) == 1
+    if len(firsts) > 1 and is_one_metric and any(row.p is not None for row in firsts):
+        task = f"mean of {len(firsts)} languages"
+        yield _clustered([*by_language.items()], study, task=task, language="all")
 
 
 def _over_bases(
-    rows: Sequence[dict[str, Any]], study: Study, models: Sequence[StudyModel]
-) -> Iterator[dict[str, Any]]:
+    rows: Sequence[TaskComparison], study: Study, models: Sequence[StudyModel]
+) -> Iterator[TaskComparison]:
     """Yield the mean of comparisons that differ in their experts only, over the bases."""
     by_label = {model.label: model for model in models}
-    groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    groups: dict[tuple[str, ...], list[tuple[str, TaskComparison]]] = {}
     for row in rows:
-        pair = [by_label[row[side]] for side in ("first", "second") if row[side] in by_label]
-        if "difference" not in row or row["clusters"] or len(pair) < 2:
+        pair = [by_label[side] for side in (row.first, row.second) if side in by_label]
+        if row.difference is None or row.clusters or len(pair) < 2:
             continue
         first, second = (_without_experts(model, study) for model in pair)
         bases = {str(model.pools["base"]) for model in pair if "base" in model.pools}
         if len(bases) == 1 and "base" in pair[0].pools and first != second:
-            group = groups.setdefault((first, second, row["task"], row["language"]), [])
-            group.append({**row, "cluster": bases.pop()})
+            group = groups.setdefault((first, second, row.task, row.language), [])
+            group.append((bases.pop(), row))
     for (first, second, *_), group in groups.items():
-        number = len({row["cluster"] for row in group})
-        if number > 1 and any("p" in row for row in group):
+        number = len({base for base, _ in group})
+        if number > 1 and any(row.p is not None for _, row in group):
             yield _clustered(group, study, first=first, second=f"{second}, mean of {number} bases")
 
 
@@ -333,42 +348,51 @@ def _without_experts(model: StudyModel, study: Study) -> str:
     return merge_text(study, shared)
 
 
-def _clustered(rows: Sequence[dict[str, Any]], study: Study, **labels: str) -> dict[str, Any]:
-    """Return the mean of comparisons over their clusters, under other labels."""
-    means = pd.DataFrame(rows).groupby("cluster")["difference"].mean().tolist()
-    estimated = estimate_over_clusters(means)
-    return {
-        **rows[0],
-        "family": "",
-        "rival": "",
-        "clusters": len(means),
-        **_tested(estimated, study.evaluate.level, study.report.margin / 100),
-        "items": sum(row["items"] for row in rows),
-        "cells": sum(row["cells"] for row in rows),
-        **labels,
-    }
+def _clustered(
+    rows: Sequence[tuple[str, TaskComparison]], study: Study, **labels: str
+) -> TaskComparison:
+    """Return the mean of comparisons over their clusters, under other labels.
+
+    Each of `rows` has the name of its cluster.
+    """
+    numbers = [(cluster, row.difference) for cluster, row in rows]
+    means = pd.DataFrame(numbers).groupby(0)[1].mean().tolist()
+    difference = _tested(
+        estimate_over_clusters(means),
+        sum(row.items or 0 for _, row in rows),
+        sum(row.cells or 0 for _, row in rows),
+        study.evaluate.level,
+        study.report.margin / 100,
+    )
+    first = rows[0][1]
+    return first.with_difference(difference, family="", rival="", clusters=len(means), **labels)
 
 
-def _tested(estimated: Estimate, level: float, margin: float) -> dict[str, float]:
-    """Return the numbers of a difference of scores, which is from -1 to 1 as they are from 0 to 1.
+def _tested(
+    estimated: Estimate, items: int, cells: int, level: float, margin: float
+) -> ScoreDifference:
+    """Return a difference of scores, which is from -1 to 1 as they are from 0 to 1.
 
     An interval that ends there says that the data set no limit on that side.
     """
     half = estimated.half_width(level)
-    low, high = np.clip([estimated.mean - half, estimated.mean + half], -1.0, 1.0)
-    return {
-        "difference": estimated.mean,
-        "low": float(low),
-        "high": float(high),
-        "p": estimated.p_value(),
-        "p_margin": estimated.p_outside(margin),
-    }
+    has_interval = not math.isnan(half)
+    return ScoreDifference(
+        difference=estimated.mean,
+        items=items,
+        cells=cells,
+        low=max(estimated.mean - half, -1.0) if has_interval else None,
+        high=min(estimated.mean + half, 1.0) if has_interval else None,
+        p=estimated.p_value(),
+        p_margin=estimated.p_outside(margin),
+    )
 
 
-def _verdict(row: Mapping[str, Any], alpha: float) -> str:
-    if pd.isna(row["p"]):
-        return NO_RESULT if pd.isna(row["difference"]) else ONE_MODEL
-    corrected = "_holm" if row["family"] == "primary" else ""
-    if row[f"p{corrected}"] < alpha:
-        return BETTER if (row["difference"] > 0) == row["higher_is_better"] else WORSE
-    return SAME if row[f"p_margin{corrected}"] < alpha else UNCLEAR
+def _verdict(row: TaskComparison, alpha: float) -> str:
+    if row.p is None or row.difference is None:
+        return NO_RESULT if row.difference is None else ONE_MODEL
+    is_primary = row.family == "primary"
+    p, p_margin = (row.p_holm, row.p_margin_holm) if is_primary else (row.p, row.p_margin)
+    if p is not None and p < alpha:
+        return BETTER if (row.difference > 0) == row.higher_is_better else WORSE
+    return SAME if p_margin is not None and p_margin < alpha else UNCLEAR

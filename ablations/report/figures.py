@@ -20,6 +20,7 @@ from ablations.drawing.colors import (
     ZERO_COLOR,
 )
 from ablations.machine.safe_text import slug
+from ablations.report.analysis import Analysis
 from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.figure_layout import (
     LINE_IN,
@@ -30,10 +31,8 @@ from ablations.report.figure_layout import (
     fitting_letters,
 )
 from ablations.report.grid_figures import grid_figures
-from ablations.report.grids import ParameterGrid
 from ablations.report.tables import column_name, task_text
 from ablations.runs.models import StudyModel
-from ablations.runs.results import Results
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import describe_setting
 
@@ -49,32 +48,16 @@ _VERDICT_MARKERS = {
 """Verdict -> colour and marker, which tell it apart in print, too."""
 
 
-def figures(
-    frame: pd.DataFrame,
-    scores: pd.DataFrame,
-    results: Results,
-    grid: ParameterGrid | None,
-    best: pd.DataFrame | None,
-) -> list[Figure]:
-    """Return the figures that fit a study: planned comparisons first, then what its grid shows.
-
-    Args:
-        frame: comparisons.
-        scores: from `score_frame`.
-        results: that both are of.
-        grid: of the study's merges; None where they are none.
-        best: from `differences_to_best`, with a grid.
-    """
-    study, models = results.study, results.models
+def figures(analysis: Analysis) -> list[Figure]:
+    """Return the figures that fit a study: planned comparisons first, then what its grid shows."""
+    study, frame, scores = analysis.study, analysis.comparison_frame, analysis.score_frame
     forest = []
     primary = frame[(frame["family"] == "primary") & frame["p"].notna()]
     if 0 < len(primary) <= MOST_ROWS:
         forest.append(_forest(primary, study))
-    grids = (
-        [] if grid is None or best is None else [*grid_figures(frame, scores, study, grid, best)]
-    )
+    grids = [*grid_figures(analysis, scores)]
     first, second = (forest, grids) if study.report.primary.is_stated else (grids, forest)
-    return [*first, *second, *_facts(scores, study, models)]
+    return [*first, *second, *_facts(scores, study, analysis.models)]
 
 
 def _forest(frame: pd.DataFrame, study: Study) -> Figure:

@@ -11,7 +11,8 @@ import pandas as pd
 
 from ablations.drawing.canvas import Place, draw_cells, new_canvas
 from ablations.drawing.colors import COLORS, SUBTITLE_COLOR
-from ablations.report.comparisons import BETTER
+from ablations.report.analysis import Analysis
+from ablations.report.comparisons import BETTER, TaskComparison
 from ablations.report.figure_layout import (
     LINE_IN,
     SMALL_PT,
@@ -21,7 +22,7 @@ from ablations.report.figure_layout import (
     draw_figure,
     fitting_letters,
 )
-from ablations.report.grids import ParameterAxis, ParameterGrid
+from ablations.report.grids import ParameterAxis
 from ablations.report.sentences import best_sentences
 from ablations.report.tables import column_name
 from ablations.statistics.as_text import number
@@ -44,10 +45,18 @@ _LOG_RATIO = 50
 """Largest over smallest value from which an axis is logarithmic."""
 
 
-def grid_figures(
-    frame: pd.DataFrame, scores: pd.DataFrame, study: Study, grid: ParameterGrid, best: pd.DataFrame
-) -> Iterator[Figure]:
-    """Draw the scores of a grid: a curve over one axis, a map over two, several maps over three."""
+def grid_figures(analysis: Analysis, scores: pd.DataFrame) -> Iterator[Figure]:
+    """Draw the scores of a grid: a curve over one axis, a map over two, several maps over three.
+
+    Nothing is drawn of a study whose merges are no grid.
+
+    Args:
+        analysis: of the study.
+        scores: rows of its `score_frame`, of the tasks to draw.
+    """
+    study, grid, best = analysis.study, analysis.grid, analysis.best
+    if grid is None or best is None:
+        return
     part = scores[scores["model"].isin({*grid.places.values()}) & scores["value"].notna()]
     if part.groupby(["task", "language"]).ngroups > MOST_PANELS:
         part = part[part["is_primary"]]
@@ -59,7 +68,7 @@ def grid_figures(
         title, caption, draw = _curve(grid.axes[0], grid.places, panels, scores, study, best)
         yield draw_figure("curve", title, caption, alt, draw)
         return
-    wins, won = _wins(frame[frame["family"] == "primary"])
+    wins, won = _wins([row for row in analysis.comparisons if row.family == "primary"])
     # A third axis has a map for each of its values: the one with the fewest, the last of equals.
     sizes = [len(axis.ticks) for axis in grid.axes]
     level = study.evaluate.level
@@ -79,16 +88,18 @@ def grid_figures(
         yield draw_figure(key, title, caption + won, alt, draw)
 
 
-def _wins(primary: pd.DataFrame) -> tuple[set[tuple[str, str, str]], str]:
+def _wins(primary: Sequence[TaskComparison]) -> tuple[set[tuple[str, str, str]], str]:
     """Return task, language and model of each that is better than all its rivals; what ▲ means.
 
     The experts of a model decide which rivals are its own.
     """
-    groups = primary.groupby(["task", "language", "first"])
-    wins = {at for at, part in groups if part["verdict"].eq(BETTER).all()}
+    groups: dict[tuple[str, str, str], list[TaskComparison]] = {}
+    for row in primary:
+        groups.setdefault((row.task, row.language, row.first), []).append(row)
+    wins = {at for at, part in groups.items() if all(row.verdict == BETTER for row in part)}
     if not wins:
         return wins, ""
-    rivals = {tuple(part["second"]) for _, part in groups}
+    rivals = {tuple(row.second for row in part) for part in groups.values()}
     names = (
         " and ".join(next(iter(rivals))) if len(rivals) == 1 else "all rivals of its own experts"
     )

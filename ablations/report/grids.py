@@ -138,8 +138,8 @@ def differences_to_best(
                 )
                 numbers = compare_sides(first, second, level, margin)
             place = {"model": model, "best": best["model"], "task": task, "language": language}
-            panel_rows.append({**place, **(numbers or {})})
-        tested = [row for row in panel_rows if "p" in row]
+            panel_rows.append({**place, **({} if numbers is None else vars(numbers))})
+        tested = [row for row in panel_rows if row.get("p") is not None]
         for row in tested:
             row["p_pairs"] = min(1.0, row["p"] * math.comb(len(panel), 2))
         for row in panel_rows:

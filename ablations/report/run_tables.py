@@ -12,8 +12,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from ablations.machine.progress import Step, show_step
-from ablations.report.model_scores import score_frame
-from ablations.report.shown_tasks import shown_tasks
+from ablations.report.analysis import Analysis, analyse
 from ablations.report.write import (
     FORMATS,
     Report,
@@ -23,7 +22,7 @@ from ablations.report.write import (
     write_report,
 )
 from ablations.runs.records import Run, as_input_errors, load_run
-from ablations.runs.results import Results, read_results
+from ablations.runs.results import Results
 from layerswap_method.errors import InputError, nearest_of
 
 
@@ -65,22 +64,23 @@ class RunTables:
     @property
     def scores(self) -> pd.DataFrame:
         """A row for every score of every cell, with its interval over items; see scores.csv."""
-        return self._results.scores
+        return self.analysis.results.scores
 
     @property
     def observations(self) -> pd.DataFrame:
         """A row for every item of every score: its ``value``; see observations.parquet."""
-        return self._results.observations
+        return self.analysis.results.observations
 
     @property
     def comparisons(self) -> pd.DataFrame:
         """A row for each two models and each task: difference, interval, p, verdict."""
-        return self._report.comparisons
+        with as_input_errors():
+            return self.analysis.comparison_frame
 
-    @cached_property
+    @property
     def means(self) -> pd.DataFrame:
         """A row for each model and task: the mean over its cells, with its interval."""
-        return score_frame(self._results, shown_tasks(self._results))
+        return self.analysis.score_frame
 
     def items(self, task: str) -> pd.DataFrame:
         """Return the values of a task: a row for each item, a column for each model.
@@ -91,7 +91,7 @@ class RunTables:
         Raises:
             InputError: for a task that the run has no score of.
         """
-        matrices = shown_tasks(self._results).matrices
+        matrices = self.analysis.shown.matrices
         if task not in matrices:
             raise InputError(f"the run has no score of a task {task!r}{nearest_of(task, matrices)}")
         by_model = matrices[task].groupby(level="model").mean()
@@ -122,14 +122,15 @@ class RunTables:
         return answer_text(self._report)
 
     @cached_property
-    def _results(self) -> Results:
+    def analysis(self) -> Analysis:
+        """The comparisons and the scores of the models as values; see `Analysis`."""
         with as_input_errors():
-            return read_results(self.run)
+            return analyse(self.run)
 
     @cached_property
     def _report(self) -> Report:
         with as_input_errors():
-            return make_report(self.run, draw=False, results=self._results)
+            return make_report(self.run, draw=False, analysis=self.analysis)
 
 
 class WrittenReport(NamedTuple):
@@ -174,8 +175,13 @@ def _write(run: Run, formats: Sequence[str], folder: Path) -> WrittenReport:
 
 
 def answer_of_run(run: Run, results: Results | None = None) -> str:
-    """Return the answer of a run so far; empty where no cell is finished."""
-    return answer_text(make_report(run, draw=False, results=results)) if run.cells else ""
+    """Return the answer of a run so far; empty where no cell is finished.
+
+    `results` are those of the run, where they have been read.
+    """
+    if not run.cells:
+        return ""
+    return answer_text(make_report(run, draw=False, analysis=analyse(results or run)))
 
 
 def load_tables(folder: Path) -> RunTables:

@@ -19,16 +19,14 @@ from ablations.machine.whole_files import (
     write_bytes,
     write_errors,
 )
-from ablations.report.comparisons import comparisons, partial_comparisons
+from ablations.report.analysis import Analysis, analyse
+from ablations.report.comparisons import partial_comparisons
 from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
 from ablations.report.figure_layout import WIDTH_IN, Figure
 from ablations.report.figures import figures
-from ablations.report.grids import differences_to_best, find_grid
-from ablations.report.model_scores import score_frame
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.pages import page_environment
 from ablations.report.sentences import has_answers_table, sentences
-from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import (
     answers_table,
     best_table,
@@ -41,7 +39,7 @@ from ablations.report.tables import (
 )
 from ablations.runs.examples import read_examples
 from ablations.runs.records import RUN_FILE, Run
-from ablations.runs.results import SCORES_FILE, Results, csv_text, read_results
+from ablations.runs.results import SCORES_FILE, csv_text
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
@@ -73,13 +71,13 @@ class Report(NamedTuple):
     scores: pd.DataFrame
 
 
-def make_report(run: Run, *, draw: bool = True, results: Results | None = None) -> Report:
+def make_report(run: Run, *, draw: bool = True, analysis: Analysis | None = None) -> Report:
     """Return the report of a run.
 
     Args:
         run: with at least one finished cell.
         draw: whether to draw figures, which needs matplotlib.
-        results: of the run, where they have been read.
+        analysis: of the run, where it has been made.
 
     Raises:
         InputError: for a run without a finished cell, or a study that names a task that is not
@@ -87,13 +85,10 @@ def make_report(run: Run, *, draw: bool = True, results: Results | None = None) 
     """
     if not run.cells:
         raise InputError(_emptiness(run))
-    results = results or read_results(run)
-    study, scores = results.study, results.scores
-    shown = shown_tasks(results)
-    frame, means = comparisons(results, shown), score_frame(results, shown)
+    analysis = analysis or analyse(run)
+    study, scores, shown = analysis.study, analysis.results.scores, analysis.shown
+    frame, means, best = analysis.comparison_frame, analysis.score_frame, analysis.best
     level = study.evaluate.level
-    grid = find_grid(study, results.models)
-    best = None if grid is None else differences_to_best(results, shown, means, grid)
     tables = [
         scores_table(means, study),
         None if best is None or best["p_pairs"].isna().all() else best_table(best, means, level),
@@ -104,10 +99,10 @@ def make_report(run: Run, *, draw: bool = True, results: Results | None = None) 
     ]
     if has_answers_table(frame):
         tables.insert(0, answers_table(frame, level))
-    remarks = [*partial_comparisons(frame, shown), *notes(run, frame)]
+    remarks = [*partial_comparisons(analysis.comparisons, shown), *notes(run, frame)]
     drawn: list[Figure] = []
     if draw and can_draw():
-        drawn = figures(frame, means, results, grid, best)
+        drawn = figures(analysis)
     elif draw:
         remarks.append(f"Figures are left out: {HINT}.")
     return Report(
@@ -126,7 +121,7 @@ def make_report(run: Run, *, draw: bool = True, results: Results | None = None) 
         examples=examples_by_task(read_examples(run.path), dict.fromkeys(scores["task"])),
         notes=remarks,
         facts=facts(run),
-        observations=results.observations,
+        observations=analysis.results.observations,
         comparisons=frame,
         scores=scores,
     )

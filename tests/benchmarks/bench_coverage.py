@@ -81,8 +81,8 @@ def coverage(pairs, mean, spread, *, draws, items, seed=0):
         answers = draw(rng, mean, gain, spread, (tasks, languages, items))
         first, second = map(pd.DataFrame, answers, sides)
         found = compare_sides(first, second, level=0.95, margin=0.02)
-        hits += found["low"] <= truth <= found["high"]
-        widths.append((found["high"] - found["low"]) / 2)
+        hits += found.low <= truth <= found.high
+        widths.append((found.high - found.low) / 2)
     return hits / draws, float(np.mean(widths))
 
 

@@ -138,8 +138,8 @@ np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0
 ablations/statistics/mcnemar.py @ statistics
 if mcnemar_p(first_only, second_only) >= alpha_of(level): => if False:
 ablations/report/comparisons.py @ report
-if (row["difference"] > 0) == row["higher_is_better"] => if row["difference"] > 0
-corrected = "_holm" if row["family"] == "primary" else "" => corrected = ""
+if (row.difference > 0) == row.higher_is_better => if row.difference > 0
+is_primary = row.family == "primary" => is_primary = False
 is_primary = bool(contrast.rival) and task in => is_primary = task in
 """
 

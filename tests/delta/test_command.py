@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 import torch
 
-from ablations.delta.analysis import analyse, label_all
+from ablations.delta.analysis import label_all, measure_profiles
 from ablations.delta.heatmap import PAGE_IN, draw_heatmaps
 from ablations.delta.profile import read_tensor_changes
 from ablations.drawing.canvas import drawing, images_of
@@ -50,7 +50,7 @@ def test_one_expert_is_a_row_a_tensor_and_a_heatmap(base, tmp_path):
     assert written(tmp_path) == {"delta.csv", "delta.png", "delta.svg"}
     assert "have a MAV above 0.0008" in output
     assert str(tmp_path / "delta.svg") in output
-    (profile,) = analyse([str(base.parent / "swahili")], str(base), threshold=8e-4)
+    (profile,) = measure_profiles([str(base.parent / "swahili")], str(base), threshold=8e-4)
     table = pd.read_csv(tmp_path / "delta.csv")
     pd.testing.assert_frame_equal(table, profile.tensors.astype(table.dtypes), rtol=1e-8)
     norms = table[table["is_matrix"]].groupby("layer")["relative_norm"].sum()

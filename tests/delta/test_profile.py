@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ablations.delta.analysis import analyse
+from ablations.delta.analysis import measure_profiles
 from tests.delta.conftest import family_pair, fine_tuned
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.model_families import FAMILIES, make_model
@@ -51,7 +51,7 @@ def statistics(name, expert, base, family, threshold):
 
 
 def profile(expert, base, threshold=THRESHOLD):
-    (found,) = analyse([str(expert)], str(base), threshold=threshold)
+    (found,) = measure_profiles([str(expert)], str(base), threshold=threshold)
     return found
 
 

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from ablations.power import ASSUMED, _differences, _measured, power_of
-from ablations.report.comparisons import comparisons, rows_of
-from ablations.report.shown_tasks import shown_tasks
+from ablations.report.analysis import analyse
+from ablations.report.comparisons import rows_of
 from ablations.runs.records import load_run
-from ablations.runs.results import read_results
 from ablations.statistics.power import Design, items_needed, power
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, study_of, write_run
@@ -20,9 +19,7 @@ RESULTS = Path(__file__).parents[2] / "ablations" / "results"
 
 def test_what_is_assumed_is_what_the_shipped_results_have():
     runs = ("real_model", "real_model_french", "real_model_layers")
-    spreads = [
-        entry.spread for name in runs for entry in _measured(read_results(load_run(RESULTS / name)))
-    ]
+    spreads = [entry.spread for name in runs for entry in _measured(load_run(RESULTS / name))]
     assert len(spreads) > 10
     for name in ("items", "rest", "task", "language", "pair"):
         median = np.median([getattr(spread, name) for spread in spreads])
@@ -35,7 +32,7 @@ def test_a_run_says_what_it_could_have_seen(tmp_path):
     rows = result.table.to_dict("records")
     assert {row["items"] for row in rows} == {250}
     assert result.alpha == pytest.approx(0.05 / len(rows))
-    for row, entry in zip(rows, _measured(read_results(run)), strict=True):
+    for row, entry in zip(rows, _measured(run), strict=True):
         assert power(row["smallest"], entry.spread, entry.design, result.alpha) >= 0.8
         assert power(0.97 * row["smallest"], entry.spread, entry.design, result.alpha) < 0.8
         assert row["items_needed"] == items_needed(0.05, entry.spread, entry.design, result.alpha)
@@ -45,16 +42,13 @@ def test_a_run_says_what_it_could_have_seen(tmp_path):
 
 def test_differences_are_the_reports_own(tmp_path):
     run = write_run(tmp_path / "run", study_of(baseline=BASELINES), level)
-    results = read_results(run)
-    shown = shown_tasks(results)
-    frame = comparisons(results, shown)
-    rows = frame[frame["family"] == "primary"].to_dict("records")
+    analysis = analyse(run)
+    rows = [row for row in analysis.comparisons if row.family == "primary"]
     assert rows
     for row in rows:
-        sides = [
-            rows_of(shown.matrices[row["task"]], [row[side]], "") for side in ("first", "second")
-        ]
-        assert _differences(*sides).mean() == pytest.approx(row["difference"])
+        matrix = analysis.shown.matrices[row.task]
+        sides = [rows_of(matrix, [name], "") for name in (row.first, row.second)]
+        assert _differences(*sides).mean() == pytest.approx(row.difference)
 
 
 def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):

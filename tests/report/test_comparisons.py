@@ -9,6 +9,7 @@ import pytest
 import sacrebleu
 from scipy import stats
 
+from ablations.report.analysis import analyse
 from ablations.report.comparisons import (
     BETTER,
     NO_RESULT,
@@ -16,17 +17,16 @@ from ablations.report.comparisons import (
     SAME,
     UNCLEAR,
     WORSE,
+    TaskComparison,
     compare_sides,
-    comparisons,
-    pairs_above,
     with_verdicts,
 )
-from ablations.report.shown_tasks import matrix_of, shown_tasks
+from ablations.report.model_scores import pairs_above
+from ablations.report.shown_tasks import matrix_of
 from ablations.report.tables import verdict_text
 from ablations.report.write import make_report
 from ablations.runs.observations import CELL, read_observations
 from ablations.runs.records import load_run, write_run_file
-from ablations.runs.results import read_results
 from ablations.runs.score_table import shown_scores, table_of_scores
 from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError
@@ -36,8 +36,7 @@ TASK = "pocket_math_sw"
 
 
 def compared(run):
-    results = read_results(run)
-    return comparisons(results, shown_tasks(results))
+    return analyse(run).comparison_frame
 
 
 def one(frame, **where):
@@ -145,8 +144,8 @@ def test_a_minus_b_is_minus_b_minus_a(experts):
         side(scored(*each, mean=0.4 + 0.2 * at, seed=at), "AB"[at])
         for at, each in enumerate(experts)
     )
-    there = compare_sides(first, second, 0.95, 0.02)
-    back = compare_sides(second, first, 0.95, 0.02)
+    there = vars(compare_sides(first, second, 0.95, 0.02))
+    back = vars(compare_sides(second, first, 0.95, 0.02))
     for name in ("p", "p_margin", "items", "cells"):
         assert there[name] == pytest.approx(back[name]), name
     numbers = [there[name] for name in ("difference", "low", "high")]
@@ -159,8 +158,8 @@ def test_other_experts_are_not_left_out_of_a_difference():
     first = side({("t1", ""): right[90], ("t2", ""): right[90], ("t3", ""): right[10]}, "A")
     second = side({("t3", ""): right[10], ("t4", ""): right[10]}, "B")
     numbers = compare_sides(first, second, 0.95, 0.02)
-    assert numbers["difference"] == pytest.approx(first.to_numpy().mean() - 0.1)
-    assert numbers["cells"] == 5
+    assert numbers.difference == pytest.approx(first.to_numpy().mean() - 0.1)
+    assert numbers.cells == 5
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (2, 1), (3, 3)])
@@ -177,7 +176,7 @@ def test_no_interval_is_beyond_what_a_score_can_differ_by(shape):
         for name, count in zip("AB", shape, strict=True)
     )
     second.iloc[:] = 0.5
-    row = compare_sides(first, second, 0.95, 0.02)
+    row = vars(compare_sides(first, second, 0.95, 0.02))
     assert -1 <= row["low"] <= row["difference"] <= row["high"] <= 1
     row = {"verdict": UNCLEAR, "clusters": 0, **row}
     if shape != (3, 3):
@@ -430,7 +429,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
         mean[label] > max(mean[f"{role}_expert {pair[role]}"] for role in ("task", "language"))
         for label, pair in swaps.items()
     )
-    assert found == {"pairs": 9, "above": above, "min": min(own), "max": max(own)}
+    assert found == (9, above, min(own), max(own))
     soup = next(model for model in models if model.kind == "soup")
     assert pairs_above(matrix_of(data, shown), model, [soup], "te") is None
 
@@ -466,22 +465,28 @@ def test_scaled_counts_name_the_models(tmp_path):
         (0.001, 0.6, 0.01, True, SAME),
         (0.001, 0.6, 0.2, True, UNCLEAR),
         (0.001, 0.01, 0.001, True, BETTER),
-        (0.0, np.nan, np.nan, True, ONE_MODEL),
-        (np.nan, np.nan, np.nan, True, NO_RESULT),
+        (0.0, None, None, True, ONE_MODEL),
+        (None, None, None, True, NO_RESULT),
     ],
 )
 def test_verdicts(difference, p, p_margin, higher, verdict):
-    row = {"difference": difference, "p": p, "p_margin": p_margin, "higher_is_better": higher}
     for family in ("primary", ""):
-        frame = with_verdicts(pd.DataFrame([{**row, "family": family}]))
-        assert frame["verdict"].tolist() == [verdict]
+        numbers = {"difference": difference, "p": p, "p_margin": p_margin, "family": family}
+        (row,) = with_verdicts([made_up(higher_is_better=higher, **numbers)])
+        assert row.verdict == verdict
+
+
+def made_up(**fields):
+    words = {"first": "swap", "second": "soup", "task": TASK, "metric": "exact_match"}
+    defaults = {"filter": "none", "language": "", "higher_is_better": True}
+    return TaskComparison(**{**words, **defaults, **fields})
 
 
 def test_a_correction_turns_evidence_into_none():
-    rows = [{"p": 0.03, "p_margin": 0.03, "difference": 0.1, "higher_is_better": True}] * 2
-    primary = with_verdicts(pd.DataFrame(rows).assign(family="primary"))
-    assert primary["verdict"].tolist() == [UNCLEAR, UNCLEAR]
-    assert with_verdicts(pd.DataFrame(rows).assign(family=""))["verdict"].tolist() == [BETTER] * 2
+    numbers = {"p": 0.03, "p_margin": 0.03, "difference": 0.1}
+    for family, verdict in (("primary", UNCLEAR), ("", BETTER)):
+        rows = with_verdicts([made_up(family=family, **numbers)] * 2)
+        assert [row.verdict for row in rows] == [verdict, verdict]
 
 
 def test_the_margin_is_the_studys(tmp_path):

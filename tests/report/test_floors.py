@@ -3,9 +3,8 @@
 import pandas as pd
 import pytest
 
-from ablations.report.model_scores import score_frame
+from ablations.report.analysis import analyse
 from ablations.report.sentences import sentences
-from ablations.report.shown_tasks import shown_tasks
 from ablations.report.tables import scores_table
 from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
@@ -80,7 +79,7 @@ def test_a_score_below_is_marked_and_said_first():
     )
     scores = _scores(base=0.2, soup=0.3, ties=0.9)
     results = Results(study, models, data, scores, {})
-    frame = score_frame(results, shown_tasks(results))
+    frame = analyse(results).score_frame
     assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below

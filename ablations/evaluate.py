@@ -47,7 +47,7 @@ from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import is_lora, read_changes
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import output_folder
-from layerswap_method.recipe.references import is_folder, working_folder
+from layerswap_method.recipe.references import model_names, working_folder
 from layerswap_method.recipe.validation import validated
 
 _COLUMNS = ("model", *SCORE, *VALUES)
@@ -63,7 +63,7 @@ class SuiteResult:
     """The scores of a model on the suite."""
 
     model: str
-    """Name of the model as the user wrote it."""
+    """Name of the model: the user's, or that of `model_names`."""
 
     tasks: tuple[Task, ...]
     """Every task of the suite that was chosen, in the order of Table 5."""
@@ -101,9 +101,9 @@ class SuiteResult:
 
     def report(self) -> str:
         """Return the table in the layout of the paper's Table 5, notes, and where records are."""
-        parts = [self.model] if is_folder(self.model) else self.model.split("+")
-        name = "+".join(Path(part).name if is_folder(part) else part for part in parts)
-        table = render_table5(name, self.tasks, self.evaluations, self.run.head.task_languages)
+        table = render_table5(
+            self.model, self.tasks, self.evaluations, self.run.head.task_languages
+        )
         notes = "\n".join(
             wrapped(note, first="- ", indent="  ") for note in (_units(self.run), *self.notes)
         )
@@ -115,7 +115,9 @@ class SuiteResult:
         return "\n\n".join([*warnings, table, notes, source])
 
 
-def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = ()) -> SuiteResult:
+def evaluate_model(
+    model: str, options: RunOptions, languages: Sequence[str] = (), name: str | None = None
+) -> SuiteResult:
     """Evaluate one model on the suite; finished tasks with unchanged inputs stay.
 
     Args:
@@ -126,6 +128,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
             or benchmarks are named too. `out` of None is that of `default_folder`.
         languages: codes, of the paper's benchmarks, of the tasks in ``include_path`` whose metadata
             name a language, and of tasks with ``{lang}``; none means those of the paper.
+        name: of the model in tables; None is the end of its path, see `model_names`.
 
     Raises:
         InputError: for wrong settings, unknown languages or benchmarks, only tasks that need leave
@@ -134,6 +137,8 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
             folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
+    if name is not None and (not name.strip() or "/" in name or name.startswith(".")):
+        raise InputError(f"name is {name!r}; write one without / that begins with no dot")
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
     tasks, names = _choose(block, languages)
     expert = find_model(model)
@@ -143,25 +148,27 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     else:
         side_adapter = expert.adapter
     backend = resolve_backend(options.backend, side_adapter)
-    out = output_folder(str(options.out or default_folder(model, backend, options.settings)))
+    folder = default_folder(name or model, backend, options.settings)
+    out = output_folder(str(options.out or folder))
+    name = name or model_names([model])[model]
     study = Study(
         name=_NAME,
-        question=f"What does {model} score?",
+        question=f"What does {name} score?",
         baseline=("base",),
-        experts=Pools(base=model, task=(model,), language=(model,)),
+        experts=Pools(base=name, task=(name,), language=(name,)),
         evaluate=block.model_copy(update={"tasks": names, "benchmarks": ()}),
     )
     options = dataclasses.replace(
         options,
-        experts=ExpertsFile(experts={model: model}),
+        experts=ExpertsFile(experts={name: model}),
         backend=backend,
-        model=model,
+        model=name,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
     )
     result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
     if result.summary.failed:
-        raise LayerSwapError(f"{model}: {'; '.join(result.summary.failed.values())}")
+        raise LayerSwapError(f"{name}: {'; '.join(result.summary.failed.values())}")
     (cell,) = result.run.cells
     # The folder has the tasks of earlier calls, too.
     records = tuple(record for record in cell.tasks if record.task in result.tasks)
@@ -172,7 +179,7 @@ def evaluate_model(model: str, options: RunOptions, languages: Sequence[str] = (
     )
     cell = cell.model_copy(update={"tasks": records, "records": keys})
     run = result.run.model_copy(update={"head": head, "cells": (cell,)})
-    return SuiteResult(model, tasks, out, run)
+    return SuiteResult(name, tasks, out, run)
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], tuple[str, ...]]:

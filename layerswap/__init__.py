@@ -303,6 +303,7 @@ def evaluate(
     allow_code_execution: bool = False,
     code_isolation: Isolation = "bwrap",
     settings: Settings | None = None,
+    name: str | None = None,
     out: PathLike | None = None,
 ) -> pd.DataFrame:
     """Evaluate a model and return its scores, a row for each task, metric and filter.
@@ -330,6 +331,7 @@ def evaluate(
         code_isolation: what holds those programs; "none" also allows tasks that run programs by
             themselves.
         settings: key of a study's ``evaluate`` -> value, as ``--set KEY=VALUE``.
+        name: of the model in tables; None is the last part of its path.
         out: folder for the records; None is runs/evaluate/MODEL/BACKEND.
 
     Raises:
@@ -356,7 +358,7 @@ def evaluate(
             include_path=_paths(include_path),
         ),
     )
-    result = evaluate_model(os.fspath(model), options, _names(languages))
+    result = evaluate_model(os.fspath(model), options, _names(languages), name)
     scores = result.scores
     scores.attrs = {  # plain values, as a Parquet file has them as JSON
         "folder": str(result.out.absolute()),

@@ -63,13 +63,20 @@ from ablations.cli.options import (
     "'gen_kwargs={temperature: 0.6}' or options.tensor_parallel_size=4."
 )
 @evaluation_options
+@click.option(
+    "--name",
+    help="Name of the model in tables and in the default folder.  [default: the last part of its "
+    "path]",
+)
 @folder_option(
     "--out",
     "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with what differs from the "
     "defaults in its name]",
 )
 @json_option
-def evaluate(model: str, languages: tuple[str, ...], as_json: bool, **options: Any) -> None:
+def evaluate(
+    model: str, languages: tuple[str, ...], name: str | None, as_json: bool, **options: Any
+) -> None:
     """Run the paper's benchmarks on MODEL and print its scores.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
@@ -85,7 +92,7 @@ def evaluate(model: str, languages: tuple[str, ...], as_json: bool, **options: A
 
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
-        result = evaluate_model(model, run_options, languages)
+        result = evaluate_model(model, run_options, languages, name)
     if as_json:
         print_json(
             model=result.model,

@@ -335,10 +335,12 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
 def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path) -> list[str]:
     """Return the names of cells with records that an earlier call had and this one has not."""
     shown = {*head.names.values()}
+    weights = {cell.weights_key for cell in head.cells}  # of models that have a new name
     return [
         name
         for cell in earlier.cells
         if (name := earlier.names.get(cell.label, cell.label)) not in shown
+        and cell.weights_key not in weights
         and any(records.record_file(out, key).is_file() for key in cell.records.values())
     ]
 

@@ -50,6 +50,7 @@ from ablations.study.identity import (
     protocol_key,
     read_contents,
 )
+from ablations.study.names import with_names
 from ablations.study.schema import EXPERTS, ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -231,7 +232,7 @@ def _check_files(
         InputError: with every problem of the files, and every expert that is not found.
     """
     problems = list[str]()
-    study, places, folder = _with_experts(file, experts_file)
+    study, places, of_file, folder = _with_experts(file, experts_file)
     study, missing = checks.with_tasks_by_language(study)
     problems += missing
     folders = (own_folder(file.path), folder)
@@ -247,9 +248,11 @@ def _check_files(
         problems += _primary_problems(study, requests)
         problems += _metric_problems(study, requests)
     hub = Downloads(download_choice(download), headers_only=dry)
-    experts = _find_experts(study, placeholders, places, folders, problems, hub, download=not dry)
+    experts = _find_experts(
+        study, placeholders, places, of_file, folders[0], problems, hub, download=not dry
+    )
     InputError.raise_any(str(file.path), problems)
-    return _Checked(study, places, experts, requests, chosen, hub)
+    return _Checked(study, of_file, experts, requests, chosen, hub)
 
 
 def _primary_problems(
@@ -377,65 +380,84 @@ def _collected(problems: list[str]) -> Iterator[None]:
         problems.append(error.message)
 
 
+class _Place(NamedTuple):
+    """Where an expert is, and the folder of the file that says so."""
+
+    reference: str
+    folder: Path | None
+
+
 def _with_experts(
     file: StudyFile, experts_file: Path | ExpertsFile | None
-) -> tuple[Study, Mapping[str, str], Path | None]:
-    """Return the study, the places of its experts file by name, and the folder of that file."""
+) -> tuple[Study, Mapping[str, _Place], Mapping[str, str], Path | None]:
+    """Return the study in which every expert has a name, and the place of each name.
+
+    Also the places of the experts file alone, and the folder of that file.
+    """
+    study, of_file, folder = file.study, dict[str, str](), None
     if experts_file is None:
         experts_file = file.experts_file
-    if experts_file is None:
-        return file.study, {}, None
-    folder = None
-    if not isinstance(experts_file, ExpertsFile):
-        folder, experts_file = own_folder(experts_file), read_experts_file(experts_file)
-    places = {name: entry.path for name, entry in experts_file.experts.items()}
-    return with_experts_file(file.study, experts_file, file.settings), places, folder
+    if experts_file is not None:
+        if not isinstance(experts_file, ExpertsFile):
+            folder, experts_file = own_folder(experts_file), read_experts_file(experts_file)
+        of_file = {name: entry.path for name, entry in experts_file.experts.items()}
+        study = with_experts_file(study, experts_file, file.settings)
+    own = study.experts.places
+    study, written = with_names(study, {*own, *of_file})
+    places = {
+        name: _Place(place, own_folder(file.path)) for name, place in {**own, **written}.items()
+    }
+    places |= {name: _Place(place, folder) for name, place in of_file.items()}
+    return study, places, of_file, folder
 
 
 def _find_experts(
     study: Study,
     names: Iterable[str],
-    places: Mapping[str, str],
-    folders: tuple[Path | None, Path | None],
+    places: Mapping[str, _Place],
+    of_file: Mapping[str, str],
+    folder: Path | None,
     problems: list[str],
     hub: Downloads,
     *,
     download: bool,
 ) -> dict[str, Expert]:
-    """Return the experts of `names`; `folders` are those of the study and of the experts file.
+    """Return the experts of `names`.
 
-    Where something is wrong already, no expert is downloaded, but those on the hub are looked for.
+    `places` and `of_file` are those of `_with_experts`, `folder` is that of the study. Where
+    something is wrong already, no expert is downloaded, but those on the hub are looked for.
     """
     experts: dict[str, Expert] = {}
     headers_only = Downloads(headers_only=True)
-    models_of_recipe = {*named_models(study.recipe or {})} - {*places, *ROLES}
-    # Paths and hub ids have a slash (./math, org/math) and need no experts file.
-    unknown = [name for name in names if name not in places and "/" not in name]
-    if not places:  # without an experts file a word is a folder, as in a recipe
-        unknown = [name for name in unknown if not is_folder(resolve_from(name, folders[False]))]
+    models_of_recipe = {*named_models(study.recipe or {})} - {*of_file, *ROLES}
+    unknown = [name for name in names if name not in places]
+    if not of_file:  # without an experts file a word is a folder, as in a recipe
+        unknown = [name for name in unknown if not is_folder(resolve_from(name, folder))]
         if unknown:
             problems.append(
                 f"the study does not say where {', '.join(unknown)} is: add --experts FILE, or "
                 "write a folder (./math), a hub id or base+adapter for each expert"
             )
     else:
-        problems += [_not_in_experts_file(name, study, places) for name in unknown]
+        problems += [_not_in_experts_file(name, study, of_file) for name in unknown]
     for name in names:
         if name in unknown:
             continue
+        place = places.get(name, _Place(name, folder))
         try:
             experts[name] = find_model(
-                places.get(name, name),
+                place.reference,
                 name=name,
                 download=download and not problems,
-                folder=folders[name in places],
+                folder=place.folder,
                 hub=headers_only if problems else hub,
             )
         except LayerSwapError as error:
             if not problems and not isinstance(error, InputError):
                 raise
             roles = f" (a model of the recipe, which also knows {', '.join(ROLES)})"
-            problems.append(f"{error.message}{roles if name in models_of_recipe else ''}")
+            is_of_recipe = {name, place.reference} & models_of_recipe
+            problems.append(f"{error.message}{roles if is_of_recipe else ''}")
     return experts
 
 

@@ -84,8 +84,9 @@ class Pools(Described):
     """The experts by role. Every task expert is paired with every language expert.
 
     An expert is a name of the experts file, or gives its own location: a path with a slash
-    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. Without an
-    experts file, a name is that of a folder.
+    (``./math``), a hub id (``org/model``, ``org/model@revision``), or base+adapter. Tables have the
+    end of such a path; `places` give another name. Without an experts file, a name is that of a
+    folder.
     """
 
     base: StrictStr = "base"
@@ -103,6 +104,10 @@ class Pools(Described):
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Numbers of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts` of `report`.
     For an expert that has facts in the experts file, only those count."""
+
+    places: dict[StrictStr, StrictStr] = Field(default_factory=dict)
+    """Where experts are, by the names that the study has for them, such as
+    ``{lora: ./base+./spanish-lora}``. An experts file that has the name counts first."""
 
     def languages(self) -> dict[str, str]:
         """Return expert name -> language code, for pools that are given by language."""

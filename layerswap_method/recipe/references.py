@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,32 @@ def _find_folder(
 def is_hub_id(text: str) -> bool:
     """Return whether a text that is not a folder is a hub id: OWNER/NAME or OWNER/NAME@REVISION."""
     return text.partition("@")[0].count("/") == 1 and not text.startswith((".", "/", "~"))
+
+
+def model_names(references: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Return reference -> name of the model: the end of its path that no other model has.
+
+    That is the last part of a folder or hub id, and the adapter's of ``BASE+ADAPTER``; with the
+    parts above it where another model, or a name that is `taken`, ends in the same. Where no end is
+    of one model alone, the reference is its own name.
+    """
+    ends = {reference: _ends(reference) for reference in references}
+    names = {}
+    for reference, own in ends.items():
+        others = {end for other, listed in ends.items() if other != reference for end in listed}
+        free = (end for end in own if end not in others and end not in taken)
+        names[reference] = next(free, reference)
+    return names
+
+
+def _ends(reference: str) -> list[str]:
+    """Return the last part of a model's path, the last two, and so on."""
+    text = reference if is_folder(reference) else reference.rpartition("+")[2].partition("@")[0]
+    path = Path(text)
+    if path.name in ("", ".."):
+        path = path.resolve()
+    parts = [part for part in path.parts if part not in (path.anchor, "..", "~")]
+    return ["/".join(parts[start:]) for start in reversed(range(len(parts)))]
 
 
 def same_model_key(reference: str) -> str:

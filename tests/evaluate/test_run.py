@@ -193,10 +193,11 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
     cold = ask(tmp_path / "merged", tmp_path / "cold", benchmarks=benchmarks, **how)
     assert len(streamed.evaluations) == len(cold.evaluations) == (8 if backend == "hf" else 2)
     for name, each in streamed.evaluations.items():
-        assert (each.model, each.backend) == (reference, backend)
+        assert (each.model, each.backend) == ("adapter", backend)
         assert each.scores == cold.evaluations[name].scores
         assert samples_of(streamed, name) == samples_of(cold, name)
-    assert "task+adapter" in streamed.report().partition("Task  ")[2].splitlines()[0]
+    assert "adapter" in streamed.report().partition("Task  ")[2].splitlines()[0].split()
+    assert {*streamed.scores["model"]} == {*streamed.run.names.values()} == {"adapter"}
     # The adapter is a part of the model: nothing is asked again, unless it has changed.
     for model, is_asked in ((reference, False), (expert, True)):
         caplog.clear()
@@ -204,6 +205,25 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
             alone = ask(model, streamed.out, benchmarks=("mgsm",), **how)
         assert ("evaluated in" in caplog.text) == is_asked
     assert samples_of(alone, SW) != samples_of(cold, SW)
+
+
+@pytest.mark.slow
+def test_a_model_may_have_a_name_of_its_own(expert, tmp_path, monkeypatch, caplog):
+    """In its folder, tables and JSON; another name later loses nothing and warns of nothing."""
+    monkeypatch.chdir(tmp_path)
+    rest = ("--tasks", SW, "--data-dir", DATA, "--limit", 2, "--backend", "hf", "--json")
+    code, text = invoke(expert, "--name", "mine", *rest)
+    assert code == 0, text
+    content, _ = json.JSONDecoder().raw_decode(text[text.index("{\n") :])
+    assert content["model"] == "mine"
+    assert {row["model"] for row in content["scores"]} == {"mine"}
+    out = Path("runs/evaluate/mine/hf-limit-2")
+    assert {*load_run(out).names.values()} == {"mine"}
+    with caplog.at_level(logging.WARNING, "ablations"):
+        code, text = invoke(expert, "--name", "renamed", "--out", out, *rest)
+    assert code == 0, text
+    assert {*load_run(out).names.values()} == {"renamed"}
+    assert "no longer" not in caplog.text
 
 
 @pytest.mark.slow

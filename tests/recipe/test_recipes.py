@@ -10,7 +10,12 @@ from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
 from layerswap_method.methods.read import read_recipe, read_recipe_file
-from layerswap_method.recipe.references import find_model_files, named_models, syntax_problem
+from layerswap_method.recipe.references import (
+    find_model_files,
+    model_names,
+    named_models,
+    syntax_problem,
+)
 from layerswap_method.recipe.strict_yaml import parse_yaml, read_yaml
 from tests.standins.merging import linear_recipe, revert_recipe
 
@@ -311,3 +316,27 @@ def test_a_file_that_cannot_be_read_is_named_once(tmp_path):
         with pytest.raises(InputError, match=part) as caught:
             read_yaml(tmp_path / name)
         assert caught.value.message.count(str(tmp_path / name)) == 1
+
+
+@pytest.mark.parametrize(
+    ("references", "names"),
+    [
+        (["./runs/math-expert/"], ["math-expert"]),
+        (["./base+./out/spanish-lora"], ["spanish-lora"]),
+        (["org/Model-8B@1f2e", "~/Model"], ["Model-8B", "Model"]),
+        (["a/one/merged", "a/two/merged", "b"], ["one/merged", "two/merged", "b"]),
+        # Adapters of two bases, revisions: nothing at the end of the path tells them apart.
+        (["a+lora", "b+lora"], ["a+lora", "b+lora"]),
+        (["org/m@1", "org/m@2"], ["org/m@1", "org/m@2"]),
+        (["other/taken"], ["other/taken"]),
+    ],
+)
+def test_a_model_is_called_by_the_end_of_its_path(references, names):
+    assert model_names(references, {"taken"}) == dict(zip(references, names, strict=True))
+
+
+def test_a_folder_that_ends_in_dots_has_the_name_of_its_place(tmp_path, monkeypatch):
+    (tmp_path / "mine" / "deep").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert model_names(["."]) == {".": "mine"}
+    assert model_names(["deep/.."]) == {"deep/..": "mine"}

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from ablations.study.cells import Cell
+from ablations.study.names import with_names
+from tests.report.runs import study_of
 from tests.standins.studies import write_yaml
 from tests.study.conftest import count_models
 
@@ -47,8 +49,8 @@ def test_the_working_directory_comes_second(work, models, plan):
     for name in (*NAMES, "tasks"):
         shutil.copytree(work / "mine" / name, work / "elsewhere" / name)
     found = plan(None, **placed(work, "study.yml"))
-    assert found.experts["./math"].folder == work / "elsewhere" / "math"
-    assert plan(None, **placed(work)).experts["./math"].folder == models / "math"
+    assert found.experts["math"].folder == work / "elsewhere" / "math"
+    assert plan(None, **placed(work)).experts["math"].folder == models / "math"
 
 
 def test_an_error_names_both_folders_and_no_download(work, problem):
@@ -69,6 +71,52 @@ def test_a_word_is_a_folder_where_there_is_no_experts_file(work, models, plan):
     found = plan(None, **placed(work, experts=words)).experts
     assert {name: expert.name for name, expert in found.items()} == {n: n for n in words.values()}
     assert found["math"].folder == models / "math"
+
+
+def test_an_expert_is_called_by_the_end_of_its_path(work, models, plan):
+    """In cells, settings and primary comparisons, as if an experts file named it."""
+    vary = [{"experts.task": path, "bottom_layers": 1} for path in ("./math", "./math_2")]
+    primary = {"against": ["soup"], "setting": dict(vary[1])}
+    changes = {"vary": vary, "baseline": ["soup"], "report": {"primary": primary}}
+    found = plan(None, **placed(work, **changes))
+    assert [cell.label for cell in found.cells] == [
+        "soup math+swahili",
+        "soup math_2+swahili",
+        "experts.task=math bottom_layers=1",
+        "experts.task=math_2 bottom_layers=1",
+    ]
+    assert found.study.report.primary.setting == found.cells[-1].values
+    assert {name: expert.folder for name, expert in found.experts.items()} == {
+        name: models / name for name in (*NAMES, "math_2")
+    }
+
+
+def test_models_of_a_recipe_have_names_but_never_those_of_roles():
+    """A model ``task`` of a recipe is the expert of each cell."""
+    models = [{"model": name} for name in ("task", "./a/other", "./b/task", "named")]
+    recipe = {"merge_method": "linear", "models": models, "tokenizer": {"source": "./a/other"}}
+    study = study_of(recipe=recipe, experts={"base": "base", "task": "./b/task"})
+    named, places = with_names(study, {"named"})
+    assert [entry["model"] for entry in named.recipe["models"]] == [
+        "task",
+        "other",
+        "b/task",
+        "named",
+    ]
+    assert named.recipe["tokenizer"] == {"source": "./a/other"}
+    assert named.experts.task == ("b/task",)
+    assert places == {"other": "./a/other", "b/task": "./b/task"}
+
+
+def test_a_study_names_its_experts_and_an_experts_file_has_them_elsewhere(work, models, plan):
+    pools = {"base": "./base", "task": "mine", "language": "./swahili"}
+    pools["places"] = {"mine": "./math"}
+    assert plan(None, **placed(work, experts=pools)).experts["mine"].folder == models / "math"
+    file = write_yaml(work / "mine" / "experts.yml", {"mine": "./math_2", "swahili": "./base"})
+    found = plan(file, **placed(work, experts=pools)).experts
+    assert found["mine"].folder == models / "math_2"
+    # Another model has the name swahili, so the path is the name of this one.
+    assert found["./swahili"].folder == models / "swahili"
 
 
 def test_the_folder_of_a_study_is_no_part_of_what_identifies_a_score(work, plan):

@@ -502,13 +502,14 @@ def compare(
     """Test two or more evaluated models against each other, on the same items.
 
     `comparisons` of the result has a row for each pair and task, with difference, interval, p and
-    verdict; `scores` one for each model and task. ``print`` it for the tables of the command.
+    verdict; `scores` one for each model and task. ``print`` it, or show it in a cell, for one line
+    a task. Items are paired by the hash of their document.
 
     Args:
-        models: frames that `evaluate` returned, folders that it wrote, or RUN:MODEL for a model or
-            cell of a study.
+        models: frames that `evaluate` returned, folders that it wrote, RUN:MODEL for a model or
+            cell of a study, or outputs of ``lm_eval --output_path DIR --log_samples``.
         tasks: those to compare; none compares the tasks that all have, with a warning on others.
-        metric: of the tasks; empty takes the first of each.
+        metric: of the tasks; empty takes the first of each that all have.
 
     Raises:
         InputError: for models that cannot be compared, with what differs.

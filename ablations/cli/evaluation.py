@@ -221,11 +221,12 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
 
     MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
     with the folder that `layerswap run` wrote and the name in its report, such as
-    'runs/layer_count:soup'.
+    'runs/layer_count:soup'; or an output of lm-eval itself, by its --output_path and --log_samples.
 
-    All models must have answered the same items with the same prompts. The statistics and the
-    table are those of `layerswap report`; p is corrected for all comparisons of the call. The share
-    of answers in the right language is compared as well, without a correction.
+    The models are compared on the items that all have. Ours must have answered the same prompts;
+    what differs between outputs of lm-eval is said. The statistics are those of `layerswap report`;
+    p is corrected for all comparisons of the call. The share of answers in the right language is
+    compared as well, without a correction.
     """
     with watched("comparing item by item"):
         from ablations.report.compare_models import compare_models

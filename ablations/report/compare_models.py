@@ -1,47 +1,56 @@
-"""Evaluated models of any folders against each other, on the same items."""
+"""Evaluated models of any folders against each other, on the same items.
+
+A model is one of a run of ours, or of an output of lm-eval itself.
+"""
 
 from __future__ import annotations
 
+import html
 import itertools
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import pandas as pd
 
+from ablations.drawing.text_table import text_table, wrapped
 from ablations.report.analysis import Analysis, analyse
-from ablations.report.comparisons import TaskComparison, partial_comparisons
+from ablations.report.comparisons import partial_comparisons
 from ablations.report.contrasts import Contrast
-from ablations.report.tables import (
-    UNCORRECTED,
-    comparisons_table,
-    frame_text,
-    scores_table,
-)
+from ablations.report.model_scores import ModelScore
+from ablations.report.tables import BELOW, GAP, column_name, floors_text, interval_text, task_text
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.named_models import model_of_run
-from ablations.runs.observations import check_same_content, read_observations
+from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
+from ablations.runs.named_models import model_of_run, run_and_model
+from ablations.runs.observations import CELL, SCORE
 from ablations.runs.records import Run
-from ablations.runs.results import Results
-from ablations.runs.score_table import check_names, table_of_scores
-from ablations.scoring.observed import LANGUAGE_FIDELITY
+from ablations.runs.results import Results, read_results
+from ablations.runs.score_table import check_names
+from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
+from ablations.statistics.as_text import number, p_text, points
 from ablations.statistics.corpus import CORPUS_METRICS
-from ablations.study.schema import PrimaryBlock, ReportBlock
+from ablations.study.schema import PrimaryBlock, ReportBlock, Study
 from layerswap_method.errors import InputError, nearest
 
 _IN_LANGUAGE = "_right_language"
 """Ends the name of a task whose shown metric is that of its answers' language."""
 
+_HEAD, _TASK, _VERDICT = 12, 22, 14
+"""Characters of a line of the columns with a score, a task and a verdict."""
+
 
 @dataclass(frozen=True)
 class ModelComparison:
-    """Models against each other; as text it is the tables of scores and of all comparisons."""
+    """Models against each other; as text and in a notebook it has a line for each pair and task."""
 
     models: tuple[str, ...]
-    """As the user named them."""
+    """Their names: short ones where these are unique."""
 
     warnings: tuple[str, ...]
-    """Warnings that a reader must know before the scores, each with its model's name."""
+    """Warnings that a reader must know before the scores."""
 
     analysis: Analysis
     """Of the models together; its study has the tasks that p is corrected over."""
@@ -60,14 +69,97 @@ class ModelComparison:
         return str(self)  # so a notebook shows it
 
     def __str__(self) -> str:
-        compared = comparisons_table(self.comparisons, self.analysis.study.evaluate.level)
-        compared["difference"] += " " + compared.pop(UNCORRECTED)
-        compared = compared.rename(columns={"difference": f"difference, {UNCORRECTED}"})
-        compared["verdict"] = self.comparisons["verdict"]
-        shown = compared.drop(columns=["family", "over"])
-        problems = [f"Warning: {warning}" for warning in self.warnings]
-        scored = scores_table(self.scores, self.analysis.study)
-        return "\n\n".join([*problems, frame_text(scored), frame_text(shown, labels=2)])
+        parts = [wrapped(f"Warning: {warning}", 80) for warning in self.warnings]
+        for (first, second), rows in self._tables():
+            heads = ["task", first, second, "difference", "p", "verdict"]
+            widths = (_TASK, _HEAD, _HEAD, 24, 8, _VERDICT)
+            cells = [
+                [_filled(text, width) for text, width in zip(row, widths, strict=True)]
+                for row in (heads, *rows)
+            ]
+            parts.append(text_table(cells[0], cells[1:], sides="lrrrrl"))
+        parts += [textwrap.fill(note, 80) for note in self._notes()]
+        return "\n\n".join(parts)
+
+    def _repr_html_(self) -> str:
+        parts = [f"<p><b>Warning:</b> {html.escape(warning)}</p>" for warning in self.warnings]
+        for (first, second), rows in self._tables():
+            heads = ["task", first, second, "difference", "p", "verdict"]
+            parts.append(pd.DataFrame(rows, columns=heads).to_html(index=False, border=0))
+        return "\n".join([*parts, *(f"<p>{html.escape(note)}</p>" for note in self._notes())])
+
+    def _tables(self) -> Iterator[tuple[tuple[str, str], list[list[str]]]]:
+        """Yield each two models with the rows of their table."""
+        scores = {(score.model, score.task): score for score in self.analysis.scores}
+        frame = self.comparisons
+        for pair in itertools.combinations(self.models, 2):
+            of_pair = frame[frame["first"].eq(pair[0]) & frame["second"].eq(pair[1])]
+            rows = []
+            for row in of_pair.to_dict("records"):
+                p = row["p_holm"] if row["family"] else row["p"]
+                name = task_text if row["metric"] == LANGUAGE_FIDELITY else column_name
+                rows.append(
+                    [
+                        name(row, frame),
+                        *(_score_text(scores[model, row["task"]]) for model in pair),
+                        f"{points(row['difference'])} {interval_text(row)}".rstrip(),
+                        "" if pd.isna(p) else p_text(p),
+                        row["verdict"],
+                    ]
+                )
+            yield pair, rows
+
+    def _notes(self) -> Iterator[str]:
+        frame, level = self.comparisons, self.analysis.study.evaluate.level
+        sampled = "experts, seeds and items" if (frame["cells"] > 2).any() else "items"
+        tested = int(((frame["family"] == "primary") & frame["p"].notna()).sum())
+        over = f", corrected over {tested} comparisons by Holm's method" if tested > 1 else ""
+        yield (
+            f"Scores in percent (BLEU and chrF++ to 100); differences in points, first minus "
+            f"second, with {level:.0%} intervals over {sampled}, which are not corrected. p: of "
+            f"no difference{over}."
+        )
+        if floors := floors_text(self.scores):
+            yield floors
+        if (frame["family"] != "primary").any():
+            yield "right language: the share of answers in the right language; p is not corrected."
+
+
+def _score_text(score: ModelScore) -> str:
+    text = GAP if score.value is None else number(score.value, score.is_share)
+    if score.is_below:
+        text += f" {BELOW}"
+    if score.cells < score.cells_expected:
+        text += f" ({score.cells} of {score.cells_expected} cells)"
+    return text
+
+
+def _filled(text: str, width: int) -> str:
+    """Return a text in lines of a width; only an interval goes to a line of its own."""
+    return textwrap.fill(text, width, break_on_hyphens=True)
+
+
+class _Evaluated(NamedTuple):
+    """A model that was evaluated, by us or by lm-eval itself."""
+
+    word: str
+    """As the user wrote it."""
+
+    label: str
+    """Name of the model in its run."""
+
+    results: Results
+    identity: object
+    """Equal for the same evaluation of the same model."""
+
+    run: Run | None = None
+    """None for an output of lm-eval."""
+
+    versions: Mapping[str, str] = {}
+    settings: Mapping[str, Mapping[str, str]] = {}
+    """Of an output of lm-eval: versions of its tasks, and their settings in words."""
+
+    notes: tuple[str, ...] = ()
 
 
 def compare_models(
@@ -77,69 +169,136 @@ def compare_models(
 ) -> ModelComparison:
     """Return the scores and all comparisons of `names`, pair by pair and task by task.
 
+    Items are paired by the hash of their document.
+
     Args:
-        names: folders that `layerswap evaluate` wrote, or ``RUN:MODEL``; at least two.
+        names: folders that `layerswap evaluate` wrote, ``RUN:MODEL``, or outputs of lm-eval; at
+            least two.
         tasks: those to compare, which all must have; none compares the tasks that all have.
-        metric: of the tasks, which must have it; empty takes the first of each.
+        metric: of the tasks, which must have it; empty takes the first that all have.
 
     Raises:
         InputError: for fewer than two models, a model that is missing or named twice, tasks
-            that one of them lacks, other items or prompts, or another engine, dtype or context.
+            that one of them lacks or has in another version, and no item in common; of our own
+            runs also for other prompts, another engine, dtype or context.
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    pairs = [model_of_run(name) for name in names]
-    runs, models = [run for run, _ in pairs], [model for _, model in pairs]
-    for (first_run, first), (second_run, second) in itertools.combinations(pairs, 2):
-        is_one_run = first_run.path.resolve() == second_run.path.resolve()
-        if is_one_run and set(first.cells) == set(second.cells):
-            raise InputError(f"{second.label} is the same as {first.label}")
-    data = pd.concat(map(read_observations, runs), ignore_index=True)
-    scores = pd.concat(map(table_of_scores, runs), ignore_index=True)
+    sides = [_evaluated(name, tasks) for name in names]
+    for first, second in itertools.combinations(sides, 2):
+        if first.identity == second.identity:
+            raise InputError(f"{second.word} is the same as {first.word}")
+    labels = _short_names(sides)
+    sides = [_renamed(side, label) for side, label in zip(sides, labels, strict=True)]
+    data = pd.concat([side.results.observations for side in sides], ignore_index=True)
+    scores = pd.concat([side.results.scores for side in sides], ignore_index=True)
     if metric:
         check_names([metric], sorted({*scores["metric"].dropna()}), "--metric:")
         scores = scores[scores["metric"].eq(metric) | scores["state"].ne("done")]
-    compared_tasks, others = _shared_tasks(scores, tasks)
-    for run, name in zip(runs[1:], names[1:], strict=True):
-        _check_protocol((runs[0], names[0]), (run, name), compared_tasks)
-    data = data[data["task"].isin(compared_tasks)].copy()
-    scores = scores[scores["task"].isin(compared_tasks)].copy()
-    check_same_content(data)
-    study = runs[0].study
+    compared_tasks, warnings = _shared_tasks(scores, tasks)
+    data, scores, others = _shared_scores(data, scores, compared_tasks)
+    warnings += others
+    for side in sides:
+        warnings += [f"{side.label}: {note}" for note in side.notes]
+    for first, second in itertools.combinations(sides, 2):
+        warnings += _setting_notes(first, second, compared_tasks)
+    data = _paired(data)
+    lacking, others = _tasks_without_pairs(data, scores, labels, tasks)
+    data, scores = (frame[~frame["task"].isin(lacking)].copy() for frame in (data, scores))
+    warnings += others
+    for first, second in itertools.combinations(sides, 2):
+        warnings += _content_notes(first, second, data)
     for frame in (data, scores):
         is_language = frame["metric"] == LANGUAGE_FIDELITY
         frame.loc[is_language, "task"] += _IN_LANGUAGE
         frame["language"] = ""
-    silent = _silent_tasks(data, names)
+    silent = _silent_tasks(data, labels)
     data, scores = (frame[~frame["task"].isin(silent)].copy() for frame in (data, scores))
     scores.loc[scores["metric"] == LANGUAGE_FIDELITY, "higher_is_better"] = True
-    # Whether answers are in their language is not what was planned, unless --metric says so.
-    every = list(dict.fromkeys(scores["task"]))
-    main = [task for task in every if not task.endswith(_IN_LANGUAGE)]
-    primary = PrimaryBlock(tasks=tuple(main or every))
-    # The strictest margin, so the order of the models decides nothing.
-    report = ReportBlock(primary=primary, margin=min(run.study.report.margin for run in runs))
-    study = study.model_copy(update={"report": report})
+    study = _study(sides, list(dict.fromkeys(scores["task"])))
     contrasts = [
         Contrast(first, second, (first,), (second,), "compare")
-        for first, second in itertools.combinations(names, 2)
+        for first, second in itertools.combinations(labels, 2)
     ]
-    languages = {t: code for run in runs for t, code in run.head.task_languages.items()}
+    languages = {t: code for side in sides for t, code in side.results.task_languages.items()}
     languages |= {f"{task}{_IN_LANGUAGE}": code for task, code in languages.items()}
-    results = Results(study, tuple(models), data, scores, languages)
+    models = tuple(model for side in sides for model in side.results.models)
+    results = Results(study, models, data, scores, languages)
     analysis = analyse(results, contrasts=contrasts)
-    evaluated = {*data["task"]}
-    for row in analysis.comparisons:
-        if row.task in evaluated:
-            _check_items(row, data)
-    warnings = [*others, *partial_comparisons(analysis.comparisons, analysis.shown)]
-    for run, name in zip(runs, names, strict=True):
-        problems = (
-            *changed_tasks(run, compared_tasks),
-            *evaluation_problems(run, compared_tasks),
+    warnings += partial_comparisons(analysis.comparisons, analysis.shown)
+    for side in sides:
+        if side.run is not None:
+            problems = (
+                *changed_tasks(side.run, compared_tasks),
+                *evaluation_problems(side.run, compared_tasks),
+            )
+            warnings += [f"{side.label}: {text}" for text in problems]
+    return ModelComparison(tuple(labels), tuple(dict.fromkeys(warnings)), analysis)
+
+
+def _evaluated(name: str, tasks: Sequence[str]) -> _Evaluated:
+    """Return the evaluated model that a user names."""
+    folder, label = run_and_model(name)
+    if label is None and is_lm_eval_output(folder):
+        output = read_lm_eval_output(folder, tasks)
+        (model,) = output.results.models
+        identity = output.results.observations["weights"].iloc[0]
+        return _Evaluated(
+            word=name,
+            label=model.label,
+            results=output.results,
+            identity=identity,
+            versions=output.versions,
+            settings=output.settings,
+            notes=output.notes,
         )
-        warnings += [f"{name}: {text}" for text in problems]
-    return ModelComparison(tuple(names), tuple(warnings), analysis)
+    run, model = model_of_run(name)
+    identity = (run.path.resolve(), frozenset(model.cells))
+    return _Evaluated(name, model.label, read_results(run), identity, run)
+
+
+def _short_names(sides: Sequence[_Evaluated]) -> list[str]:
+    """Return a name for each model: the last part of its path, its whole name, or its folder."""
+    for names in (
+        [_last_part(side.label) for side in sides],
+        [side.label for side in sides],
+    ):
+        if len({*names}) == len(names):
+            return names
+    return [side.word for side in sides]
+
+
+def _last_part(label: str) -> str:
+    """Return ``one+two`` for ``a/one+b/two``."""
+    parts = [Path(part).name or part for part in label.split("+")] if "/" in label else [label]
+    return "+".join(parts)
+
+
+def _renamed(side: _Evaluated, label: str) -> _Evaluated:
+    """Return an evaluated model under another name."""
+    results = side.results
+    (model,) = results.models
+    return side._replace(
+        label=label,
+        results=results._replace(
+            models=(model.model_copy(update={"label": label}),),
+            observations=results.observations.assign(model=label),
+            scores=results.scores.assign(model=label),
+        ),
+    )
+
+
+def _study(sides: Sequence[_Evaluated], tasks: Sequence[str]) -> Study:
+    """Return the study of a comparison: level, margin and primary tasks.
+
+    Whether answers are in their language is not what was planned, unless --metric says so. The
+    margin is the strictest, so the order of the models decides nothing.
+    """
+    studies = [side.results.study for side in sides]
+    main = [task for task in tasks if not task.endswith(_IN_LANGUAGE)]
+    primary = PrimaryBlock(tasks=tuple(main or tasks))
+    report = ReportBlock(primary=primary, margin=min(study.report.margin for study in studies))
+    return studies[0].model_copy(update={"report": report})
 
 
 def _silent_tasks(data: pd.DataFrame, models: Sequence[str]) -> list[str]:
@@ -157,23 +316,8 @@ def _silent_tasks(data: pd.DataFrame, models: Sequence[str]) -> list[str]:
     return silent
 
 
-def _check_items(row: TaskComparison, data: pd.DataFrame) -> None:
-    """Check that both models of a comparison have items of its task, of a corpus the same ones."""
-    models = [row.first, row.second]
-    if row.items is None:
-        raise InputError(
-            f"{' and '.join(models)} have no item of {row.task} in common (--metric has others)"
-        )
-    items = data[data["model"].isin(models) & data["task"].eq(row.task)]["item"].nunique()
-    if row.metric in CORPUS_METRICS and items > row.items:
-        raise InputError(
-            f"{' and '.join(models)} have different items of {row.task}: {row.metric} is of "
-            "a whole corpus; evaluate both with the same --limit"
-        )
-
-
 def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the tasks to compare, which every model has by the same metric, and notes on others.
+    """Return the tasks to compare, of which every model has a score, and notes on others.
 
     Those `named`, or else those that every model has.
     """
@@ -182,14 +326,16 @@ def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> tuple[list[str]
         if task not in evaluated:
             raise InputError(f"no model has the task {task!r}{nearest(task, evaluated)}")
     tasks = list(named or evaluated)
-    firsts = scores[scores["state"] == "done"].drop_duplicates(["model", "task"])
-    firsts = firsts.assign(score=firsts["metric"] + " (" + firsts["filter"] + ")")
-    by_model = firsts.pivot(index="task", columns="model", values="score")
-    by_model = by_model.reindex(index=tasks, columns=firsts["model"].unique())
-    shared, notes = by_model.dropna().index.tolist(), list[str]()
-    for model, scores_by_task in by_model.items():
-        if scores_by_task.isna().any():
-            missing = ", ".join(scores_by_task.index[scores_by_task.isna()])
+    done = scores[scores["state"] == "done"]
+    tasks_by_model = {
+        model: {*done[done["model"] == model]["task"]} for model in dict.fromkeys(scores["model"])
+    }
+    shared = [task for task in tasks if all(task in has for has in tasks_by_model.values())]
+    notes = list[str]()
+    for model, has in tasks_by_model.items():
+        lacking = [task for task in tasks if task not in has]
+        if lacking:
+            missing = ", ".join(lacking)
             if named or not shared:
                 advice = "; the models have no task in common"
                 if shared:
@@ -197,17 +343,205 @@ def _shared_tasks(scores: pd.DataFrame, named: Sequence[str]) -> tuple[list[str]
                 raise InputError(
                     f"{model} has no result for {missing}; evaluate it on that{advice}"
                 )
-            notes.append(f"{model} has no result for {missing}, which is left out.")
-    for task, scores_by_model in by_model.loc[shared].iterrows():
-        if scores_by_model.nunique() > 1:
-            metrics = ", ".join(dict.fromkeys(scores_by_model))
-            raise InputError(f"{task} has different metrics: {metrics}; evaluate it again")
+            verb = "is" if len(lacking) == 1 else "are"
+            notes.append(f"{model} has no result for {missing}, which {verb} left out.")
     return shared, notes
 
 
-def _check_protocol(first: tuple[Run, str], second: tuple[Run, str], tasks: Sequence[str]) -> None:
-    first_run, first_name = first
-    second_run, second_name = second
+def _shared_scores(
+    data: pd.DataFrame, scores: pd.DataFrame, tasks: Sequence[str]
+) -> tuple[pd.DataFrame, pd.DataFrame, list[str]]:
+    """Return observations and scores by the first metric and filter of each task that all have.
+
+    That of the language of answers stays as well, where all have it. Returns notes, too.
+    """
+    done = scores[scores["state"] == "done"]
+    notes, kept = list[str](), list[tuple[str, str, str]]()
+    for task in tasks:
+        by_model = {
+            model: list(dict.fromkeys(zip(part["metric"], part["filter"], strict=True)))
+            for model, part in done[done["task"] == task].groupby("model", sort=False)
+        }
+        first, *others = by_model.values()
+        shared = [one for one in first if all(one in other for other in others)]
+        plain = [one for one in shared if one[0] not in OBSERVED]
+        of_language = [one for one in shared if one[0] == LANGUAGE_FIDELITY]
+        if not plain and not of_language:
+            metrics = ", ".join(
+                dict.fromkeys(
+                    f"{name} ({of})" for name, of in (one[0] for one in by_model.values())
+                )
+            )
+            raise InputError(
+                f"{task} has different metrics: {metrics}; evaluate it again, or compare other "
+                "tasks (--tasks)"
+            )
+        if plain and any(one[0] != plain[0] for one in by_model.values()):
+            notes.append(
+                f"{task} is compared by {plain[0][0]} ({plain[0][1]}), the first score that all "
+                "models have."
+            )
+        kept += [(task, *one) for one in (*plain[:1], *of_language[:1])]
+    index = pd.MultiIndex.from_tuples(kept)
+    frames = [
+        frame[pd.MultiIndex.from_frame(frame[[*SCORE]]).isin(index)].copy()
+        for frame in (data, scores)
+    ]
+    # A cell without a result stays a row, for "17 of 18 cells".
+    unfinished = scores[scores["task"].isin(tasks) & scores["state"].ne("done")]
+    return frames[0], pd.concat([frames[1], unfinished], ignore_index=True), notes
+
+
+def _paired(data: pd.DataFrame) -> pd.DataFrame:
+    """Return observations with one number for each document of a task, whatever its place there.
+
+    Documents that a task has several times are paired in their order. ``doc_id`` is the number that
+    the item had, ``prompt`` the hash of its prompt.
+    """
+    parts = data["content"].str.partition("/")
+    data = data.assign(doc_id=data["item"], document=parts[0], prompt=parts[2])
+    data = data.sort_values("item", kind="stable")
+    cell = [*CELL, "language", "weights", *SCORE, "document"]
+    data["copy"] = data.groupby(cell, sort=False).cumcount()
+    data["item"] = data.groupby(["task", "document", "copy"], sort=False).ngroup()
+    return data.drop(columns=["document", "copy"])
+
+
+def _setting_notes(first: _Evaluated, second: _Evaluated, tasks: Sequence[str]) -> Iterator[str]:
+    """Yield the settings in which two models differ, one of which lm-eval evaluated.
+
+    Raises:
+        InputError: for other versions of a task; between our own runs for any other setting.
+    """
+    if first.run is not None and second.run is not None:
+        _check_protocol(first.run, first.label, second.run, second.label, tasks)
+        return
+    versions = [_versions(side, tasks) for side in (first, second)]
+    for task in tasks:
+        one, two = (by_task[task] for by_task in versions)
+        if one != two:
+            rest = [t for t in tasks if versions[0][t] == versions[1][t]]
+            advice = f"; compare the others: --tasks {','.join(rest)}" if rest else ""
+            raise InputError(
+                f"{first.label} and {second.label} have different versions of {task}: "
+                f"{one or 'none'} and {two or 'none'}; their scores are of different things{advice}"
+            )
+    differences: dict[tuple[str, str, str], list[str]] = {}
+    settings = [_settings(side, tasks) for side in (first, second)]
+    for task in tasks:
+        for name, value in settings[0][task].items():
+            other = settings[1][task].get(name, value)
+            if other != value:
+                differences.setdefault((name, value, other), []).append(task)
+    for (name, one, two), differing in differences.items():
+        of = "" if len(differing) == len(tasks) else f" of {', '.join(differing)}"
+        yield (
+            f"{first.label} and {second.label} differ in {name}{of} ({_short(one)} and "
+            f"{_short(two)}): a difference may come from that."
+        )
+
+
+def _short(value: str) -> str:
+    return value if len(value) <= 60 else f"{value[:57]}..."
+
+
+def _versions(side: _Evaluated, tasks: Sequence[str]) -> Mapping[str, str]:
+    if side.run is None:
+        return side.versions
+    return {
+        record.task: record.evaluation.task_versions.get(record.task, "")
+        for cell in side.run.cells
+        for record in cell.tasks
+        if record.task in tasks
+    }
+
+
+def _settings(side: _Evaluated, tasks: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """Return task -> settings in words; of our own runs those that lm-eval writes alike."""
+    if side.run is None:
+        return side.settings
+    repeats = str(side.run.study.evaluate.repeats)
+    return {
+        record.task: {
+            "the number of examples": str(record.evaluation.num_fewshot.get(record.task, 0)),
+            "repeats": repeats,
+            "the engine": record.evaluation.backend,
+        }
+        for cell in side.run.cells
+        for record in cell.tasks
+        if record.task in tasks
+    }
+
+
+def _content_notes(first: _Evaluated, second: _Evaluated, data: pd.DataFrame) -> Iterator[str]:
+    """Yield which tasks are compared on some items only, and which have other prompts.
+
+    Raises:
+        InputError: where our own runs have other prompts.
+    """
+    keys = ["task", "item"]
+    ours = first.run is not None and second.run is not None
+    one, two = (
+        data[data["model"] == side.label].drop_duplicates(keys)[[*keys, "doc_id", "prompt"]]
+        for side in (first, second)
+    )
+    both = one.merge(two, on=keys, suffixes=("", "_second"))
+    differing = both[both["prompt"] != both["prompt_second"]].drop_duplicates("task")
+    if len(differing) and ours:
+        row = differing.iloc[0]
+        raise InputError(
+            f"{first.label} and {second.label} have different prompts of {row['task']} (the first "
+            f"is item {row['doc_id']}); evaluate both with the same data and task files"
+        )
+    names = f"{first.label} and {second.label}"
+    if len(differing):
+        yield (
+            f"{names} have different prompts of {', '.join(differing['task'])} (examples or chat "
+            "template): a difference may come from that."
+        )
+    sizes = [frame.groupby("task").size() for frame in (one, two, both)]
+    for task, items in sizes[2].items():
+        if items < max(sizes[0][task], sizes[1][task]):
+            yield (
+                f"{names} are compared on the {items} items of {task} that both have (of "
+                f"{sizes[0][task]} and {sizes[1][task]}); their scores are over all of their own."
+            )
+
+
+def _tasks_without_pairs(
+    data: pd.DataFrame, scores: pd.DataFrame, models: Sequence[str], named: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return the tasks in which two models have no item in common, and notes on them.
+
+    Raises:
+        InputError: for such a task that is `named`, or where no other is left; for items of a
+            metric of a whole corpus that are not the same.
+    """
+    notes: dict[str, str] = {}
+    done = scores[scores["state"].eq("done") & scores["metric"].ne(LANGUAGE_FIDELITY)]
+    metrics = done.drop_duplicates("task").set_index("task")["metric"]
+    for task, metric in metrics.items():
+        rows = data[data["task"].eq(task) & data["metric"].eq(metric)]
+        items = {model: {*rows[rows["model"] == model]["item"]} for model in models}
+        if rows.empty:
+            notes[str(task)] = f"{task} has no scores of single items by {metric}"
+        for first, second in itertools.combinations(models, 2):
+            if not rows.empty and items[first].isdisjoint(items[second]):
+                notes[str(task)] = f"{first} and {second} have no item of {task} in common"
+            elif metric in CORPUS_METRICS and items[first] != items[second]:
+                raise InputError(
+                    f"{first} and {second} have different items of {task}: {metric} is of a whole "
+                    "corpus; evaluate both with the same --limit, or compare other tasks (--tasks)"
+                )
+    for task, note in notes.items():
+        if task in named or len(notes) == len(metrics):
+            raise InputError(f"{note} (--metric has others)")
+    return [*notes], [f"{note}, so it is left out." for note in notes.values()]
+
+
+def _check_protocol(
+    first_run: Run, first_name: str, second_run: Run, second_name: str, tasks: Sequence[str]
+) -> None:
     second_protocol = _protocol(second_run, tasks)
     for name, value in _protocol(first_run, tasks).items():
         if second_protocol[name] != value:

@@ -27,6 +27,9 @@ from ablations.tasks.names import language_name, task_name
 MARKS = {BETTER: "▲", WORSE: "▼", SAME: "=", UNCLEAR: "?"}
 """Verdict -> its sign in small tables."""
 
+BELOW = "▽"
+"""Sign of a score that is below its floor."""
+
 GAP = "–"
 """Stands for a number that is missing."""
 
@@ -75,16 +78,23 @@ def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:
         sampled = "experts, seeds and items"
     else:
         sampled = "seeds and items"
-    floors = "; ".join(
-        f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
-        for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
-    )
     return table(
         _wide("model", texts),
         "scores",
         "Scores",
         f"{_UNITS} Intervals: {study.evaluate.level:.0%}, over {sampled}.",
-        f"▽: below what a rule that does not read would score ({floors})." if floors else "",
+        floors_text(frame),
+    )
+
+
+def floors_text(frame: pd.DataFrame) -> str:
+    """Return what the sign of a score below its floor means; empty where there is none."""
+    floors = "; ".join(
+        f"{task_name(row['task'])}: {row['floor_name']} {percent(row['floor'])}"
+        for row in frame[frame["is_below"]].drop_duplicates("task").to_dict("records")
+    )
+    return (
+        f"{BELOW}: below what a rule that does not read would score ({floors})." if floors else ""
     )
 
 
@@ -310,7 +320,7 @@ def _score_text(row: Any) -> str:
     text = _value_text(row)
     if row["cells"] < row["cells_expected"]:
         text += f" ({row['cells']} of {row['cells_expected']} cells)"
-    return f"{text} ▽" if row["is_below"] else text
+    return f"{text} {BELOW}" if row["is_below"] else text
 
 
 def _counts_text(row: Any) -> str:

@@ -13,7 +13,10 @@ _SHOWN_CELLS = 12
 
 
 def model_of_run(name: str) -> tuple[Run, StudyModel]:
-    """Return the run of a folder or ``RUN:MODEL`` with its latest records, and the model in it."""
+    """Return the run of a folder or ``RUN:MODEL`` with its latest records, and the model in it.
+
+    The model has its name in the run, or the one of its cell that was named.
+    """
     folder, label = run_and_model(name)
     run = load_run(folder)
     cells_by_label: dict[str, tuple[str, ...]] = {
@@ -29,7 +32,8 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
         raise InputError(
             f"{folder} has {len(run.head.cells)} cells; name one of them:{''.join(lines)}"
         )
-    label = run.head.cells[0].label if label is None else label
+    if label is None:
+        label = next((model.label for model in run.models), run.head.cells[0].label)
     if label not in cells_by_label:
         raise InputError(f"{folder} has no cell or model {label!r}{nearest(label, cells_by_label)}")
     labels = cells_by_label[label]
@@ -37,7 +41,7 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
     if not cells:
         raise InputError(f"{name}: nothing is evaluated yet; run its command again first")
     pools = {role: (expert,) for role, expert in cells[0].experts.items()}
-    model = StudyModel(label=name, kind=cells[0].kind, setting={}, pools=pools, cells=labels)
+    model = StudyModel(label=label, kind=cells[0].kind, setting={}, pools=pools, cells=labels)
     head_cells = tuple(cell for cell in run.head.cells if cell.label in labels)
     head = run.head.model_copy(update={"cells": head_cells, "models": (model,)})
     return run.model_copy(update={"head": head, "cells": cells}), model

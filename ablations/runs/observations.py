@@ -11,10 +11,9 @@ import pandas as pd
 
 from ablations.runs.models import StudyModel
 from ablations.runs.records import CellRecord, Run, TaskRecord, written_observations
-from ablations.scoring.evaluation import TaskScore
+from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
-from layerswap_method.errors import InputError
 
 ROLES = ("task_expert", "language_expert", "seed")
 """Columns that tell the cells of a model apart; empty for a role that a model does not have."""
@@ -64,7 +63,7 @@ def read_observations(run: Run) -> pd.DataFrame:
     if run.is_copy:
         items = _written_items(records, written_observations(run.path))
     else:
-        items = _items(records.values())
+        items = items_of((one.samples(), one.evaluation.scores) for one in records.values())
     if not len(items):
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
     numbers = {name: number for number, name in enumerate(records)}
@@ -78,7 +77,7 @@ def read_observations(run: Run) -> pd.DataFrame:
 
 
 def _written_items(records: Collection[RecordId], written: pd.DataFrame) -> pd.DataFrame:
-    """Return the items of records from observations that were written; see `_items`."""
+    """Return the items of records from observations that were written; see `items_of`."""
     columns = ["record", *SCORE, "item", "content", "value"]
     if not records:
         return pd.DataFrame(columns=columns)
@@ -121,17 +120,17 @@ def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
             yield cells[at], {str(name): str(value) for name, value in row.items()}
 
 
-def _items(records: Iterable[TaskRecord]) -> pd.DataFrame:
+def items_of(records: Iterable[tuple[Iterable[Sample], Sequence[TaskScore]]]) -> pd.DataFrame:
     """Return the items of records, with their values averaged over repeats.
 
-    Those of a record are together; ``record`` is its number.
+    A record is its samples and their scores. Its items are together; ``record`` is its number.
     """
     names = ["record", *SCORE, "item", "content"]
     columns: dict[str, list[Any]] = {name: [] for name in names}
     values, repeats = list[npt.NDArray[np.float64]](), list[int]()
-    for number, record in enumerate(records):
-        groups = _values_by_score(record)
-        scores = {(s.task, s.metric, s.filter): s for s in record.evaluation.scores}
+    for number, (samples, scores_of_record) in enumerate(records):
+        groups = _values_by_score(samples)
+        scores = {(s.task, s.metric, s.filter): s for s in scores_of_record}
         repeats.append(len({repeat for *_, repeat in groups}))
         for (task, metric, filter_name, _), group in groups.items():
             score = (task, metric, filter_name)
@@ -158,10 +157,10 @@ class _Values(NamedTuple):
     values: list[Any]
 
 
-def _values_by_score(record: TaskRecord) -> dict[tuple[str, str, str, int], _Values]:
-    """Return task, metric, filter and repeat -> values of a record."""
+def _values_by_score(samples: Iterable[Sample]) -> dict[tuple[str, str, str, int], _Values]:
+    """Return task, metric, filter and repeat -> values of the samples of a record."""
     groups: dict[tuple[str, str, str, int], _Values] = {}
-    for sample in record.samples():
+    for sample in samples:
         content = f"{sample.doc_hash[:12]}/{sample.prompt_hash[:12]}"
         for metric, value in sample.values.items():
             key = (sample.task, metric, sample.filter, sample.repeat)
@@ -184,21 +183,3 @@ def _numbers(
         return None
     counts = corpus.counts([text for _, text in pairs], [gold for gold, _ in pairs])
     return pseudo_values(counts.astype(np.float64), corpus.score)
-
-
-def check_same_content(data: pd.DataFrame) -> None:
-    """Check that all models were evaluated on the same text, item by item.
-
-    Raises:
-        InputError: naming the task and two models.
-    """
-    for task, part in data.groupby("task", sort=False):
-        contents = part.groupby("item")["content"].nunique()
-        if (contents <= 1).all():
-            continue
-        item = contents[contents > 1].index[0]
-        models = part[part["item"] == item].drop_duplicates("content")["model"].tolist()
-        raise InputError(
-            f"{models[0]} and {models[1]} have different items or prompts of {task} (the first is "
-            f"item {item}); evaluate both with the same --limit, data and task files"
-        )

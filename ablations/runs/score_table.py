@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from ablations.runs.observations import SCORE, head_of
-from ablations.runs.records import Run, TaskRecord, read_failure
+from ablations.runs.records import Run, read_failure
+from ablations.scoring.evaluation import TaskScore
 from layerswap_method.errors import InputError, nearest
 
 VALUES = (
@@ -64,12 +65,18 @@ def table_of_scores(run: Run) -> pd.DataFrame:
             for task, key in cell.records.items():
                 record = records.get(task)
                 if record is not None:
-                    rows += [{**head, **score} for score in _scores(record)]
+                    evaluation = record.evaluation
+                    rows += score_rows(head, evaluation.scores, evaluation.backend)
                     continue
                 failure = read_failure(run.path, key)
                 reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
                 state = "missing" if failure is None else "failed"
                 rows.append({**head, "task": task, "state": state, "reason": reason})
+    return scores_frame(rows)
+
+
+def scores_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return rows as a table of scores."""
     # pandas makes a column of objects of None alone, such as a floor where no task has one.
     return pd.DataFrame(rows, columns=SCORES).astype(dict.fromkeys(_NUMBERS, "float64"))
 
@@ -100,9 +107,13 @@ def check_names(names: Sequence[str], valid_names: Sequence[str], setting: str) 
             raise InputError(f"{setting} {name!r} is not in the run{nearest(name, valid_names)}")
 
 
-def _scores(record: TaskRecord) -> Iterator[dict[str, Any]]:
-    for score in record.evaluation.scores:
+def score_rows(
+    head: Mapping[str, str], scores: Sequence[TaskScore], backend: str
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of `table_of_scores` for each score of a cell, which `head` describes."""
+    for score in scores:
         yield {
+            **head,
             "task": score.task,
             "state": "done",
             "metric": score.metric,
@@ -116,6 +127,6 @@ def _scores(record: TaskRecord) -> Iterator[dict[str, Any]]:
             "is_share": score.is_share,
             "floor": None if score.floor is None else score.floor.score,
             "floor_name": "" if score.floor is None else score.floor.name,
-            "backend": record.evaluation.backend,
+            "backend": backend,
             "reason": "",
         }

@@ -159,8 +159,8 @@ def _read_sample(
     responses = tuple(_response(response[0]) for response in logged["resps"])
     values: dict[str, float | tuple[str, str]] = {}
     for metric in logged["metrics"]:
-        value = _value(logged[metric])
-        if value is not None and not (value == UNMEASURED and metric.isdigit()):
+        value = item_value(metric, logged[metric])
+        if value is not None:
             values[metric] = value
     verdicts = (
         answer.verdict for answer in logged["filtered_resps"] if isinstance(answer, RunCode)
@@ -196,12 +196,15 @@ def _response(response: Any) -> str | tuple[float, bool]:
     return float(log_likelihood), bool(is_greedy)
 
 
-def _value(value: Any) -> float | tuple[str, str] | None:
-    """Return a number, or (reference, prediction) where the metric needs the whole corpus.
+def item_value(metric: str, value: Any) -> float | tuple[str, str] | None:
+    """Return the value of an item by a metric as lm-eval logs it.
 
-    None for a value that is neither, such as a list of verdicts or no finite number: its score is
-    lm-eval's alone.
+    It is a number, or (reference, prediction) where the metric needs the whole corpus. None for a
+    value that is neither, such as a list of verdicts or no finite number: its score is lm-eval's
+    alone; and for one that was not measured.
     """
+    if metric.isdigit() and value == UNMEASURED:
+        return None
     if isinstance(value, (list, tuple)):
         if len(value) != 2:
             return None

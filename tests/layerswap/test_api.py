@@ -340,7 +340,7 @@ def test_two_models_of_a_run_are_compared(made_up):
     names = [f"{made_up.path}:{model}" for model in ("layer swap", "base")]
     result = layerswap.compare(*names, tasks=["pocket_math_sw"])
     (row,) = result.comparisons.to_dict("records")
-    assert (row["first"], row["second"], row["verdict"]) == (*names, "better")
+    assert (row["first"], row["second"], row["verdict"]) == ("layer swap", "base", "better")
     assert str(result) == output_of("compare", *names, "--tasks", "pocket_math_sw").rstrip("\n")
 
 

@@ -131,7 +131,8 @@ def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
     write_report(make_report(run, draw=False), ["csv"], tmp_path / "report")
     files = [pd.read_csv(folder / "scores.csv") for folder in (run.path, tmp_path / "report")]
     tables = [table(make_report(run, draw=False), key) for key in ("scores", "cells")]
-    compared = str(compare_models([f"{run.path}:{name}" for name in ("base", "soup")]))
+    compared = compare_models([f"{run.path}:{name}" for name in ("base", "soup")]).scores
+    compared = compared.set_index(["model", "task"])
     rows = [row for row in files[0].to_dict("records") if row["cell"] in ("base", "soup")]
     assert len(rows) == 4
     for row in rows:
@@ -139,7 +140,8 @@ def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
         same = files[1][files[1]["cell"].eq(row["cell"]) & files[1]["task"].eq(row["task"])]
         assert same[["low", "high"]].to_numpy().tolist() == [[row["low"], row["high"]]]
         assert all(interval in frame.to_numpy().ravel() for frame in tables)
-        assert interval in " ".join(compared.split())
+        score = compared.loc[(row["model"], row["task"])]
+        assert (score["low"], score["high"]) == (row["low"], row["high"])
 
 
 def test_an_interval_beside_a_corrected_verdict_is_said_not_to_be_corrected(languages, tmp_path):

@@ -9,6 +9,7 @@ language, the share cut off.
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,7 @@ from ablations.tasks.catalog import (
     PAPER_BENCHMARKS,
     PAPER_LANGUAGES,
     Task,
+    as_code,
     choose,
     languages_of,
     list_tasks,
@@ -99,10 +101,13 @@ class SuiteResult:
         """Warnings that a reader must know before the scores."""
         return tuple(evaluation_problems(self.run))
 
-    def report(self) -> str:
-        """Return the table in the layout of the paper's Table 5, notes, and where records are."""
+    def report(self, width: int | None = None) -> str:
+        """Return the table in the layout of the paper's Table 5, notes, and where records are.
+
+        In a `width` its lines fit as far as the numbers leave room for words.
+        """
         table = render_table5(
-            self.model, self.tasks, self.evaluations, self.run.head.task_languages
+            self.model, self.tasks, self.evaluations, self.run.head.task_languages, width
         )
         notes = "\n".join(
             wrapped(note, first="- ", indent="  ") for note in (_units(self.run), *self.notes)
@@ -139,6 +144,7 @@ def evaluate_model(
     """
     if name is not None and (not name.strip() or "/" in name or name.startswith(".")):
         raise InputError(f"name is {name!r}; write one without / that begins with no dot")
+    languages = tuple(map(as_code, languages))
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
     tasks, names = _choose(block, languages)
     expert = find_model(model)
@@ -243,6 +249,9 @@ def _plain_name(part: str) -> str:
     return str(path.relative_to(here) if here is not None and below else path)
 
 
+_NARROWEST = 16
+"""Characters of a title that are not broken for the sake of a width."""
+
 _HEAD = ("Task", "Language", "", "also", "in language", "cut off", "items")
 
 
@@ -251,6 +260,7 @@ def render_table5(
     tasks: Sequence[Task],
     evaluations: Mapping[str, Evaluation],
     languages: Mapping[str, str] = MappingProxyType({}),
+    width: int | None = None,
 ) -> str:
     """Return the table; tasks that are not of the suite follow, by their names.
 
@@ -259,6 +269,8 @@ def render_table5(
         tasks: the rows, in order.
         evaluations: task name -> its evaluation; a task without one was skipped.
         languages: name of another task -> code of its language.
+        width: characters of a line. Within one, titles are wrapped, and columns without an entry
+            are left out.
     """
     suite = {task.name: (task.title, task.label) for task in tasks}
     others = {
@@ -271,7 +283,16 @@ def render_table5(
         cells = _cells(evaluations[name]) if name in evaluations else ("skipped", "", "", "", "")
         rows.append(("" if title == previous else title, label, *cells))
         previous = title
-    return text_table([name or model for name in _HEAD], rows, labels=3)
+    head = [name or model for name in _HEAD]
+    if width is None:
+        return text_table(head, rows, labels=3)
+    used = [0, *(n for n in range(1, len(head)) if any(row[n] for row in rows))]
+    head, rows = [head[n] for n in used], [tuple(row[n] for n in used) for row in rows]
+    labels = sum(n < 3 for n in used)
+    rest = text_table(["", *head[1:]], [("", *row[1:]) for row in rows], labels=labels)
+    room = max(width - max(map(len, rest.splitlines())), _NARROWEST)
+    filled = [(textwrap.fill(title, room), *entries) for title, *entries in rows]
+    return text_table(head, filled, labels=labels)
 
 
 def _language(name: str, languages: Mapping[str, str]) -> str:

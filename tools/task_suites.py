@@ -1,8 +1,7 @@
 """Write the table of lm-eval's suites in many languages, from the installed lm-eval's names.
 
-python -m tools.task_suites           write `ablations/tasks/suites.json`, and the table of
-                                      `docs/evaluate.md`, anew
-python -m tools.task_suites --check   exit with 1 if one of them differs; write nothing
+python -m tools.task_suites           write `ablations/tasks/suites.json` anew
+python -m tools.task_suites --check   exit with 1 if it differs; write nothing
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import click
 
@@ -19,9 +17,6 @@ from ablations.tasks.catalog import LANGUAGE_NAMES, read_languages
 from ablations.tasks.suites import PLACEHOLDER, SUITES_FILE, Suite
 from layerswap_method.command_line import shown_errors
 from tools.write_or_check import write_or_check
-
-PAGE = Path(__file__).parents[1] / "docs/evaluate.md"
-_BEGIN, _END = "<!-- Written by python -m tools.task_suites. -->", "<!-- End of the table. -->"
 
 _PROMPTS = range(1, 6)
 """Numbers of AfroBench's prompts, each of which is a task."""
@@ -115,29 +110,15 @@ def suites_text(suites: Mapping[str, Suite]) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def page_text(suites: Mapping[str, Suite]) -> str:
-    """Return the page on evaluation with the table of these suites."""
-    rows = [
-        f"| {suite.title.removesuffix(', prompt 1')} | `{name}`"
-        f"{' to `…_5`' if name.endswith('_prompt_1') else ''} | {', '.join(suite.codes)} |"
-        for name, suite in suites.items()
-        if not re.search(r"_prompt_[2-9]$", name)
-    ]
-    table = "\n".join(["| suite | name | languages |", "|---|---|---|", *rows])
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return f"{before}{_BEGIN}\n\n{table}\n\n{_END}{rest.partition(_END)[2]}"
-
-
 @click.command()
-@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if a file differs.")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 1 if the file differs.")
 @shown_errors()
 def main(check: bool) -> None:
     """Write the table of suites."""
     tasks = sorted(lm_eval_index())
     suites = {name: Suite(title, codes_of(name, tasks)) for name, title in SUITES.items()}
-    for path, text in ((SUITES_FILE, suites_text(suites)), (PAGE, page_text(suites))):
-        write_or_check(path, text, "task_suites", check=check)
-        click.echo(f"{path}: as lm-eval's tasks")
+    write_or_check(SUITES_FILE, suites_text(suites), "task_suites", check=check)
+    click.echo(f"{SUITES_FILE}: as lm-eval's tasks")
 
 
 if __name__ == "__main__":

@@ -50,6 +50,15 @@ COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULE
 """Command -> the module that has it as a function of its name, with _ for -."""
 
 
+SECTIONS = {
+    "Merge": "recipes init check plan merge swap-adapters compat harmonize card",
+    "Evaluate": "tasks evaluate compare answers",
+    "Study": "studies run report power",
+    "Train": "train pocket smol quickstart",
+    "Look": "delta explain verify cache",
+}
+"""Headings of `layerswap --help` -> the commands below each."""
+
 _IS_DRY = "layerswap.is_dry"
 """Key in click's context: whether the command only says what it would do."""
 
@@ -62,6 +71,19 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names, sorted."""
         return list(COMMANDS)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands below their headings, in one column."""
+        width = max(map(len, COMMANDS))
+        for title, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names.split()]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(formatter.width - width - 6))
+                for name, command in commands
+                if command is not None
+            ]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a command, importing its module; None if there is no such command."""

@@ -37,8 +37,8 @@ from ablations.cli.options import (
 @click.argument("model", shell_complete=complete_place)
 @names_option(
     "--languages",
-    "Codes joined by commas, such as sw,te: of the benchmarks, of the tasks in --include-path, and "
-    "in place of {lang} in --tasks.  [default: the paper's en,ja,bn,sw,te]",
+    "Codes or English names joined by commas, such as sw,telugu: of the benchmarks, of the tasks "
+    "in --include-path, and in place of {lang} in --tasks.  [default: the paper's en,ja,bn,sw,te]",
 )
 @names_option(
     "--benchmarks",
@@ -103,19 +103,35 @@ def evaluate(
             warnings=result.warnings,
         )
     else:
-        print_line(result.report())
+        from ablations.drawing.text_table import terminal_width
+
+        print_line(result.report(terminal_width()))
 
 
-@click.command()
-def tasks() -> None:
-    """List the paper's benchmarks as lm-eval tasks.
+@click.command(short_help="List benchmarks, and tasks by language.")
+@names_option("--language", "Codes or names joined by commas, such as sw,spanish: tasks in these.")
+@names_option(
+    "--benchmark",
+    "Names joined by commas, such as mgsm: tasks of these and of their variants.",
+    shell_complete=complete_benchmarks,
+)
+@json_option
+def tasks(language: tuple[str, ...], benchmark: tuple[str, ...], as_json: bool) -> None:
+    """List benchmarks with their languages: ours, and lm-eval's suites in many languages.
 
-    Every name works in `layerswap run`, and with lm-eval: --include_path ablations/tasks.
+    With --language or --benchmark it lists their tasks. Every name works in `layerswap evaluate`
+    and in studies; ours also with lm-eval: --include_path ablations/tasks.
     """
     from ablations.drawing.text_table import terminal_width
-    from ablations.tasks.catalog import describe_tasks
+    from ablations.tasks.listing import describe_benchmarks, describe_tasks, listed_tasks
 
-    click.echo(describe_tasks(terminal_width()))
+    listed = listed_tasks(language, benchmark)
+    if as_json:
+        print_json(tasks=listed)
+    elif language or benchmark:
+        click.echo(describe_tasks(listed, terminal_width()))
+    else:
+        click.echo(describe_benchmarks(terminal_width()))
 
 
 @click.command()

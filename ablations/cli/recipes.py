@@ -28,7 +28,7 @@ def recipes() -> None:
 
 
 @recipes.command("list")
-@click.option("--language", metavar="CODE", help="Only recipes for this language, such as sw.")
+@click.option("--language", help="Only recipes for this language, such as sw or swahili.")
 @json_option
 def list_(language: str | None, as_json: bool) -> None:
     """List every recipe with languages, base and settings."""

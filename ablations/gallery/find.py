@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import layerswap_method
 from ablations.drawing.text_table import list_table
 from ablations.machine.whole_files import check_place, write_errors, write_text
-from ablations.tasks.catalog import language_code
+from ablations.tasks.catalog import as_code, language_code
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.methods.layer_swap import LETTERS
 from layerswap_method.methods.read import RecipeFile, file_of_document, read_recipe_file
@@ -199,6 +199,7 @@ def list_recipes(language: str | None = None) -> list[ShippedRecipe]:
     Raises:
         InputError: for a language that no recipe has.
     """
+    language = language and as_code(language)
     recipes, all_codes = list[ShippedRecipe](), set[str]()
     for name, path in _shipped().items():
         try:

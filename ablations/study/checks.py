@@ -10,9 +10,9 @@ from ablations.engines.chat import has_template
 from ablations.models.find import Expert, build_hint
 from ablations.study.cells import Cell
 from ablations.study.schema import BASELINE_ROLES, EXPERTS, ROLES, Study
-from ablations.tasks.catalog import choose, language_code, list_tasks
+from ablations.tasks.catalog import choose, list_tasks
 from ablations.tasks.names import language_name
-from ablations.tasks.suites import PLACEHOLDER, in_languages
+from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from ablations.train.folder import MEASURED
 from layerswap_method.checkpoint.tokens import has_tokenizer
 from layerswap_method.errors import InputError, nearest, nearest_of
@@ -110,10 +110,6 @@ def _task_problems(study: Study) -> Iterator[str]:
             "evaluate.languages needs experts.language by language: "
             f"{{{next(iter(evaluate.languages))}: [NAME, ...]}} in place of a list"
         )
-    for code in dict.fromkeys(codes.values()):
-        written = language_code(code) if len(code) > 3 else None  # a name, and no code of a task
-        if written is not None:
-            yield f"experts.language has {code!r}; write the code of the language, {written}"
     if evaluate.languages and codes:
         languages = list(dict.fromkeys(codes.values()))
         for code in [code for code in evaluate.languages if code not in languages]:
@@ -216,15 +212,17 @@ def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -
             )
 
 
-def language_notes(study: Study, task_languages: Mapping[str, str]) -> Iterator[str]:
+def language_notes(study: Study, cells: Iterable[Cell], stated: Mapping[str, str]) -> Iterator[str]:
     """Yield which tasks are in a language of which there is no expert; English is in every study.
 
-    `task_languages` are the codes that the metadata of tasks state.
+    `stated` are the codes in the metadata of tasks; tasks of lm-eval's suites have them in names.
     """
     codes = dict.fromkeys(study.experts.languages().values())
     others: dict[str, list[str]] = {}
-    for task, code in task_languages.items():
-        if codes and code.partition("_")[0] not in ("en", *codes):
+    for task in dict.fromkeys(task for cell in cells for task in cell.records):
+        of_suite = suite_task(task)
+        code = stated.get(task) or ("" if of_suite is None else of_suite.language)
+        if codes and code and code.partition("_")[0] not in ("en", *codes):
             others.setdefault(code, []).append(task)
     for code, tasks in others.items():
         yield (

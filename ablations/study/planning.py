@@ -352,7 +352,7 @@ def _notes(
     yield describe_scaling(study, num_layers)
     yield precision_note(checked.backend, study.evaluate.options)
     yield from checks.plan_notes(study, experts, done.cells)
-    yield from checks.language_notes(study, done.task_languages)
+    yield from checks.language_notes(study, done.cells, done.task_languages)
     for task, why in checked.requests[None]["skipped"].items():
         yield f"{task}: skipped: {why}"
     claimed = [

@@ -30,6 +30,7 @@ from pydantic import (
 
 from ablations.engines.options import EngineOptions
 from ablations.scoring.evaluation import EvaluationSettings, Listed
+from ablations.tasks.catalog import as_code
 from layerswap_method.errors import nearest_of
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.references import is_there, map_texts
@@ -80,6 +81,22 @@ BASELINE_ROLES: Mapping[BaselineKind, tuple[str, ...]] = {
 """Roles of the experts that a baseline is made of."""
 
 
+def _by_code(value: Any) -> Any:
+    """Return a mapping by language with codes in place of names (``swahili`` is ``sw``)."""
+    if not isinstance(value, Mapping):
+        return value
+    coded: dict[Any, Any] = {}
+    for language, entry in value.items():
+        code = as_code(language) if isinstance(language, str) else language
+        if code in coded:
+            raise ValueError(f"{code} is named twice, once by its name; write it once")
+        coded[code] = entry
+    return coded
+
+
+_ByCode = BeforeValidator(_by_code)
+
+
 class Pools(Described):
     """The experts by role. Every task expert is paired with every language expert.
 
@@ -97,9 +114,11 @@ class Pools(Described):
     """The task expert, or a list of them. It may be left out if every setting of `vary` names its
     own. Where nothing is merged, NAME_1 and NAME_2 are two trainings of one model, NAME."""
 
-    language: Annotated[tuple[StrictStr, ...] | dict[str, Annotated[_Names, Listed]], Listed] = ()
-    """The language expert, a list of them, or a list for each language code, such as
-    ``{sw: [swahili]}``. `benchmarks` and `languages` need the codes."""
+    language: Annotated[
+        tuple[StrictStr, ...] | dict[str, Annotated[_Names, Listed]], Listed, _ByCode
+    ] = ()
+    """The language expert, a list of them, or a list for each language by its code or English name,
+    such as ``{sw: [swahili]}``. `benchmarks` and `languages` need the languages."""
 
     facts: dict[str, dict[str, Number]] = Field(default_factory=dict)
     """Numbers of an expert, such as ``{math: {learning_rate: 1.0e-5}}``; see `facts` of `report`.
@@ -126,9 +145,11 @@ class Pools(Described):
 class Evaluate(EvaluationSettings):
     """The tasks of every model, and how the engine runs them."""
 
-    languages: dict[str, Annotated[_Names, Listed]] = Field(default_factory=dict)
-    """Tasks for each language code. A model with a language expert gets the tasks of that
-    expert's language; a model without one gets all of them."""
+    languages: Annotated[dict[str, Annotated[_Names, Listed]], _ByCode] = Field(
+        default_factory=dict
+    )
+    """Tasks for each language, by its code or English name. A model with a language expert gets
+    the tasks of that expert's language; a model without one gets all of them."""
 
     benchmarks: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Benchmarks of the paper (``mgsm``, ``belebele``, ``flores``, ``mbpp``, ``mmlu``). Their tasks

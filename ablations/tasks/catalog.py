@@ -10,7 +10,6 @@ from typing import Any
 
 from pydantic import Field, StrictStr
 
-from ablations.drawing.text_table import list_table, wrapped
 from ablations.tasks.suites import read_suites
 from ablations.tasks.task_yaml import read_task_file, task_file_paths
 from layerswap_method.errors import InputError, nearest_of
@@ -131,6 +130,14 @@ def language_code(name: str) -> str | None:
     return None
 
 
+def as_code(language: str) -> str:
+    """Return the code of a language that is written by its English name; other texts stay.
+
+    A code of three letters stays, too: tasks of users may have it in their names.
+    """
+    return (language_code(language) if len(language) > 3 else None) or language
+
+
 @cache
 def list_tasks() -> tuple[Task, ...]:
     """Return every shipped task, in the order of Table 5."""
@@ -156,7 +163,9 @@ def language_of_metadata(metadata: Any) -> str | None:
     if not isinstance(metadata, Mapping) or metadata.get("language") is None:
         return None
     language = metadata["language"]
-    return "no" if language is False else str(language)  # YAML reads Norwegian's code as false
+    return (
+        "no" if language is False else as_code(str(language))
+    )  # YAML reads Norwegian's code as false
 
 
 def languages_of(folders: Iterable[Path]) -> dict[str, str]:
@@ -184,23 +193,6 @@ def floor_of(metadata: Any) -> Floor | None:
 def may_be_published(metadata: Any) -> bool:
     """Return whether items of a task may be shown to others: not if it says ``publish: false``."""
     return not isinstance(metadata, Mapping) or metadata.get("publish", True) is True
-
-
-def describe_tasks(width: int | None = None) -> str:
-    """Return a table of the shipped tasks and their groups as text; see `list_table`."""
-    tasks = list_tasks()
-    rows = [
-        (task.name, task.label, task.protocol, f"{task.source} ({', '.join(task.configs)})")
-        for task in tasks
-    ]
-    table = list_table(("task", "language", "protocol", "source"), rows, width)
-    groups = [f"{PREFIX}{name}" for task in tasks for name in (task.benchmark, task.language)]
-    unseen = " and ".join(TITLES[benchmark].partition(" ")[0] for benchmark in UNSEEN)
-    notes = (
-        f"Groups: {', '.join(dict.fromkeys(groups))}",
-        f"Not tried on their data, which we could not open: {unseen}.",
-    )
-    return "\n\n".join([table, *(n if width is None else wrapped(n, width) for n in notes)])
 
 
 def choose(

@@ -37,7 +37,7 @@ def test_one_text_and_exit_code_in_every_command(error, code, text, monkeypatch)
         raise error
 
     monkeypatch.setattr(ablations.cli, "COMMANDS", {"tasks": "evaluation"})
-    monkeypatch.setattr("ablations.tasks.catalog.describe_tasks", fail)
+    monkeypatch.setattr("ablations.tasks.listing.describe_benchmarks", fail)
     for command, words in ((of_mergekit, []), (ablations.cli.main, ["tasks"])):
         done = CliRunner().invoke(command, words)
         assert (done.exit_code, done.stdout) == (code, "")
@@ -46,7 +46,7 @@ def test_one_text_and_exit_code_in_every_command(error, code, text, monkeypatch)
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch):
-    monkeypatch.setattr("ablations.tasks.catalog.describe_tasks", lambda _: 1 / 0)
+    monkeypatch.setattr("ablations.tasks.listing.describe_benchmarks", lambda _: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(ablations.cli.main, ["tasks"], catch_exceptions=False)
 

@@ -125,6 +125,10 @@ def test_lists(trio):
     assert {*recipes[0]} == described("recipes list")
     assert all("te" in one["languages"] for one in recipes)
     assert {*object_of("studies", "list")["studies"][0]} == described("studies list")
+    made = object_of("tasks", "--language", "swahili", "--benchmark", "mgsm")["tasks"]
+    assert {*made[0]} == described("tasks")
+    assert {task["name"] for task in made} >= {"layerswap_mgsm_sw", "mgsm_direct_sw"}
+    assert {task["language"] for task in made} == {"sw"}
     made = object_of("compat", trio.task, trio.language, "--base", trio.base)
     assert made["problems"] == made["warnings"] == []
     assert all(0 < change < 0.5 for change in made["changes"])

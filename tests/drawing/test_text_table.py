@@ -5,7 +5,7 @@ import re
 from ablations.drawing.text_table import list_table, wrapped
 from ablations.gallery.find import describe_recipes, list_recipes
 from ablations.study.shipped import describe_studies, list_studies
-from ablations.tasks.catalog import describe_tasks
+from ablations.tasks.listing import describe_benchmarks, describe_tasks, listed_tasks
 
 COMMAND = "layerswap answers runs/evaluate/a-model/hf-limit-5:base --task words --wrong"
 
@@ -25,7 +25,8 @@ def test_shipped_lists_fit_a_terminal_of_80_columns():
     lists = {
         "recipes": (describe_recipes(recipes, 80), describe_recipes(recipes)),
         "studies": (describe_studies(studies, 80), describe_studies(studies)),
-        "tasks": (describe_tasks(80), describe_tasks()),
+        "benchmarks": (describe_benchmarks(80), describe_benchmarks()),
+        "tasks": (describe_tasks(listed_tasks(), 80), describe_tasks(listed_tasks())),
     }
     for name, (narrow, whole) in lists.items():
         assert max(map(len, narrow.splitlines())) <= 80, name

@@ -368,6 +368,17 @@ def of_mgsm(task, truncated=0):
     return evaluation(strict[0], score(task.name, 70, filter="flexible-extract"), *strict[1:])
 
 
+def test_the_table_fits_a_terminal_of_80_columns():
+    """Its titles are wrapped, and columns without an entry are left out."""
+    name = "a_task_of_mine_with_a_long_name es, in words that make it longer"
+    done = {name: evaluation(score(name, 225))}
+    table = render_table5("math-expert", (), done, width=80)
+    assert max(map(len, table.splitlines())) <= 80
+    assert "also" not in table.splitlines()[0]
+    assert all(word in table for word in name.split())
+    assert "also" in render_table5("math-expert", (), done).splitlines()[0]
+
+
 def test_rows_are_as_in_the_paper():
     done = {task.name: of_mgsm(task) for task in (SWAHILI, TELUGU)}
     lines = render_table5("org/model", (SWAHILI, TELUGU, CODE), done).splitlines()

@@ -1,13 +1,16 @@
 """What the models of a study are asked, and how: benchmarks, own tasks, chat, repeats, engines."""
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from ablations import sandbox
+from ablations.study.checks import language_notes
 from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
+from tests.report.runs import study_of
 from tests.standins.scripted import DATA
 from tests.standins.studies import write_yaml
 
@@ -111,8 +114,27 @@ def test_a_task_in_a_language_without_an_expert_is_noted(problem, plan, shipped)
     for language in ({"sw": ["swahili"]}, ["swahili"]):
         notes = plan(shipped, **planned(language, "layerswap_mgsm_sw")).notes
         assert not any("the language experts are of" in note for note in notes)
-    told = problem(shipped, **planned({"swahili": ["swahili"]}, "layerswap_mgsm_sw"))
-    assert told.endswith("experts.language has 'swahili'; write the code of the language, sw")
+
+
+def test_a_task_of_a_suite_has_its_language_in_its_name():
+    """lm-eval's suites state none; another name, such as that of my_task, says nothing."""
+    study = study_of(experts={"language": {"te": ["telugu"]}})
+    records = dict.fromkeys(["belebele_swh_Latn", "belebele_tel_Telu", "my_task", "en_task"], "key")
+    cell = SimpleNamespace(records=records)
+    assert [*language_notes(study, [cell], {"en_task": "en"})] == [
+        "belebele_swh_Latn: in Swahili (sw), and the language experts are of te"
+    ]
+
+
+def test_a_language_may_be_written_by_its_name(problem, plan, experts):
+    languages = {"Swahili": ["words_sw"], "telugu": ["words_te"]}
+    pools = {**POOLS, "language": {"swahili": ["swahili"], "telugu": ["telugu"]}}
+    found = plan(experts, evaluate={"languages": languages}, experts=pools)
+    assert found.study.experts.languages() == {"swahili": "sw", "telugu": "te"}
+    assert found.study.evaluate.languages == {"sw": ("words_sw",), "te": ("words_te",)}
+    pools["language"] = {"swahili": ["swahili"], "sw": ["telugu"]}
+    told = problem(experts, experts=pools)
+    assert "experts.language: sw is named twice, once by its name; write it once" in told
 
 
 def test_primary_tasks_may_have_lang(plan, experts):

@@ -1,4 +1,4 @@
-"""No parameter is ignored: files, mergekit's executor, the kernel, pages and the upstream file."""
+"""No parameter is ignored: files, mergekit's executor, the kernel and pages."""
 
 import functools
 import itertools
@@ -19,7 +19,6 @@ from tests.standins.fine_tunes import tune
 from tests.standins.merging import by_mergekit, recipe, revert_recipe, tensors_of
 from tests.standins.model_families import LAYERS
 from tests.standins.oracle import assert_same, stored
-from upstream import layer_swap as upstream
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "merging.md").read_text(encoding="utf-8")
@@ -163,40 +162,6 @@ def test_a_kernel_alone_makes_the_same_tensors_or_refuses(folders):
     measured = [written for written in refused if not {*ONE_TENSOR_CANNOT_TELL} & written.keys()]
     assert len(refused) > len(measured) > 0
     assert all(written["placement"] == "delta_share" for written in measured)
-
-
-def test_the_upstream_file_makes_the_same_tensors_or_refuses(folders):
-    """mergekit ignores what a method has no parameter for: `weighting: magnitude` was ignored."""
-    made, refused = set(), set()
-    for name, both in documents(folders):
-        for document in both:
-            if document["merge_method"] != "layer_swap":
-                continue
-            found = by_kernel(upstream.layer_swap, document)
-            if found is None:
-                refused.add(name)
-            else:
-                made.add(name)
-                # Where a new parameter fails: give it to upstream/layer_swap.py, which else ignores
-                # it, or refuse it there (_REFUSED).
-                assert_same(found, tensors_of(document))
-    assert {"layer_swap weighting", "layer_swap swap_modules"} <= refused
-    assert {f"layer_swap {name}" for name in ("bottom_layers", "non_layer")} <= made
-    assert {"models role", "models weight"} <= made
-
-
-def test_the_upstream_files_parameters_are_ours_but_fewer():
-    theirs = {own.name: own for own in upstream.layer_swap.spec.parameters}
-    fields = LayerSwapSpec.model_fields | ExpertParameters.model_fields
-    assert theirs.keys() <= {*fields, "num_layers"}
-    taken = theirs.keys() - {*upstream._REFUSED}
-    assert len(taken & {own.name for own in upstream.layer_swap.spec.shared_parameters}) == 6
-    for name in taken & fields.keys():
-        assert theirs[name].default == fields[name].default, name
-    section = Path(upstream.__file__).with_name("2_layer_swap") / "docs.patch"
-    named = re.findall(r"`(\w+)`", section.read_text(encoding="utf-8").partition("Parameters")[2])
-    assert taken <= {*named}
-    assert not {*named} & {*upstream._REFUSED}
 
 
 def test_the_page_has_every_parameter_and_its_default():

@@ -1,4 +1,4 @@
-"""The method in a copy of mergekit without our package: the same tensors; mergekit's own tests."""
+"""Patches in copies of mergekit and lm-eval, without our package: their tests; our tensors."""
 
 import re
 import shutil
@@ -9,11 +9,11 @@ import tomllib
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
 
+import lm_eval
 import mergekit
 import pytest
 import torch
 
-import upstream
 from tests.registration.test_install import packages  # noqa: F401 - a fixture
 from tests.standins import merging
 from tests.standins.environment import Environment
@@ -21,8 +21,14 @@ from tests.standins.model_families import make_model
 from tests.standins.oracle import stored
 from tests.upstream import common
 
-FOLDER = Path(upstream.__file__).parent
-THEIR_TEST = Path(__file__).with_name("pr_test_layer_swap.py")
+FOLDER = Path(__file__).parents[2] / "upstream"
+PATCHES = sorted(FOLDER.glob("[0-9]_*/*.patch"))  # each needs those before it
+# mergekit's release has these, its installation does not.
+NOT_INSTALLED = (
+    "--exclude=README.md",
+    "--exclude=docs/*",
+    "--exclude=tests/test_merge_method_regressions.py",
+)
 ZONES = {"bottom_layers": 1, "top_layers": 1, "bottom_transition": 1, "top_transition": 1}
 RECIPES = {
     "the paper's": ("tl", {"bottom_layers": 2, "top_layers": 1}, {}),
@@ -33,20 +39,19 @@ RECIPES = {
 }
 
 
+def new_tests(patch):
+    """Test files that a patch adds."""
+    return re.findall(r"^--- /dev/null\n\+\+\+ b/(tests/.+)$", patch.read_text("utf-8"), re.M)
+
+
 class Copy(Environment):
-    """mergekit that may be changed, with what its tests import, without our package."""
+    """A package that may be changed, with what its tests import, without our package."""
 
     def apply(self, patch, *options):
         # Outside any repository, so that git takes the paths as they are.
         variables = {"GIT_CEILING_DIRECTORIES": str(self.root), "PATH": "/usr/bin:/bin"}
-        command = ["git", "apply", *options, str(FOLDER / patch)]
+        command = ["git", "apply", *options, str(patch)]
         subprocess.run(command, cwd=self.site_packages, env=variables, check=True)
-
-    def add_the_method(self, *options):
-        """Do what the README says: three files and a patch."""
-        shutil.copy(FOLDER / "layer_swap.py", self.site_packages / "mergekit" / "merge_methods")
-        shutil.copy(THEIR_TEST, self.site_packages / "tests" / "test_layer_swap.py")
-        self.apply("2_layer_swap/register.patch", *options)
 
     def pytest(self, *names):
         """Run tests of the copy, with none of our plug-ins, settings or cache."""
@@ -56,25 +61,28 @@ class Copy(Environment):
         assert (done.returncode, " passed" in done.stdout) == (0, True), done.stdout
 
 
-def make_copy(root, packages):  # noqa: F811
+def make_copy(root, packages, package):  # noqa: F811
     made = Copy.create(root, packages)
-    shutil.copytree(Path(mergekit.__file__).parent, made.site_packages / "mergekit")
+    source = Path(package.__file__).parent
+    shutil.copytree(source, made.site_packages / package.__name__)
     (made.site_packages / "tests").mkdir()
     (made.site_packages / "tests" / "__init__.py").touch()
-    shutil.copy(common.__file__, made.site_packages / "tests" / "common.py")
     return made
 
 
 @pytest.fixture
-def copy(tmp_path, packages):  # noqa: F811
-    return make_copy(tmp_path / "venv", packages)
+def copy_of_mergekit(tmp_path, packages):  # noqa: F811
+    made = make_copy(tmp_path / "venv", packages, mergekit)
+    shutil.copy(common.__file__, made.site_packages / "tests" / "common.py")
+    return made
 
 
 @pytest.fixture(scope="module")
-def mergekit_with_it(tmp_path_factory, packages):  # noqa: F811
-    made = make_copy(tmp_path_factory.mktemp("upstream") / "venv", packages)
+def mergekit_with_all(tmp_path_factory, packages):  # noqa: F811
+    made = make_copy(tmp_path_factory.mktemp("upstream") / "venv", packages, mergekit)
     assert made.code("import layerswap_method", check=False).returncode == 1
-    made.add_the_method("--include=mergekit/*")  # the installed package has no tests
+    for patch in PATCHES:
+        made.apply(patch, "--include=mergekit/*")
     return made
 
 
@@ -88,7 +96,7 @@ def models(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", RECIPES)
-def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
+def test_every_tensor_is_ours(case, mergekit_with_all, models, tmp_path):
     roles, parameters, weights = RECIPES[case]
     letters = list(zip(roles, models, strict=False))
     folders = {
@@ -100,18 +108,26 @@ def test_every_tensor_is_ours(case, mergekit_with_it, models, tmp_path):
         recipe["models"][number]["parameters"]["weight"] = weight
     ours = stored(merging.merge(recipe, tmp_path / "ours"))
     path = merging.write_recipe(tmp_path / "recipe.yml", recipe)
-    mergekit_with_it.run("mergekit-yaml", path, tmp_path / "theirs", "--no-copy-tokenizer")
+    mergekit_with_all.run("mergekit-yaml", path, tmp_path / "theirs", "--no-copy-tokenizer")
     theirs = stored(tmp_path / "theirs")
     torch.testing.assert_close(theirs, ours, rtol=0, atol=0)
 
 
 @pytest.mark.slow
-def test_the_new_tests_pass_there(mergekit_with_it):
-    mergekit_with_it.pytest("tests/test_layer_swap.py")
+def test_each_patch_applies_after_those_before_it_and_its_tests_pass(copy_of_mergekit):
+    for patch in PATCHES:
+        copy_of_mergekit.apply(patch, *NOT_INSTALLED)
+        copy_of_mergekit.pytest(*new_tests(patch))
 
 
 @pytest.mark.slow
-def test_mergekits_own_tests_pass_there(copy, tmp_path):
+@pytest.mark.parametrize("patch", PATCHES[:3], ids=lambda patch: patch.stem)
+def test_the_first_three_apply_by_themselves(patch, copy_of_mergekit):
+    copy_of_mergekit.apply(patch, "--check", *NOT_INSTALLED)
+
+
+@pytest.mark.slow
+def test_mergekits_own_tests_pass_there(copy_of_mergekit, tmp_path):
     """Its release has them all but `tests/common.py`; it comes from the package index."""
     name = f"mergekit=={version('mergekit')}"
     flags = ["--no-deps", "--no-binary", "mergekit", "--dest", str(tmp_path), name]
@@ -121,45 +137,30 @@ def test_mergekits_own_tests_pass_there(copy, tmp_path):
     with tarfile.open(archive) as opened:
         opened.extractall(tmp_path / "release", filter="data")
     for test in (tmp_path / "release").glob("*/tests/test_*.py"):
-        shutil.copy(test, copy.site_packages / "tests")
+        shutil.copy(test, copy_of_mergekit.site_packages / "tests")
     (readme,) = (tmp_path / "release").glob("*/README.md")
-    shutil.copy(readme, copy.site_packages)
-    copy.apply("2_layer_swap/docs.patch", "--include=README.md")  # the release lacks docs
-    copy.add_the_method()
-    copy.pytest("tests")
+    shutil.copy(readme, copy_of_mergekit.site_packages)
+    for patch in PATCHES:
+        copy_of_mergekit.apply(patch, "--exclude=docs/*")  # the release lacks docs
+    copy_of_mergekit.pytest("tests")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["1_entry_points", "3_select_inputs"])
-def test_a_patch_applies_by_itself_and_its_tests_pass(place, copy):
-    name = place.partition("_")[2]
-    copy.apply(f"{place}/{name}.patch")
-    copy.pytest(f"tests/test_{name}.py")
+def test_the_tests_of_mgsm_pass_in_a_copy_of_lm_eval(tmp_path, packages):  # noqa: F811
+    made = make_copy(tmp_path / "venv", packages, lm_eval)
+    patch = FOLDER / "lm_eval_mgsm" / "mgsm.patch"
+    made.apply(patch)
+    made.pytest(*new_tests(patch))
 
 
 def test_the_folders_are_the_pull_requests_of_the_page():
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
-    folders = sorted(path.name for path in FOLDER.iterdir() if path.name[0].isdigit())
-    assert re.findall(r"^\| \d \| \[.+?\]\((\w+)/description\.md\)", page, re.M) == folders
-    for folder in folders:
-        assert any((FOLDER / folder).glob("*.patch"))
-
-
-def test_the_pages_of_the_method_name_it_in_contents_section_and_table():
-    patch = FOLDER / "2_layer_swap" / "docs.patch"
-    added = re.findall(r"^\+(?!\+)(.*)", patch.read_text(encoding="utf-8"), re.M)
-    (heading,) = [line for line in added if line.startswith("### ")]
-    anchor = re.sub(r"[^\w\- ]", "", heading.removeprefix("### ").lower()).replace(" ", "-")
-    links = [line for line in added if f"#{anchor})" in line]
-    assert [line.lstrip()[0] for line in links] == ["|", "-"]
-    parsed = subprocess.run(
-        ["git", "apply", "--numstat", patch], capture_output=True, text=True, check=True
-    )
-    changes = [line.split("\t") for line in parsed.stdout.splitlines()]
-    assert [change[1:] for change in changes] == [
-        ["0", "README.md"],
-        ["0", "docs/merge_methods.md"],
-    ]
+    patches = [str(path.relative_to(FOLDER)) for path in sorted(FOLDER.glob("*/*.patch"))]
+    assert len(patches) == len(PATCHES) + 1
+    assert re.findall(r"\]\((\w+/\w+\.patch)\)", page) == patches
+    for patch in patches:
+        assert (FOLDER / patch).with_name("description.md").is_file()
+        assert new_tests(FOLDER / patch)
 
 
 def test_the_entry_points_that_we_declare_are_our_methods():

@@ -1,1 +1,0 @@
-"""Proposals to mergekit itself: the method in one file, with its guide, example and tests."""

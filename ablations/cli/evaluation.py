@@ -303,10 +303,12 @@ def power(study: str, items: int | None, difference: float | None, as_json: bool
 @click.option(
     "--against",
     metavar="MODEL",
-    help="Show a second model next to it: one of the same run, or RUN:MODEL.",
+    help="Show a second model next to it: one of the same run, or RUN:MODEL; items that differ.",
 )
-@click.option("--html", type=FILE, help="Write a page that loads nothing; print how many items.")
-def answers(model: str, html: Path | None, **options: Any) -> None:
+@click.option("--all", is_flag=True, help="With --against, show the items that do not differ, too.")
+@click.option("--html", type=FILE, help="Write a page to search and filter; print how many items.")
+@json_option
+def answers(model: str, html: Path | None, as_json: bool, **options: Any) -> None:
     """Show what a model answered: prompt, answer, what filters took, target, right or wrong.
 
     RUN is a folder that `layerswap evaluate` or `layerswap run` wrote; of a study, MODEL is a name
@@ -314,19 +316,22 @@ def answers(model: str, html: Path | None, **options: Any) -> None:
 
     The texts are in the folder of answers that runs share. A run folder itself has a few of them
     (examples.jsonl), which are shown where the others are gone. An answer is right where the task's
-    first metric has its best value.
+    first metric has its best value. Two models differ on an item where one of them is right and
+    the other wrong.
     """
     with watched("reading the answers"):
         from ablations.report.answers import print_answers, select_answers, write_page
         from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            is_wrong = options.pop("wrong")
-            selected = select_answers(model, is_wrong=is_wrong, **options)
+            is_wrong, is_all = options.pop("wrong"), options.pop("all")
+            selected = select_answers(model, is_wrong=is_wrong, is_all=is_all, **options)
     for note in selected.notes:
         print_line(f"Warning: {note}", err=True)
-    if html is None:
-        print_answers(selected)
-    else:
+    if html is not None:
         write_page(selected, html)
         print_line(f"{html}: {selected.selection}")
+    if as_json:
+        print_json(**selected.as_json())
+    elif html is None:
+        print_answers(selected)

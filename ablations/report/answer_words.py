@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ablations.runs.answered import AnsweredItem, ModelAnswer
+from ablations.scoring.observed import LANGUAGE_FIDELITY
 from layerswap_method.errors import printable
 
 _HIDDEN = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -16,6 +17,18 @@ Joiners (U+200C, U+200D) stay: Bengali and Telugu are written with them.
 
 NO_FILTER = "none"
 """lm-eval's name of the filter of a task that has none."""
+
+ANSWER_KINDS = {
+    "right": "right",
+    "wrong": "wrong",
+    "cut": "cut off",
+    "empty": "empty",
+    "foreign": "not in the language",
+}
+"""Kinds of answers by which a page filters, and their names."""
+
+_SHORT = 40
+"""Characters of a text that the line of an item shows."""
 
 _VERDICTS = {True: "right", False: "wrong", None: "neither right nor wrong"}
 
@@ -37,6 +50,29 @@ def outcome_text(answer: ModelAnswer) -> str:
         parts.append("empty")
     if answer.verdict:
         parts.append(f"program {answer.verdict}")
+    return ", ".join(parts)
+
+
+def kinds_of(answer: ModelAnswer) -> list[str]:
+    """Return which of `ANSWER_KINDS` an answer is."""
+    has = {
+        "right": answer.is_right is True,
+        "wrong": answer.is_right is False,
+        "cut": answer.is_cut,
+        "empty": answer.is_empty,
+        "foreign": answer.values.get(LANGUAGE_FIDELITY) == 0,
+    }
+    return [kind for kind in ANSWER_KINDS if has[kind]]
+
+
+def line_text(item: AnsweredItem, answer: ModelAnswer) -> str:
+    """Return an answer in one line: outcome, what was taken, target."""
+    parts = [outcome_text(answer)]
+    if answer.values.get(LANGUAGE_FIDELITY) == 0:
+        parts.append("not in the language")
+    taken = next((texts[0] for texts in answer.taken.values() if texts), None)
+    if taken is not None and max(len(taken), len(item.target)) <= _SHORT:
+        parts.append(f"{taken.strip() or 'nothing'} taken, target {item.target.strip()}")
     return ", ".join(parts)
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.machine.whole_files import check_place, write_errors, write_text
 from ablations.report.answer_words import (
+    ANSWER_KINDS,
     choice_text,
+    kinds_of,
     outcome_text,
     taken_texts,
     target_text,
@@ -62,6 +65,41 @@ class SelectedAnswers(NamedTuple):
     is_whole: bool
     """Whether long texts are shown whole in a terminal."""
 
+    tally: Tally
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the object of `layerswap answers --json`."""
+        return {
+            "models": self.models,
+            "task": self.task,
+            "tally": self.tally,
+            "items": [
+                {
+                    **item.model_dump(exclude={"answers", "content", "task"}),
+                    "answers": [
+                        {**answer.model_dump(exclude={"kinds"}), "is_empty": answer.is_empty}
+                        for answer in item.answers
+                    ],
+                }
+                for item in self.items
+            ],
+            "notes": self.notes,
+        }
+
+
+class Tally(NamedTuple):
+    """How many items there are, shown or not, and on how many each model is right."""
+
+    items: int
+    right: tuple[int | None, ...]
+    """By model; None where an item alone is neither right nor wrong (BLEU)."""
+
+    only: tuple[int | None, ...] | None = None
+    """By model: items on which it alone is right; None for one model."""
+
+    differ: int | None = None
+    """Items on which one of two models is right and the other wrong, or whose values differ."""
+
 
 class _Source(NamedTuple):
     """A model's items of a task, without texts unless they are examples."""
@@ -91,6 +129,7 @@ def select_answers(
     is_wrong: bool = False,
     item: int | None = None,
     against: str | None = None,
+    is_all: bool = False,
 ) -> SelectedAnswers:
     """Return what a model answered to the items of a task.
 
@@ -99,7 +138,10 @@ def select_answers(
         task: its name; None where there is one only.
         is_wrong: whether only items are shown that the model has wrong.
         item: number of the only item to show, from 0.
-        against: another model of the same run, or ``RUN:MODEL``, to show next to it.
+        against: another model of the same run, or ``RUN:MODEL``, to show next to it. Only items
+            are shown on which one of the two is right and the other wrong; where an item alone is
+            neither, those whose values differ.
+        is_all: whether all items are shown with `against`, too.
 
     Raises:
         InputError: for a model, task or item that is missing, models that got different items or
@@ -119,10 +161,16 @@ def select_answers(
     selected = [place for place in places if item is None or place[0] == item]
     if not selected:
         raise InputError(f"item {item}: {_range(first.record.task, places)}")
+    tally = _tally(sources, places)
     selection = f"item {item}" if item is not None else f"{len(places):,} items"
+    if others and item is None:
+        if not is_all:
+            selected = [place for place in selected if _differ(sources, place)]
+        selection = _tally_text(tally, names)
     if is_wrong:
         selected = list(_wrong(first, selected))
-        selection = f"{len(selected):,} of {selection}: those that {name} has wrong"
+        shown = f"{len(selected):,} of {len(places):,} items: those that {name} has wrong"
+        selection = f"{shown}; {selection}" if others else shown
     notes = list[str]()
     texts = [_texts(source, selected, notes) for source in sources]
     items = []
@@ -141,6 +189,44 @@ def select_answers(
         selection=selection,
         notes=tuple(notes),
         is_whole=item is not None,
+        tally=tally,
+    )
+
+
+def _differ(sources: Sequence[_Source], place: _Place) -> bool:
+    first, second = (source.items[place].answers[0] for source in sources)
+    if first.is_right is None or second.is_right is None:
+        return first.values != second.values
+    return first.is_right != second.is_right
+
+
+def _tally(sources: Sequence[_Source], places: Sequence[_Place]) -> Tally:
+    verdicts = [[source.items[place].answers[0].is_right for place in places] for source in sources]
+    has_verdicts = not any(verdict is None for column in verdicts for verdict in column)
+    right = tuple(sum(map(bool, column)) if has_verdicts else None for column in verdicts)
+    if len(sources) == 1:
+        return Tally(len(places), right)
+    only = tuple(
+        sum(bool(one) and not other for one, other in zip(column, others, strict=True))
+        if has_verdicts
+        else None
+        for column, others in zip(verdicts, reversed(verdicts), strict=True)
+    )
+    differ = sum(_differ(sources, place) for place in places)
+    return Tally(len(places), right, only, differ)
+
+
+def _tally_text(tally: Tally, names: Sequence[str]) -> str:
+    """Say on how many items two models differ."""
+    text = f"{tally.differ:,} of {tally.items:,} items differ"
+    if tally.only is None or None in (*tally.right, *tally.only):
+        return f"{text} in their values"
+    (first, second), (first_only, second_only) = names, tally.only
+    both = (tally.right[0] or 0) - (first_only or 0)
+    neither = tally.items - both - (tally.differ or 0)
+    return (
+        f"{text}: {first_only:,} right with {first} only, {second_only:,} with {second} only; "
+        f"{both:,} right with both, {neither:,} with neither"
     )
 
 
@@ -232,7 +318,7 @@ def _texts(
 
 
 def write_page(answers: SelectedAnswers, file: Path) -> None:
-    """Write the answers as one HTML page that loads nothing and runs nothing.
+    """Write the answers as one HTML page that loads nothing and runs its own script only.
 
     Raises:
         InputError: where another file is in the way.
@@ -242,8 +328,29 @@ def write_page(answers: SelectedAnswers, file: Path) -> None:
     if os.path.lexists(file) and not (file.is_file() and file.read_bytes().startswith(_BEGIN)):
         raise InputError(f"{file}: exists and is no page; choose another --html")
     with write_errors(file):
-        text = page_environment().get_template("answers.html.j2").render(answers=answers)
+        template = page_environment().get_template("answers.html.j2")
+        text = template.render(answers=answers, filters=_filters(answers))
         write_text(file, text)
+
+
+def _filters(answers: SelectedAnswers) -> list[_Filter]:
+    """Return what the page can filter by: each kind of answer that it has, of each model."""
+    filters = list[_Filter]()
+    for number, model in enumerate(answers.models):
+        name = f"{model}: " if len(answers.models) > 1 else ""
+        counts = Counter(kind for item in answers.items for kind in kinds_of(item.answers[number]))
+        filters += [
+            _Filter(f"{kind}-{number}", f"{name}{text}", counts[kind])
+            for kind, text in ANSWER_KINDS.items()
+            if counts[kind]
+        ]
+    return filters
+
+
+class _Filter(NamedTuple):
+    key: str
+    text: str
+    items: int
 
 
 def print_answers(answers: SelectedAnswers, console: Console | None = None) -> None:

@@ -7,6 +7,8 @@ import hashlib
 from typing import Any
 
 from ablations.report.answer_words import (
+    kinds_of,
+    line_text,
     outcome_text,
     taken_texts,
     target_text,
@@ -33,6 +35,8 @@ def page_environment() -> Any:
     environment.tests["long"] = lambda text: len(text) > _FOLDED
     environment.globals |= {
         "folded_size": _FOLDED,
+        "kinds_of": kinds_of,
+        "line_text": line_text,
         "taken_texts": taken_texts,
         "target_text": target_text,
         "values_text": values_text,

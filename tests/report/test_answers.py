@@ -12,12 +12,14 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.report.answers import print_answers, select_answers
+from ablations.report.pages import _sha256
 from ablations.report.write import make_report, render_markdown, write_report
 from ablations.runner.run import RunOptions, run_study
 from ablations.runs.examples import read_examples
 from ablations.runs.records import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError, printable
+from tests.cli.test_json import described, object_of
 from tests.report.runs import edit_record
 from tests.standins.command import layerswap, output_of
 from tests.standins.studies import study_document, write_yaml
@@ -157,11 +159,56 @@ def test_a_selection_is_what_was_asked_for(folder):
     assert one == whole.items[3]
     other = f"{folder}/run:base"
     for against in (other, "base"):
-        both = select_answers(name, "choose", against=against)
+        both = select_answers(name, "choose", against=against, is_all=True)
         assert both.models == (name, other)
         alone = select_answers(other, "choose")
         for pair, first, second in zip(both.items, whole.items, alone.items, strict=True):
             assert pair.answers == (*first.answers, *second.answers)
+
+
+def test_two_models_are_shown_and_counted_where_they_differ(folder):
+    name, other = f"{folder}/run:task expert", f"{folder}/run:base"
+    pairs = [
+        tuple(answer.is_right for answer in item.answers)
+        for item in select_answers(name, "choose", against=other, is_all=True).items
+    ]
+    found = select_answers(name, "choose", against=other)
+    assert 0 < len(found.items) < ITEMS
+    assert len({answer.is_right for answer in found.items[0].answers}) == 2
+    only = (pairs.count((True, False)), pairs.count((False, True)))
+    both, neither = pairs.count((True, True)), pairs.count((False, False))
+    assert len(found.items) == found.tally.differ == sum(only)
+    assert found.tally.only == only
+    assert found.tally.right == (both + only[0], both + only[1])
+    assert found.selection == (
+        f"{sum(only)} of {ITEMS} items differ: {only[0]} right with {name} only, {only[1]} with "
+        f"{other} only; {both} right with both, {neither} with neither"
+    )
+    wrong = select_answers(name, "choose", against=other, is_wrong=True)
+    assert len(wrong.items) == only[1]
+    assert wrong.selection.startswith(f"{only[1]} of {ITEMS} items: those that {name} has wrong; ")
+    # An item of BLEU is neither right nor wrong: there it is the value that differs.
+    translated = select_answers(name, "translate", against=other)
+    assert translated.tally.right == translated.tally.only == (None, None)
+    assert (
+        translated.selection == f"{len(translated.items)} of {ITEMS} items differ in their values"
+    )
+
+
+def test_json_has_what_is_shown_and_the_counts(folder):
+    words = ("answers", f"{folder}/run:task expert", "--task", "choose")
+    made = object_of(*words, "--against", "base")
+    (item, *_) = made["items"]
+    assert described("answers") == {"tally", "items", *made["tally"], *item, *item["answers"][0]}
+    found = select_answers(words[1], "choose", against="base")
+    assert [item["item"] for item in made["items"]] == [item.item for item in found.items]
+    for item, expected in zip(made["items"], found.items, strict=True):
+        assert item["prompts"] == list(expected.prompts)
+        assert item["target"] == expected.target
+        for answer, one in zip(item["answers"], expected.answers, strict=True):
+            assert answer["is_right"] is one.is_right
+            assert answer["responses"] == [list(response) for response in one.responses]
+    assert made["tally"]["differ"] == len(made["items"]) > 0
 
 
 @pytest.mark.parametrize(
@@ -200,7 +247,9 @@ def test_a_page_is_written_over_a_page_only(folder, tmp_path):
 
 
 def test_a_pipe_gets_plain_text_and_a_terminal_obeys_nothing(folder):
-    text = output_of("answers", f"{folder}/run:base", "--task", "speak", "--against", "task expert")
+    text = output_of(
+        "answers", f"{folder}/run:base", "--task", "speak", "--against", "task expert", "--all"
+    )
     assert not re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", text)
     assert len(re.findall("^--- item ", text, re.MULTILINE)) == ITEMS
     assert text.count("    --- item 99 ---\n    right\n") == ITEMS
@@ -208,7 +257,7 @@ def test_a_pipe_gets_plain_text_and_a_terminal_obeys_nothing(folder):
     assert r"\x1b[31mred\x1b]0;title\x07" in text
     assert r"\u202egnisrever" in text
     assert "  taken by first: " in text
-    answers = select_answers(f"{folder}/run:base", "speak", against="task expert")
+    answers = select_answers(f"{folder}/run:base", "speak", against="task expert", is_all=True)
     screen = printed(answers)
     assert "\x1b[" in screen  # its own colours
     assert {*re.findall("\x1b(?!\\[[0-9;]*m)", screen)} == set()
@@ -273,14 +322,17 @@ def refuse_all(browser, file, locator):
 def test_nothing_of_an_answer_runs_in_the_page(folder, browser, tmp_path):
     file = tmp_path / "page.html"
     name = f"{folder}/run:base"
-    output_of("answers", name, "--task", "speak", "--against", "task expert", "--html", file)
+    output_of(
+        "answers", name, "--task", "speak", "--against", "task expert", "--all", "--html", file
+    )
     text = refuse_all(browser, file, "main")
     for word in HOSTILE[:8]:
         assert word in text
     assert r"\x1b[31mred" in text
     policy = re.search('Policy" content="(.*?)"', file.read_text(encoding="utf-8"))[1]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
-    assert "script" not in policy
+    own = re.search("<script>(.*?)</script>\n</body>", file.read_text("utf-8"), re.DOTALL)[1]
+    assert f"script-src '{_sha256(own)}';" in policy
     assert "unsafe" not in policy
     page = browser.new_page()
     page.goto(file.as_uri())
@@ -289,6 +341,31 @@ def test_nothing_of_an_answer_runs_in_the_page(folder, browser, tmp_path):
     folds = page.locator("details")
     assert folds.count() >= ITEMS
     assert folds.first.get_attribute("open") is None
+    page.close()
+
+
+@pytest.mark.slow
+def test_a_page_is_searched_and_filtered(folder, browser, tmp_path):
+    file, name = tmp_path / "page.html", f"{folder}/run:task expert"
+    output_of("answers", name, "--task", "choose", "--html", file)
+    items = select_answers(name, "choose").items
+    page = browser.new_page(viewport={"width": 390, "height": 844})
+    page.goto(file.as_uri())
+    shown = page.locator(".item:visible")
+    assert shown.count() == ITEMS
+    page.select_option(".find select", "wrong-0")
+    wrong = [item for item in items if item.answers[0].is_right is False]
+    assert 0 < shown.count() == len(wrong) < ITEMS
+    assert page.locator(".find output").inner_text() == f"{len(wrong)} of {ITEMS} items"
+    for number, item in enumerate(wrong):
+        assert shown.nth(number).locator("b").inner_text() == f"Item {item.item}"
+    page.select_option(".find select", "")
+    page.fill(".find input", "ITEM 3")  # upper and lower case are one; texts are found folded
+    assert shown.locator("b").all_inner_texts() == ["Item 3"]
+    page.fill(".find input", "")
+    page.click(".find button")
+    assert page.locator("details.item[open]").count() == ITEMS
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     page.close()
 
 

@@ -31,15 +31,22 @@ from ablations.cli.options import (
 @settings_option("A field of the file and its value, such as samples=1000 or lora.r=8.")
 @click.option("--base", metavar="MODEL", help="Short for --set base=MODEL.")
 @click.option("--seed", type=SEED, help="Short for --set seed=N.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Say rows, steps and memory, and show one row as tokens; train nothing.",
+)
 @code_options
-def train(config: str, out: Path | None, settings: tuple[str, ...], **options: Any) -> None:
+def train(
+    config: str, out: Path | None, settings: tuple[str, ...], dry_run: bool, **options: Any
+) -> None:
     """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
 
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
+    from ablations.train import run
     from ablations.train.config import read_training_file
-    from ablations.train.run import train_expert
 
     is_first = os.environ.get("RANK", "0") == "0"  # of several processes, one speaks
     show_log(logging.INFO if is_first else logging.ERROR)
@@ -47,7 +54,10 @@ def train(config: str, out: Path | None, settings: tuple[str, ...], **options: A
     short_settings = [f"{name}={value}" for name, value in options.items() if value is not None]
     out = out or Path("runs") / Path(config).stem
     training = read_training_file(config, (*settings, *short_settings))
-    train_expert(training, out, isolation=isolation)
+    if dry_run:
+        print_line(run.describe_training(training, out, isolation=isolation))
+        return
+    run.train_expert(training, out, isolation=isolation)
     if is_first:
         expert = f"{training.base}+{out}" if training.writes_adapter else out
         click.echo(f"expert: {expert}\nfor studies: {out / 'experts.yml'}")

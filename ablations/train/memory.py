@@ -180,11 +180,11 @@ def free_memory(*, is_on_cpu: bool) -> int | None:
 def say_memory(config: TrainConfig, memory: Memory, rows: int, free: int | None) -> None:
     """Log what the training needs; a warning with what to do where it does not fit."""
     need = memory.total(rows)
-    text = f"needs about {_gigabytes(need)} of memory, {rows} rows at once"
+    text = f"needs about {gigabytes(need)} of memory, {rows} rows at once"
     if free is None:
         logger.info("%s", text)
         return
-    text += f"; {_gigabytes(free)} are free"
+    text += f"; {gigabytes(free)} are free"
     if need <= free:
         logger.info("%s", text)
         return
@@ -206,5 +206,6 @@ def say_memory(config: TrainConfig, memory: Memory, rows: int, free: int | None)
     )
 
 
-def _gigabytes(size: float) -> str:
+def gigabytes(size: float) -> str:
+    """Return a number of bytes as text."""
     return f"{size / 1e9:.1f} GB" if size < 9.95e9 else f"{size / 1e9:.0f} GB"

@@ -295,6 +295,11 @@ def encode_rows(
     return encoded
 
 
+def count_learned(row: Tokens) -> int:
+    """Return how many tokens of a row carry loss."""
+    return len(row["labels"]) - row["labels"].count(IGNORED)
+
+
 def endless_token(rows: Sequence[Tokens], tokenizer: Any, ends: Collection[int]) -> int | None:
     """Return the token with which the answers of `rows` end, where it is none of `ends`.
 

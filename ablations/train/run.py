@@ -6,15 +6,17 @@ import gc
 import hashlib
 import importlib.metadata
 import importlib.util
+import itertools
 import json
 import logging
 import os
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ablations.drawing.text_table import wrapped
 from ablations.machine.fingerprint import fingerprint_checkpoint
 from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, show_step, status_line
@@ -34,16 +36,20 @@ from ablations.train.folder import (
     whole_checkpoints,
     write_training_record,
 )
+from ablations.train.memory import gigabytes
 from ablations.train.model import load_base, load_tokenizer, with_adapter
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
-from ablations.train.rows import Mix, mix_rows, split_row
+from ablations.train.rows import IGNORED, Mix, Tokens, count_learned, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
 from layerswap_method.checkpoint.origin import is_far
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, counted
 from layerswap_method.file_names import ADAPTER_CONFIG
 from layerswap_method.output import give_folder_mode
 from layerswap_method.recipe.references import is_folder
 from layerswap_method.write.donor_files import copy_donor_files
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 logger = logging.getLogger(__name__)
 
@@ -90,29 +96,9 @@ def train_expert(
         InputError: for what is wrong with the options, the data, the base or the folder.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
-    check_installed()
-    if out.resolve().name == "base":
-        raise InputError(
-            f"{out}: the name base is reserved: an experts file calls the model so from which an "
-            "expert was trained; choose another --out"
-        )
-    try:
-        base = find_model(config.base)
-    except InputError as error:
-        raise InputError(f"{config.file}: base: {error.message}") from error
-    if base.adapter is not None:
-        raise InputError(
-            f"{config.file}: base: {config.base} is a base with an adapter; merge it first"
-        )
-    from ablations.train.trainer import processes, train, training_arguments
+    base, arguments, request = _prepare(config, out, isolation)
+    from ablations.train.trainer import processes, train
 
-    arguments = training_arguments(config, out)
-    if isinstance(config.regime, Lora):
-        lora_config(config)
-    request = None
-    if config.select is not None:
-        is_chat = config.template == "chat"
-        request = selection_request(config.select, isolation, config.file, chat=is_chat)
     state = processes()
     with status_line():
         show_step(Step("reading the rows"))
@@ -158,6 +144,83 @@ def train_expert(
         finally:
             if claim is not None:
                 claim.release()
+
+
+def _prepare(
+    config: TrainConfig, out: Path, isolation: Isolation | None
+) -> tuple[Expert, TrainingArguments, EvaluationRequest | None]:
+    """Return the base, the Trainer's arguments, and what chooses a checkpoint, all checked."""
+    check_installed()
+    if out.resolve().name == "base":
+        raise InputError(
+            f"{out}: the name base is reserved: an experts file calls the model so from which an "
+            "expert was trained; choose another --out"
+        )
+    try:
+        base = find_model(config.base)
+    except InputError as error:
+        raise InputError(f"{config.file}: base: {error.message}") from error
+    if base.adapter is not None:
+        raise InputError(
+            f"{config.file}: base: {config.base} is a base with an adapter; merge it first"
+        )
+    from ablations.train.trainer import training_arguments
+
+    arguments = training_arguments(config, out)
+    if isinstance(config.regime, Lora):
+        lora_config(config)
+    request = None
+    if config.select is not None:
+        is_chat = config.template == "chat"
+        request = selection_request(config.select, isolation, config.file, chat=is_chat)
+    return base, arguments, request
+
+
+def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | None = None) -> str:
+    """Return the rows of a training, one of them as tokens, its steps and its memory.
+
+    Data sets and the base are read, the base's weights are not, and nothing is written.
+
+    Raises:
+        InputError: as `train_expert`.
+    """
+    base, arguments, _ = _prepare(config, out, isolation)
+    from ablations.train.trainer import prepare_rows, say_needs
+
+    with status_line():
+        show_step(Step("reading the rows"))
+        mix = mix_rows(config)
+        tokenizer = load_tokenizer(base.folder)
+        prepared = prepare_rows(config, arguments, base.folder, tokenizer, mix.train)
+    say_needs(config, arguments, prepared.memory)
+    rows, at_once = prepared.rows, arguments.per_device_train_batch_size
+    lengths = sorted(len(row["input_ids"]) for row in rows)
+    learned = sum(map(count_learned, rows))
+    done = max(map(step_of, whole_checkpoints(out)), default=0)
+    lines = [
+        f"base: {base.reference}",
+        *(f"{name}: {counted(count, 'row')}" for name, count in mix.counts.items()),
+        f"{counted(len(rows), 'row')} of {sum(lengths):,} tokens in all, {learned:,} of them "
+        f"learned; a row has {lengths[0]} to {lengths[-1]}, in the middle "
+        f"{lengths[len(lengths) // 2]} (max_length {config.max_length})",
+        f"{counted(prepared.steps, 'step')} of {config.batch_size} rows, {at_once} at once"
+        + (f"; {out} has {done} of them" if done else ""),
+        f"memory: about {gigabytes(prepared.memory.total(at_once))}",
+        "the first row, token by token; what is learned stands in [ ]:",
+    ]
+    return "\n".join(
+        [*map(wrapped, lines), wrapped(_as_tokens(rows[0], tokenizer), indent="  ", first="  ")]
+    )
+
+
+def _as_tokens(row: Tokens, tokenizer: Any) -> str:
+    """Return the texts of a row's tokens, runs of those with loss in brackets."""
+    parts = []
+    pairs = zip(row["input_ids"], row["labels"], strict=True)
+    for is_learned, run in itertools.groupby(pairs, key=lambda pair: pair[1] != IGNORED):
+        texts = " ".join(repr(tokenizer.decode(token)) for token, _ in run)
+        parts.append(f"[ {texts} ]" if is_learned else texts)
+    return " ".join(parts)
 
 
 def check_installed() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -37,6 +37,7 @@ from ablations.train.folder import (
 )
 from ablations.train.library_options import check_options
 from ablations.train.memory import (
+    Memory,
     divides_by_tokens,
     estimate_memory,
     free_memory,
@@ -46,14 +47,14 @@ from ablations.train.memory import (
 from ablations.train.model import ends_of_answers, load_base
 from ablations.train.regimes import ADAPTERS, AdapterFusion
 from ablations.train.rows import (
-    IGNORED,
     Conversation,
     Tokens,
     collate,
+    count_learned,
     encode_rows,
     endless_token,
 )
-from layerswap_method.checkpoint.checkpoint import read_checkpoint
+from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
 
@@ -167,6 +168,49 @@ def training_arguments(config: TrainConfig, out: Path) -> TrainingArguments:
     return arguments
 
 
+class Prepared(NamedTuple):
+    """Rows as tokens, and what training on them takes."""
+
+    rows: list[Tokens]
+    steps: int
+    memory: Memory
+    base: Checkpoint
+
+
+def prepare_rows(
+    config: TrainConfig,
+    arguments: TrainingArguments,
+    base: Path,
+    tokenizer: Any,
+    rows: Sequence[Conversation],
+) -> Prepared:
+    """Return the rows as tokens; `arguments` gets how many of them go through at once.
+
+    `rows` are what the model sees, in order; `base` is the folder of the model to start from.
+
+    Raises:
+        InputError: where no row is left, or for layers that the model does not have.
+    """
+    show_step(Step("turning the rows into tokens"))
+    encoded = encode_rows(rows, tokenizer, config)
+    _warn_of_endless_answers(config, base, tokenizer, encoded)
+    checkpoint = read_checkpoint(config.base, base)
+    longest = max(len(row["input_ids"]) for row in encoded)
+    learned = max(count_learned(row) for row in encoded)
+    memory = estimate_memory(config, checkpoint, longest, learned)
+    at_once = arguments.per_device_train_batch_size
+    if "per_device_train_batch_size" not in config.trainer and divides_by_tokens(base):
+        arguments.per_device_train_batch_size = memory.rows_at_once(at_once)
+        arguments.gradient_accumulation_steps *= at_once // arguments.per_device_train_batch_size
+    return Prepared(encoded, math.ceil(len(encoded) / config.batch_size), memory, checkpoint)
+
+
+def say_needs(config: TrainConfig, arguments: TrainingArguments, memory: Memory) -> None:
+    """Log the memory that a training needs and what is free, as `say_memory` does."""
+    free = free_memory(is_on_cpu=_on_cpu())
+    say_memory(config, memory, arguments.per_device_train_batch_size, free)
+
+
 def train(
     config: TrainConfig,
     arguments: TrainingArguments,
@@ -183,18 +227,8 @@ def train(
         InputError: for options that peft or the Trainer refuses, or a base that cannot be loaded.
         LayerSwapError: where the loss is not finite, or a checkpoint cannot be written.
     """
-    show_step(Step("turning the rows into tokens"))
-    encoded = encode_rows(rows, tokenizer, config)
-    _warn_of_endless_answers(config, base, tokenizer, encoded)
-    checkpoint = read_checkpoint(config.base, base)
-    longest = max(len(row["input_ids"]) for row in encoded)
-    learned = max(len(row["labels"]) - row["labels"].count(IGNORED) for row in encoded)
-    memory = estimate_memory(config, checkpoint, longest, learned)
-    at_once = arguments.per_device_train_batch_size
-    if "per_device_train_batch_size" not in config.trainer and divides_by_tokens(base):
-        arguments.per_device_train_batch_size = memory.rows_at_once(at_once)
-        arguments.gradient_accumulation_steps *= at_once // arguments.per_device_train_batch_size
-    steps = math.ceil(len(encoded) / config.batch_size)
+    prepared = prepare_rows(config, arguments, base, tokenizer, rows)
+    encoded, steps, checkpoint = prepared.rows, prepared.steps, prepared.base
     resume = next(reversed(whole_checkpoints(out)), None)
     if resume is not None:
         note_finished_work()
@@ -203,8 +237,7 @@ def train(
         logger.info("going on from %s (step %d of %d)", resume, step_of(resume), steps)
     set_seed(config.seed)
     logger.info("%s: %d rows, %d steps of %d", out.name, len(encoded), steps, config.batch_size)
-    free = free_memory(is_on_cpu=_on_cpu())
-    say_memory(config, memory, arguments.per_device_train_batch_size, free)
+    say_needs(config, arguments, prepared.memory)
     donor = None if isinstance(config.regime, ADAPTERS) else base
     start = base if resume is None or donor is None else resume
     show_step(Step(f"loading {start.name}"))

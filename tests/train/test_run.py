@@ -389,3 +389,20 @@ def test_a_shipped_selection_runs_on_a_stand_in(name, tmp_path, monkeypatch):
     assert "layerswap_mgsm_en" in tasks or "layerswap_flores_en-sw" in tasks
     assert "layerswap_mbpp_sw" not in tasks  # no program runs without --allow-code-execution
     assert sum(row["kept"] for row in selection) == min(3, len(selection))
+
+
+def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base):
+    reply = " ".join(f"w{number}" for number in range(10))
+    file = write_jsonl(tmp_path / "rows.jsonl", [{"question": "w1 w2", "reply": reply}] * 20)
+    config = write_config(tmp_path / "mine.yml", base, file, max_length=8)
+    out = tmp_path / "out"
+    result = layerswap("train", config, "--out", out, "--dry-run")
+    assert result.exit_code == 0, result.output
+    assert not out.exists()
+    text = " ".join(result.stdout.split())
+    assert "rows.jsonl: 16 rows" in text
+    assert "16 rows of 128 tokens in all, 96 of them learned" in text
+    assert "4 steps of 4 rows, 4 at once" in text
+    assert re.search(r"memory: about \d\.\d GB", text)
+    assert text.endswith("'w1' 'w2' [ 'w0' 'w1' 'w2' 'w3' 'w4' 'w5' ]")  # the rest was cut
+    assert "16 of 16 rows are longer than max_length (8 tokens) and were cut" in result.stderr

@@ -29,7 +29,7 @@ from ablations.runs.observations import SCORE
 from ablations.runs.records import Run
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.score_table import VALUES, table_of_scores
-from ablations.scoring.evaluation import Backend, Evaluation, TaskScore
+from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval
 from ablations.study.files import ExpertsFile, StudyFile, folder_words
@@ -168,7 +168,7 @@ def evaluate_model(
         options,
         experts=ExpertsFile(experts={name: model}),
         backend=backend,
-        model=name,
+        keep_earlier_tasks=True,
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
     )
@@ -307,11 +307,13 @@ def _language(name: str, languages: Mapping[str, str]) -> str:
 
 
 def _title(name: str, evaluation: Evaluation) -> str:
-    return f"{name} {evaluation.score(name).metric}, {evaluation.num_fewshot.get(name, 0)}-shot"
+    metric, shots = evaluation.shown_score(name).metric, evaluation.num_fewshot.get(name, 0)
+    return f"{name} {metric}, {shots}-shot"
 
 
 def _cells(evaluation: Evaluation) -> tuple[str, ...]:
-    main, *others = [score for score in evaluation.scores if score.metric not in OBSERVED]
+    main = shown_score(evaluation.scores)
+    others = [s for s in evaluation.scores if s is not main and s.metric not in OBSERVED]
     percents = {score.metric: percent(score.value) for score in evaluation.scores}
     return (
         with_interval(main.value, main.interval, main.is_share),

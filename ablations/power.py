@@ -16,7 +16,6 @@ from ablations.models.find import Expert
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import rows_of
 from ablations.report.contrasts import contrasts, primary_tasks
-from ablations.runs.models import derive_models
 from ablations.runs.records import Run, load_run
 from ablations.statistics.as_text import percent
 from ablations.statistics.means_and_p_values import Array, alpha_of
@@ -28,9 +27,10 @@ from ablations.statistics.power import (
     smallest_difference,
     spread_of,
 )
-from ablations.study.cells import expand
 from ablations.study.checks import expert_names
+from ablations.study.expansion import expand
 from ablations.study.files import find_file, read_study
+from ablations.study.grouping import derive_models
 from ablations.study.schema import Study
 from ablations.tasks.names import task_language
 from layerswap_method.errors import InputError

@@ -23,7 +23,7 @@ from ablations.models.find import Expert
 from ablations.report.analysis import analyse
 from ablations.runs.records import load_run
 from ablations.runs.score_table import SCORES
-from ablations.study.cells import expand
+from ablations.study.expansion import expand
 from ablations.study.files import find_file, read_experts_file, read_study, with_experts_file
 from tests.standins.command import output_of
 from tools import findings_pictures

@@ -20,9 +20,9 @@ from ablations.report.contrasts import Contrast
 from ablations.report.grids import ParameterGrid, differences_to_best, find_grid
 from ablations.report.model_scores import ModelScore
 from ablations.report.shown_tasks import ShownTasks, shown_tasks
-from ablations.runs.models import StudyModel
 from ablations.runs.records import Run
 from ablations.runs.results import Results, read_results
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import Study
 
 _NUMBERS = {

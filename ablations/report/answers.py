@@ -234,7 +234,7 @@ def _other(name: str, against: str) -> str:
     """Return the model to compare with as RUN:MODEL: one of the same run, or of another."""
     folder, _ = run_and_model(name)
     head = read_run_file(folder) if is_folder(folder) else None
-    labels = [] if head is None else [*head.names.values(), *(cell.label for cell in head.cells)]
+    labels = [] if head is None else [cell.label for cell in head.cells]
     models = [] if head is None else [model.label for model in head.models]
     if against not in (*labels, *models) and is_folder(run_and_model(against)[0]):
         return against
@@ -251,7 +251,7 @@ def _source(name: str, task: str | None) -> _Source:
     task = task or tasks[0]
     pairs = [(cell, r) for cell in run.cells for r in cell.tasks if r.task == task]
     if len(pairs) > 1:
-        lines = [f"\n  {run.path}:{run.names.get(cell.label, cell.label)}" for cell, _ in pairs]
+        lines = [f"\n  {run.path}:{cell.label}" for cell, _ in pairs]
         raise InputError(f"{name} has {len(pairs)} cells; name one of them:{''.join(lines)}")
     (cell, record) = pairs[0]
     source = _Source(name, run, cell, record, {})

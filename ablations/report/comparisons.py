@@ -16,7 +16,6 @@ import pandas as pd
 
 from ablations.report.contrasts import Contrast, contrasts
 from ablations.report.shown_tasks import ShownTasks
-from ablations.runs.models import StudyModel
 from ablations.runs.observations import ROLES
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
@@ -28,6 +27,7 @@ from ablations.statistics.means_and_p_values import (
     estimate,
     estimate_over_clusters,
 )
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import kind_text, merge_text, setting_key
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ablations.runs.models import StudyModel
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import BaselineKind, Rival, Study
 from ablations.study.wording import describe_setting, setting_key
 

@@ -32,7 +32,7 @@ from ablations.report.figure_layout import (
 )
 from ablations.report.grid_figures import grid_figures
 from ablations.report.tables import column_name, task_text
-from ablations.runs.models import StudyModel
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import EXPERTS, Study
 from ablations.study.wording import describe_setting
 

@@ -15,9 +15,9 @@ import pandas as pd
 
 from ablations.report.comparisons import compare_sides, rows_of
 from ablations.report.shown_tasks import ShownTasks
-from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
 from ablations.statistics.means_and_p_values import alpha_of
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import EXPERTS, Study, Value
 from ablations.study.wording import describe_value, setting_key
 from layerswap_method.methods.layer_swap import LETTERS

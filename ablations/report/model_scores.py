@@ -14,9 +14,9 @@ import pandas as pd
 from ablations.report.comparisons import estimate_of, rows_of
 from ablations.report.contrasts import EXPERT_KINDS
 from ablations.report.shown_tasks import ShownTasks
-from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
 from ablations.statistics.intervals import score_interval
+from ablations.study.grouping import StudyModel
 
 
 @dataclass(frozen=True)

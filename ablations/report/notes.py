@@ -9,6 +9,7 @@ import pandas as pd
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.records import CellRecord, Run
+from ablations.scoring.evaluation import shown_score
 from ablations.scoring.observed import (
     LANGUAGE_FIDELITY,
     TRUNCATED,
@@ -143,10 +144,7 @@ def record_notes(run: Run) -> Iterator[str]:
                 answers = f"up to {answers} of a cell ({label})"
             yield truncation_note(task, answers, "the token limit")
         task_scores = [score for _, score in scores if score.task == task]
-        first = next(
-            (score for score in task_scores if score.metric == run.study.report.metric),
-            task_scores[0],
-        )
+        first = shown_score(task_scores, run.study.report.metric)
         if first.repeats > 1:
             shown = [
                 score

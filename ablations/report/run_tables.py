@@ -53,13 +53,12 @@ class RunTables:
     @property
     def failures(self) -> Mapping[str, str]:
         """Name of a cell -> why it failed the last time; empty where nothing did."""
-        names = self.run.names
-        return {names.get(one.label, one.label): one.error for one in self.run.failures}
+        return {one.label: one.error for one in self.run.failures}
 
     @property
     def unfinished(self) -> tuple[str, ...]:
         """The cells that lack a score, failed ones among them."""
-        return tuple(self.run.names.get(cell.label, cell.label) for cell in self.run.unfinished)
+        return tuple(cell.label for cell in self.run.unfinished)
 
     @property
     def scores(self) -> pd.DataFrame:

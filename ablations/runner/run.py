@@ -27,7 +27,7 @@ from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import Results, write_results
 from ablations.sandbox import Isolation
-from ablations.study.cells import selected
+from ablations.study.cells import requests_of, selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
@@ -79,9 +79,9 @@ class RunOptions:
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
 
-    model: str | None = None
-    """Name shown for the only cell while it runs, in a folder that has tasks of earlier calls, too;
-    None goes by its name in a report."""
+    keep_earlier_tasks: bool = False
+    """Whether the run folder keeps the tasks that an earlier call evaluated with the same protocol,
+    as that of one model does."""
 
     show_scores: bool = False
     """Whether scores of a cell are printed on stdout when it has ended."""
@@ -134,17 +134,9 @@ def dry_run(study: str, options: RunOptions) -> str:
     file, out = _opened(study, options)
     check_folder(out, file.study.name, dry=True)
     plan = _plan(file, options, out, dry=True)
-    return describe_study_plan(
-        plan,
-        selected(plan.cells, options.only),
-        materialize=options.materialize,
-        finished=_finished(plan, out),
-    )
-
-
-def _finished(plan: StudyPlan, out: Path) -> set[str]:
-    keys = {key for cell in plan.cells for key in cell.records.values()}
-    return {key for key in keys if records.find_record(out, key) is not None}
+    cells = selected(plan.cells, options.only)
+    left = records.missing(out, cells)
+    return describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:
@@ -167,17 +159,15 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     check_folder(out, file.study.name)
     plan = _plan(file, options, out)
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
+    cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
-    check_data(plan.missing(options.only, _finished(plan, out)).values())
+    check_data(requests_of(cells, records.missing(out, cells)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
-    cells = selected(plan.cells, options.only)
-    head = write_plan(out, plan, add=options.model is not None)
+    head = write_plan(out, plan, keep_earlier_tasks=options.keep_earlier_tasks)
     title = f"{plan.study.name}: {counted(len(cells), 'cell')}"
-    names = head.names
-    if options.model is not None:
-        names = dict.fromkeys(names, title := options.model)
-    cells = [cell.model_copy(update={"label": names.get(cell.label, cell.label)}) for cell in cells]
+    if options.keep_earlier_tasks:
+        title = cells[0].label
     logger.info("%s on %s, in %s", title, plan.backend, out)
 
     show = functools.partial(show_scores, metric=plan.study.report.metric)
@@ -286,14 +276,14 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         raise InputError(f"{out}: {fault}; choose another --out")
 
 
-def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunFile:
+def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) -> records.RunFile:
     """Write a plan as `run.json`, without places of this machine.
 
-    With `add`, models keep the tasks that were evaluated under the same protocol before.
+    With `keep_earlier_tasks`, models keep those that were evaluated under the same protocol.
     """
     earlier = records.read_run_file(out)
     before, languages = dict[str, dict[str, str]](), dict[str, str]()
-    if add and earlier is not None and earlier.protocol == plan.protocol:
+    if keep_earlier_tasks and earlier is not None and earlier.protocol == plan.protocol:
         before = {cell.weights_key: cell.records for cell in earlier.cells}
         languages = earlier.task_languages
     sources = {name: _portable_source(e.source, out) for name, e in plan.experts.items()}
@@ -334,12 +324,12 @@ def write_plan(out: Path, plan: StudyPlan, *, add: bool = False) -> records.RunF
 
 def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path) -> list[str]:
     """Return the names of cells with records that an earlier call had and this one has not."""
-    shown = {*head.names.values()}
+    shown = {label for model in head.models for label in model.cells}
     weights = {cell.weights_key for cell in head.cells}  # of models that have a new name
     return [
-        name
+        cell.label
         for cell in earlier.cells
-        if (name := earlier.names.get(cell.label, cell.label)) not in shown
+        if cell.label not in shown
         and cell.weights_key not in weights
         and any(records.record_file(out, key).is_file() for key in cell.records.values())
     ]

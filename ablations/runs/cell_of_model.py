@@ -25,20 +25,20 @@ def cell_of(
     Args:
         run: of `layerswap evaluate` or `layerswap run`.
         model: the model's folder.
-        label: of the cell, or its name in a report, where several have these weights.
+        label: of the cell, where several have these weights.
         recipe: of the model.
         fingerprints: of models of the run.
 
     Raises:
         InputError: where there is no such cell, with those that there are.
     """
-    names = {cell.label: run.names.get(cell.label, cell.label) for cell in run.cells}
-    listed = "; ".join(names.values()) or "none"
+    names = [cell.label for cell in run.cells]
+    listed = "; ".join(names) or "none"
     chosen = list(run.cells)
     if label is not None:
-        chosen = [cell for cell in chosen if label in (cell.label, names[cell.label])]
+        chosen = [cell for cell in chosen if cell.label == label]
         if not chosen:
-            hint = nearest(label, names.values()) or nearest(label, names)
+            hint = nearest(label, names)
             raise InputError(f"{run.path}: no cell {label!r}{hint}; finished are {listed}")
     key = checkpoint_key(find_model(str(model)), fingerprints)
     cells = [cell for cell in chosen if cell.weights_key == key]

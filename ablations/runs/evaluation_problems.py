@@ -72,7 +72,7 @@ def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
     )
     model = str(run.path)
     if len(run.head.cells) > 1:
-        model += f":{run.names.get(cell.label, cell.label)}"
+        model += f":{cell.label}"
     yield (
         f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
         "Compare the prompts and answers with the task file: layerswap answers "

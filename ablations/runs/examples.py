@@ -23,8 +23,8 @@ from ablations.runs.answered import (
     judged_items,
     with_texts,
 )
-from ablations.runs.models import StudyModel
 from ablations.runs.records import Run, TaskRecord, stored_line, stored_value
+from ablations.study.grouping import StudyModel
 from layerswap_method.errors import LayerSwapError, first_line
 
 EXAMPLES_FILE = "examples.jsonl"
@@ -108,7 +108,7 @@ def _records(run: Run, model: StudyModel, task: str) -> list[tuple[str, TaskReco
 def _answered(
     run: Run, record: TaskRecord, model: StudyModel, cell: str
 ) -> dict[int, AnsweredItem]:
-    name = model.label if len(model.cells) == 1 else run.names[cell]
+    name = model.label if len(model.cells) == 1 else cell
     items = judged_items(record, model=name, cell=cell, metric=run.study.report.metric)
     first = (item for item in items if item.repeat == 0)
     return {item.item: item for item in with_texts(run, record, first, prompts=False)}

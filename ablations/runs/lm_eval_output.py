@@ -18,13 +18,13 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from ablations.machine.whole_files import read_regular, read_regular_lines
-from ablations.runs.models import StudyModel
 from ablations.runs.observations import ROLES, items_of
 from ablations.runs.results import Results
 from ablations.runs.score_table import score_rows, scores_frame
 from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.groups import ScoredGroup, with_groups
 from ablations.scoring.scores import item_value, scores_of_samples
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import Evaluate, Pools, Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line, printable
 

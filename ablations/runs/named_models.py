@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ablations.runs.models import StudyModel
 from ablations.runs.records import Run, load_run
+from ablations.study.grouping import StudyModel
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.references import is_folder
 
@@ -21,11 +21,10 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
     run = load_run(folder)
     cells_by_label: dict[str, tuple[str, ...]] = {
         **{cell.label: (cell.label,) for cell in run.head.cells},
-        **{shown: (label,) for label, shown in run.names.items()},
         **{model.label: model.cells for model in run.models},
     }
     if label is None and len(run.head.cells) > 1:
-        names = list(dict.fromkeys(run.names.values()))
+        names = list(dict.fromkeys(label for model in run.models for label in model.cells))
         lines = [f"\n  {folder}:{name}" for name in names[:_SHOWN_CELLS]]
         if len(names) > _SHOWN_CELLS:
             lines.append(f"\n  and {len(names) - _SHOWN_CELLS} more")

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ablations.runs.models import StudyModel
 from ablations.runs.records import CellRecord, Run, TaskRecord, written_observations
 from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
+from ablations.study.grouping import StudyModel
 
 ROLES = ("task_expert", "language_expert", "seed")
 """Columns that tell the cells of a model apart; empty for a role that a model does not have."""
@@ -87,12 +87,12 @@ def _written_items(records: Collection[RecordId], written: pd.DataFrame) -> pd.D
     return items.drop_duplicates().sort_values("record", kind="stable")
 
 
-def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str, str]:
+def head_of(model: StudyModel, cell: Cell) -> dict[str, str]:
     """Return the columns that describe a cell."""
     return {
         "model": model.label,
         "kind": model.kind,
-        "cell": names[cell.label],
+        "cell": cell.label,
         "weights": cell.weights_key,
         "base": cell.experts.get("base", "") if "base" in model.pools else "",
         "task_expert": cell.experts.get("task", ""),
@@ -103,12 +103,12 @@ def head_of(model: StudyModel, cell: Cell, names: Mapping[str, str]) -> dict[str
 
 
 def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
-    """Yield the finished cells of every model, with the roles that matter."""
-    finished = {cell.label: cell for cell in run.cells}
+    """Yield the cells with a record of every model, with the roles that matter."""
+    recorded = {cell.label: cell for cell in run.cells}
     for model in run.models:
-        cells = [finished[label] for label in model.cells if label in finished]
+        cells = [recorded[label] for label in model.cells if label in recorded]
         columns = [*CELL, "kind", "cell", "weights", "base", "language"]
-        heads = [head_of(model, cell, run.names) for cell in cells]
+        heads = [head_of(model, cell) for cell in cells]
         rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
         for role in ROLES:

@@ -19,12 +19,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from ablations.machine.fingerprint import checksum_of, hash_file
 from ablations.machine.whole_files import (
@@ -34,7 +34,6 @@ from ablations.machine.whole_files import (
     read_regular_lines,
     write_text,
 )
-from ablations.runs.models import StudyModel, derive_models, name_cells
 from ablations.scoring.evaluation import (
     Backend,
     Evaluation,
@@ -43,6 +42,7 @@ from ablations.scoring.evaluation import (
 )
 from ablations.scoring.observed import zero_reasons
 from ablations.study.cells import Cell
+from ablations.study.grouping import StudyModel, derive_models
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, first_line, printable
 from layerswap_method.frozen import Frozen
@@ -52,8 +52,8 @@ from layerswap_method.recipe.references import is_folder, no_such_folder
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA_VERSION = 6
-"""Version of the form of a run folder; `run.json` states it."""
+SCHEMA_VERSION = 7
+"""Version of the form of a run folder; `run.json` states it. Version 6 can be read, too."""
 
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
@@ -198,17 +198,27 @@ class RunFile(Frozen):
     models: tuple[StudyModel, ...]
     """The models of the study, baselines first; see `derive_models`."""
 
-    names: dict[str, str]
-    """Label of a cell -> its name in a report; see `name_cells`."""
-
     task_languages: dict[str, str] = Field(default_factory=dict)
     """Task -> code of its language, where its metadata state one."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_one_name(cls, content: Any) -> Any:
+        """Call cells by their names, of which files of schema version 6 have two."""
+        if not isinstance(content, dict) or content.get("schema_version") != 6:
+            return content
+        names = content.pop("names")
+        for cell in content["cells"]:
+            cell["label"] = names.get(cell["label"], cell["label"])
+        for model in content["models"]:
+            model["cells"] = [names.get(label, label) for label in model["cells"]]
+        return {**content, "schema_version": SCHEMA_VERSION}
 
     @classmethod
     def of_cells(
         cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **fields: Any
     ) -> RunFile:
-        """Return the plan of a study, whose models and names are derived here and nowhere else.
+        """Return the plan of a study, whose models are derived here and nowhere else.
 
         `fields` are the others of this class.
         """
@@ -218,7 +228,6 @@ class RunFile(Frozen):
             cells=tuple(cells),
             num_layers=num_layers,
             models=models,
-            names=name_cells(cells, models),
             **fields,
         )
 
@@ -248,15 +257,11 @@ class Run(Frozen):
         return self.head.models
 
     @property
-    def names(self) -> Mapping[str, str]:
-        """Label of a cell -> its name in a report."""
-        return self.head.names
-
-    @property
     def unfinished(self) -> tuple[Cell, ...]:
         """The cells of the study that lack a record, failed ones included."""
-        done = {task.key for cell in self.cells for task in cell.tasks}
-        return tuple(cell for cell in self.head.cells if not done >= set(cell.records.values()))
+        keys = {key for cell in self.head.cells for key in cell.records.values()}
+        keys -= {task.key for cell in self.cells for task in cell.tasks}
+        return tuple(cell for cell in self.head.cells if not cell.is_finished(keys))
 
 
 def load_run(path: Path, head: RunFile | None = None) -> Run:
@@ -387,7 +392,7 @@ def read_run_file(path: Path) -> RunFile | None:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(file, error) from error
-    if version != SCHEMA_VERSION:
+    if version not in (6, SCHEMA_VERSION):
         raise InputError(
             f"{file}: written by another layerswap (schema version {version}, and this one reads "
             f"{SCHEMA_VERSION}); it is left as it is: use the version that wrote it, or run again "
@@ -395,8 +400,8 @@ def read_run_file(path: Path) -> RunFile | None:
         )
     head = stored_value(RunFile, text, str(file))
     tasks = {task for cell in head.cells for task in cell.records}
-    labels = (model.label for model in head.models)
-    _check_names(file, [*head.names, *head.names.values(), *labels, *head.experts, *tasks])
+    labels = [*(model.label for model in head.models), *(cell.label for cell in head.cells)]
+    _check_names(file, [*labels, *head.experts, *tasks])
     return head
 
 
@@ -461,6 +466,16 @@ def stored_line(text: str) -> str:
     content = json.loads(text)
     content["checksum"] = checksum_of(content)
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+
+
+def missing(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
+    """Return key -> task of the records of cells that a run folder lacks, in their order.
+
+    Here it is decided what is finished: a cell is, where none of its keys is missing. A damaged
+    record is as good as none.
+    """
+    tasks = {key: task for cell in cells for task, key in cell.records.items()}
+    return {key: task for key, task in tasks.items() if find_record(path, key) is None}
 
 
 def remove_damaged(path: Path, keys: Iterable[str]) -> None:

@@ -11,10 +11,10 @@ import pandas as pd
 from ablations.machine.safe_text import spreadsheet_text
 from ablations.machine.whole_files import write_bytes, write_text
 from ablations.runs.examples import write_examples
-from ablations.runs.models import StudyModel
 from ablations.runs.observations import read_observations
 from ablations.runs.records import OBSERVATIONS_FILE, RECORDS_FILE, Run, copied_records
 from ablations.runs.score_table import table_of_scores
+from ablations.study.grouping import StudyModel
 from ablations.study.schema import Study
 
 SCORES_FILE = "scores.csv"

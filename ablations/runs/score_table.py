@@ -60,7 +60,7 @@ def table_of_scores(run: Run) -> pd.DataFrame:
         for cell in run.head.cells:
             if cell.label not in model.cells:
                 continue
-            head = head_of(model, cell, run.names)
+            head = head_of(model, cell)
             records = {record.task: record for record in evaluated.get(cell.label, ())}
             for task, key in cell.records.items():
                 record = records.get(task)
@@ -90,9 +90,9 @@ def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """
     done = scores[scores["state"] == "done"]
     done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
+    columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     if metric is not None:
         done = pd.concat([done[done["metric"] == metric], done])
-    columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     return done[columns].drop_duplicates("task").set_index("task", drop=False)
 
 

@@ -6,6 +6,7 @@ tables.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -233,10 +234,17 @@ class Evaluation(Frozen):
         return next(score for score in scores if metric in (None, score.metric))
 
     def shown_score(self, task: str, metric: str | None = None) -> TaskScore:
-        """Return the score that is shown of `task`: that of `metric`, or its first without it."""
-        scores = [score for score in self.scores if score.task == task]
-        return next((score for score in scores if score.metric == metric), scores[0])
+        """Return the score that is shown of `task`; see `shown_score`."""
+        return shown_score([score for score in self.scores if score.task == task], metric)
 
     def samples_of(self, task: str) -> tuple[Sample, ...]:
         """Return the records of `task`, in the order of their items."""
         return tuple(sample for sample in self.samples if sample.task == task)
+
+
+def shown_score(scores: Sequence[TaskScore], metric: str | None = None) -> TaskScore:
+    """Return which score of a task is shown: that of `metric`, or its first without it.
+
+    `shown_scores` of `ablations.runs.score_table` goes by the same rule over the models of a run.
+    """
+    return next((score for score in scores if score.metric == metric), scores[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ablations.engines.backends import describe_start
 from ablations.study.cells import Cell
@@ -19,7 +19,7 @@ def describe_study_plan(
     cells: Sequence[Cell],
     *,
     materialize: bool,
-    finished: Collection[str] = (),
+    missing: Mapping[str, str] | None = None,
 ) -> str:
     """Return the plan: experts, notes, cells with their layers drawn, cost.
 
@@ -27,11 +27,13 @@ def describe_study_plan(
         plan: the plan.
         cells: those of it that ``--only`` leaves.
         materialize: whether every merge is written to disk.
-        finished: keys of the records that exist.
+        missing: key -> task of their records that are not there; None for all of them.
     """
     study = plan.study
     keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
-    done = {cell.label for cell in cells if set(cell.records.values()) <= set(finished)}
+    if missing is None:
+        missing = {key: task for cell in cells for task, key in cell.records.items()}
+    done = {cell.label for cell in cells if cell.is_finished(missing)}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
     lines = [f"study {study.name}: {study.question}"]
@@ -48,9 +50,6 @@ def describe_study_plan(
         place = f"{keys.index(cell.weights_key) + 1:3d}  {cell.weights_key[:8]}"
         ended = "  finished" if cell.label in done else ""
         lines.append(f"  {place}  {cell.label:{width}}  {_layers(cell)}{ended}")
-    missing = {
-        key: task for cell in cells for task, key in cell.records.items() if key not in finished
-    }
     if not missing:
         return "\n".join([*lines, "", "cost: none; every task of these cells is finished"])
     todo = {cell.weights_key: cell for cell in reversed(cells) if cell.label not in done}

@@ -9,7 +9,7 @@ import contextlib
 import importlib.metadata
 import itertools
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -33,9 +33,10 @@ from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.scoring.observed import OBSERVED
 from ablations.study import checks
-from ablations.study.cells import Cell, expand, selected
+from ablations.study.cells import Cell, selected
 from ablations.study.documents import describe_scaling
 from ablations.study.downloads import fetch, needed
+from ablations.study.expansion import cell_problems, expand
 from ablations.study.files import (
     ExpertsFile,
     StudyFile,
@@ -95,17 +96,6 @@ class StudyPlan:
 
     needs: tuple[Need, ...] = ()
     """Parts of models of the hub that a run would fetch; () where they are here."""
-
-    def missing(
-        self, only: Sequence[str], finished: Collection[str]
-    ) -> dict[str, EvaluationRequest]:
-        """Return task -> a request of it, where a cell that `only` leaves has no `finished` key."""
-        return {
-            task: request
-            for cell in selected(self.cells, only)
-            for task, request in cell.requests.items()
-            if cell.records[task] not in finished
-        }
 
     @property
     def base(self) -> Expert:
@@ -238,7 +228,7 @@ def _check_files(
     folders = (own_folder(file.path), folder)
     problems += checks.study_problems(study, folders, has_all_tasks=not missing)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
-    problems += expand(study, placeholders, num_layers=None)[1]
+    problems += cell_problems(study, placeholders)
     with _collected(problems):
         chosen = resolve_backend(backend)
         if engines:

@@ -139,7 +139,7 @@ def test_another_model_or_protocol_in_one_folder_loses_nothing(expert, tmp_path,
         before = model
         assert result.evaluations[SW].score(SW).n == limit
     head = load_run(tmp_path / "out").head
-    assert list(head.experts) == [*head.names.values()] == [str(expert)]
+    assert list(head.experts) == [cell.label for cell in head.cells] == [str(expert)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
         assert each.scores == cold.evaluations[name].scores
         assert samples_of(streamed, name) == samples_of(cold, name)
     assert "adapter" in streamed.report().partition("Task  ")[2].splitlines()[0].split()
-    assert {*streamed.scores["model"]} == {*streamed.run.names.values()} == {"adapter"}
+    assert {*streamed.scores["model"]} == {cell.label for cell in streamed.run.cells} == {"adapter"}
     # The adapter is a part of the model: nothing is asked again, unless it has changed.
     for model, is_asked in ((reference, False), (expert, True)):
         caplog.clear()
@@ -218,11 +218,11 @@ def test_a_model_may_have_a_name_of_its_own(expert, tmp_path, monkeypatch, caplo
     assert content["model"] == "mine"
     assert {row["model"] for row in content["scores"]} == {"mine"}
     out = Path("runs/evaluate/mine/hf-limit-2")
-    assert {*load_run(out).names.values()} == {"mine"}
+    assert {cell.label for cell in load_run(out).head.cells} == {"mine"}
     with caplog.at_level(logging.WARNING, "ablations"):
         code, text = invoke(expert, "--name", "renamed", "--out", out, *rest)
     assert code == 0, text
-    assert {*load_run(out).names.values()} == {"renamed"}
+    assert {cell.label for cell in load_run(out).head.cells} == {"renamed"}
     assert "no longer" not in caplog.text
 
 

@@ -23,8 +23,8 @@ from ablations.runs.records import (
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.scoring.scores import scores_of_samples
 from ablations.statistics.corpus import corpus_metric
-from ablations.study.cells import expand
 from ablations.study.checks import expert_names
+from ablations.study.expansion import _make, expand
 from ablations.study.schema import Study
 from tests.standins.studies import study_document
 
@@ -37,11 +37,11 @@ def level(cell, task):
     return {"base": -1.5, "task_expert": -0.6, "language_expert": -1.2}.get(cell.kind, 0.2)
 
 
-def _keys(study, cell):
+def _keys(study, cell, seed):
     asked = study.evaluate.languages
     codes = asked if cell.language is None else [cell.language]
     tasks = [*study.evaluate.tasks, *(task for code in codes for task in asked.get(code, ()))]
-    key = f"{zlib.crc32(cell.label.encode()):08x}"
+    key = f"{zlib.crc32(seed.encode()):08x}"
     return {"weights_key": f"w{key}", "records": {task: f"s{key}-{task}" for task in tasks}}
 
 
@@ -53,7 +53,12 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
     experts = {name: Expert(name, Path("/experts", name)) for name in expert_names(study)}
     cells, problems = expand(study, experts, NUM_LAYERS)
     assert problems == []
-    cells = [cell.model_copy(update=_keys(study, cell)) for cell in cells]
+    # A cell's luck is that of its values as the study has them, whatever it is called.
+    seeds = {
+        cell.label: written.label
+        for cell, written in zip(cells, _make(study, experts, NUM_LAYERS)[0], strict=True)
+    }
+    cells = [cell.model_copy(update=_keys(study, cell, seeds[cell.label])) for cell in cells]
     versions = {"layerswap": "0.1.0", "lm_eval": "0.4.13"}
     shared = {"protocol": "", "created": "2026-11-01T12:00:00+00:00", "versions": versions}
     head = RunFile.of_cells(study, cells, NUM_LAYERS, experts={}, **shared)
@@ -65,7 +70,8 @@ def write_run(folder, study, ability, *, items=250, failed=None, unrun=(), obser
             write_failure(folder, Failure(key=key, task=task, label=cell.label, error=reason))
         elif cell.label not in unrun:
             for task, key in cell.records.items():
-                samples, scores = _answer(cell, task, ability(cell, task), items, observed)
+                logit, seed = ability(cell, task), f"{task}/{seeds[cell.label]}"
+                samples, scores = _answer(seed, task, logit, items, observed)
                 facts = {"task_versions": {task: "1.0"}, "num_fewshot": {task: 0}, "elapsed_s": 2.0}
                 answered = {"scores": scores, "samples": samples, "versions": versions}
                 evaluation = Evaluation(model=cell.label, backend="hf", **answered, **facts)
@@ -87,16 +93,16 @@ def same_model(run, one, other):
     cells = {cell.label: cell for cell in run.head.cells}
     keys = {"weights_key": cells[one].weights_key, "records": cells[one].records}
     cells[other] = cells[other].model_copy(update=keys)
-    derived = ("study", "cells", "num_layers", "models", "names")
+    derived = ("study", "cells", "num_layers", "models")
     facts = {name: value for name, value in run.head if name not in derived}
     head = RunFile.of_cells(run.study, [*cells.values()], run.head.num_layers, **facts)
     write_run_file(run.path, head)
     return load_run(run.path)
 
 
-def _answer(cell, task, ability, items, observed):
+def _answer(seed, task, ability, items, observed):
     ease = np.random.default_rng(zlib.crc32(task.encode())).normal(0, 1.5, items)
-    rng = np.random.default_rng(zlib.crc32(f"{task}/{cell.label}".encode()))
+    rng = np.random.default_rng(zlib.crc32(seed.encode()))
     right = ability + ease + rng.normal(0, 0.7, items) > 0
     metric, values = "exact_match", right.astype(float).tolist()
     if "errors" in task:  # counts, which are no share as soon as one is above 1

@@ -89,7 +89,7 @@ def test_pairs_of_experts_are_averaged_over_the_same_items(nine_pairs):
     for setting, role in itertools.product(settings, ("task", "language")):
         own = [cell for cell in swaps if cell.values == setting]
         assert len(own) == 9
-        expected = [mean[c.label] - mean[f"{role}_expert {c.experts[role]}"] for c in own]
+        expected = [mean[c.label] - mean[f"{role} expert {c.experts[role]}"] for c in own]
         first = f"layer swap t_b={setting['bottom_transition']} t_u={setting['top_transition']}"
         row = one(frame, task="mgsm_te", language="te", first=first, second=f"{role} expert")
         assert row["difference"] == pytest.approx(np.mean(expected))
@@ -426,7 +426,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     swaps = {c.label: c.experts for c in nine_pairs.cells if c.label in {*mean} & {*model.cells}}
     own = [mean[label] for label in swaps]
     above = sum(
-        mean[label] > max(mean[f"{role}_expert {pair[role]}"] for role in ("task", "language"))
+        mean[label] > max(mean[f"{role} expert {pair[role]}"] for role in ("task", "language"))
         for label, pair in swaps.items()
     )
     assert found == (9, above, min(own), max(own))

@@ -6,8 +6,8 @@ import pytest
 from ablations.report.analysis import analyse
 from ablations.report.sentences import sentences
 from ablations.report.tables import scores_table
-from ablations.runs.models import StudyModel
 from ablations.runs.results import Results
+from ablations.study.grouping import StudyModel
 from ablations.tasks.catalog import Floor, floor_of
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of

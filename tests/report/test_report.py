@@ -286,7 +286,7 @@ def test_what_failed_or_is_missing_is_said_and_shown(nine_pairs):
 
 def test_an_unfinished_run_has_a_report_once_one_cell_is_finished(tmp_path):
     study = study_of(baseline=BASELINES, report={"facts": ["experts.task.norm"]})
-    labels = ["task_expert", "language_expert", "soup", "recipe"]
+    labels = ["task expert", "language expert", "soup", "layer swap"]
     report = make_report(write_run(tmp_path / "a", study, level, items=10, unrun=labels))
     assert any("was trained once" in sentence for sentence in report.sentences)
     assert list(report.comparisons["verdict"]) == ["no result"] * 3
@@ -470,12 +470,13 @@ def test_names_of_tasks_and_models(nine_pairs, tmp_path):
     assert task_name("smol_math_es_4shot") == "math, Spanish, 4-shot"
     assert task_name("smol_math_twins_order_es") == "math minimal pairs order, Spanish"
     assert task_name("my_own_task") == "my own task"
-    names = nine_pairs.names
-    assert names["soup math_1+swh_1"] == "soup math_1+swh_1"
+    names = [cell.label for cell in nine_pairs.head.cells]
+    assert "soup math_1+swh_1" in names
     alone = study_of(recipe=None, experts={"base": "org/a"}, baseline=["base"])
     assert write_run(tmp_path / "one", alone, level, items=2).models[0].label == "org/a"
     bases = study_of(vary=[{"experts.base": "b1"}, {"experts.base": "b2"}], baseline=["base"])
-    for each in (names, write_run(tmp_path, bases, level, items=2).names):
-        assert len(set(each.values())) == len(each)
+    cells = write_run(tmp_path, bases, level, items=2).head.cells
+    for each in (names, [cell.label for cell in cells]):
+        assert len(set(each)) == len(each)
     note = merge_note(nine_pairs.study, 8)
     assert note.startswith("b, u: layers of 8 from the language expert")

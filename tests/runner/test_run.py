@@ -9,6 +9,7 @@ from ablations.engines.hf_model import HfModel
 from ablations.runner.run import RunOptions, dry_run, run_study
 from ablations.runs import records
 from ablations.study.schema import Study
+from ablations.study.wording import kind_text
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
 from tests.standins.command import output_of
@@ -62,13 +63,13 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     assert len({samples for _, samples in found.values()}) > 4  # the cells do differ
     assert found == scores_by_label(tmp_path / "cold")
     by_label = cells_of(live)
-    assert list(by_label)[:5] == BASELINE
+    assert list(by_label)[:5] == [kind_text(kind) for kind in BASELINE]
     assert {*how_of(cold).values()} == {"checkpoint"}
     weights = dict.fromkeys(by_label, "streamed")
-    weights["ties"] = "merged by mergekit-yaml, then streamed"
+    weights["TIES"] = "merged by mergekit-yaml, then streamed"
     assert how_of(live) == weights
     assert {*how_of(live, "fallback").values()} == {None}
-    assert by_label["bottom_layers=1"].plan.sources == ("language", "task", "task", "language")
+    assert by_label["layer swap b=1 u=1"].plan.sources == ("language", "task", "task", "language")
     assert not list((tmp_path / "cold" / ".work").iterdir())  # nothing is left on disk
     for file in (live.run.path / "run.json", *tmp_path.glob("*/records/*")):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
@@ -95,11 +96,11 @@ def test_experts_of_other_vocabularies_where_all_rows_come_from_one(tmp_path, mo
     assert not live.summary.failed
     assert how_of(live) == {
         "base": "streamed",
-        "non_layer=task": "streamed",
-        "non_layer=base": "streamed",
-        "non_layer=language": "checkpoint",
+        "layer swap non_layer=task": "streamed",
+        "layer swap non_layer=base": "streamed",
+        "layer swap non_layer=language": "checkpoint",
     }
-    assert "tokenizer" in how_of(live, "fallback")["non_layer=language"]
+    assert "tokenizer" in how_of(live, "fallback")["layer swap non_layer=language"]
     cold = run(tmp_path, experts, "cold", document, materialize=True)
     assert not cold.summary.failed
     assert scores_by_label(live.run.path) == scores_by_label(cold.run.path)
@@ -126,7 +127,7 @@ def test_the_command_line(tmp_path, experts):
     assert "1 cell evaluated, 0 failed" in output
     assert "Not run yet: 3 cells of the study." in output
     (cell,) = records.load_run(out).cells
-    assert cell.label == "bottom_layers=16 top_layers=8"
+    assert cell.label == "layer swap b=2 u=1"
 
 
 @pytest.mark.slow

@@ -73,12 +73,12 @@ def test_the_table_has_every_cell(folder):
     with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["cell"], row["task"], row["state"]) for row in rows] == [
-        ("layer swap b=0 u=1", "fake_math", "done"),
-        ("layer swap b=0 u=1", "more", "done"),
-        ("layer swap b=1 u=1", "fake_math", "failed"),
-        ("layer swap b=1 u=1", "more", "missing"),
-        ("layer swap b=2 u=1", "fake_math", "done"),
-        ("layer swap b=2 u=1", "more", "missing"),
+        ("bottom_layers=0", "fake_math", "done"),
+        ("bottom_layers=0", "more", "done"),
+        ("bottom_layers=1", "fake_math", "failed"),
+        ("bottom_layers=1", "more", "missing"),
+        ("bottom_layers=2", "fake_math", "done"),
+        ("bottom_layers=2", "more", "missing"),
     ]
     cells = {cell.weights_key: cell for cell in cells}
     for row in rows:
@@ -190,9 +190,11 @@ def test_nothing_of_a_strangers_names_is_obeyed(tmp_path):
     file, hostile = run.path / "run.json", "\x1b[31m\u202e\x00\x9b"
     document = json.loads(file.read_text(encoding="utf-8"))
     document["study"]["question"] += hostile
-    document["names"] = {label: name + hostile for label, name in document["names"].items()}
     for model in document["models"]:
         model["label"] += hostile
+        model["cells"] = [label + hostile for label in model["cells"]]
+    for cell in document["cells"]:
+        cell["label"] += hostile
     file.write_text(json.dumps(document), encoding="utf-8")
     result = layerswap("report", run.path)
     assert result.exit_code == 0, result.output
@@ -405,7 +407,19 @@ def test_a_shipped_run_is_written_back_as_it_was(file, tmp_path):
     assert all(isinstance(cell.recipe, Recipe) for cell in head.cells)
     records.write_run_file(tmp_path, head)
     written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
-    assert written == {"task_languages": {}} | json.loads(file.read_text(encoding="utf-8"))
+    stored = json.loads(file.read_text(encoding="utf-8"))
+    # A file of before has two names of each cell: that of its values, and the one that is shown.
+    assert (stored.pop("schema_version"), written.pop("schema_version")) == (6, 7)
+    names, models, labels = stored.pop("names"), stored.pop("models"), []
+    for cell in stored["cells"]:
+        labels.append(cell["label"])
+        cell["label"] = names.get(cell["label"], cell["label"])
+    assert len({cell["label"] for cell in stored["cells"]}) == len({*labels})
+    assert [model.pop("cells") for model in written["models"]] == [
+        [names[label] for label in model.pop("cells")] for model in models
+    ]
+    assert written.pop("models") == models
+    assert written == {"task_languages": {}} | stored
 
 
 def test_a_recipe_that_is_wrong_makes_a_run_file_damaged(tmp_path):

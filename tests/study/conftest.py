@@ -3,6 +3,7 @@ import shutil
 import pytest
 
 from ablations.engines.task_loading import check_data
+from ablations.study.cells import requests_of
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import LayerSwapError
@@ -65,7 +66,8 @@ def plan(tmp_path, experts):
         write_yaml(path, {key: value for key, value in document.items() if value is not None})
         found = plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
         if reads:
-            check_data(found.missing((), ()).values())
+            keys = [key for cell in found.cells for key in cell.records.values()]
+            check_data(requests_of(found.cells, keys).values())
         return found
 
     return call

@@ -55,7 +55,7 @@ def test_planning_reads_no_change(measured, unread):
 def test_the_weighted_soup_is_the_papers(tuned, measured):
     found = measured(**SWAPS, experts={"task": ["math"], "language": ["swahili", "telugu"]})
     cells = [cell for cell in found.cells if cell.kind == "weighted_soup"]
-    pairs = ["weighted_soup math+swahili", "weighted_soup math+telugu"]
+    pairs = ["weighted soup math+swahili", "weighted soup math+telugu"]
     assert [cell.label for cell in cells] == pairs
     experts = {expert.reference: expert for expert in found.experts.values()}
     base = stored(tuned / "base")
@@ -72,8 +72,8 @@ def test_the_weighted_soup_is_the_papers(tuned, measured):
 
 def test_keys_tell_what_matters(tuned, measured, tmp_path):
     keys = {cell.label: cell.weights_key for cell in measured(**SWAPS).cells}
-    same = {label for label, key in keys.items() if key == keys["weighted_soup"]}
-    assert same == {"weighted_soup", "placement=soup weighting=magnitude"}
+    same = {label for label, key in keys.items() if key == keys["weighted soup"]}
+    assert same == {"weighted soup", "layer swap soup weighting=magnitude"}
     assert len(set(keys.values())) == len(keys) - 1
     # The numbers follow from base and experts: another base is another model.
     other = write_expert(tmp_path / "base", 9)
@@ -82,8 +82,8 @@ def test_keys_tell_what_matters(tuned, measured, tmp_path):
     again = measured(tmp_path / "other.yml", **SWAPS)
     changed = {cell.label: cell.weights_key for cell in again.cells}
     assert changed["soup"] == keys["soup"]
-    assert changed["weighted_soup"] != keys["weighted_soup"]
-    assert changed["placement=delta_share delta_threshold=0.1"] not in keys.values()
+    assert changed["weighted soup"] != keys["weighted soup"]
+    assert changed["layer swap delta_share delta_threshold=0.1"] not in keys.values()
 
 
 def test_a_base_that_is_an_expert_is_one_error(tuned, problem, tmp_path):

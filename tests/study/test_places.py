@@ -82,8 +82,8 @@ def test_an_expert_is_called_by_the_end_of_its_path(work, models, plan):
     assert [cell.label for cell in found.cells] == [
         "soup math+swahili",
         "soup math_2+swahili",
-        "experts.task=math bottom_layers=1",
-        "experts.task=math_2 bottom_layers=1",
+        "math+swahili layer swap task=math",
+        "math_2+swahili layer swap task=math_2",
     ]
     assert found.study.report.primary.setting == found.cells[-1].values
     assert {name: expert.folder for name, expert in found.experts.items()} == {
@@ -141,17 +141,17 @@ def test_experts_vary_as_parameters_do_and_baselines_are_of_the_same(plan):
     found = plan(vary=vary, **{**LANGUAGE, "baseline": baseline})
     assert [cell.label for cell in found.cells] == [
         "base",
-        "task_expert math",
-        "task_expert math_2",
-        "language_expert",
+        "task expert math",
+        "task expert math_2",
+        "language expert swahili",
         "soup math+swahili",
         "soup math_2+swahili",
-        "ties math+swahili",
-        "ties math_2+swahili",
-        "experts.task=math bottom_layers=1",
-        "experts.task=math bottom_layers=2",
-        "experts.task=math_2 bottom_layers=1",
-        "experts.task=math_2 bottom_layers=2",
+        "TIES math+swahili",
+        "TIES math_2+swahili",
+        "math+swahili layer swap task=math b=1 u=1",
+        "math+swahili layer swap task=math b=2 u=1",
+        "math_2+swahili layer swap task=math_2 b=1 u=1",
+        "math_2+swahili layer swap task=math_2 b=2 u=1",
     ]
     merged = found.cells[-1]
     assert merged.experts == {"task": "math_2", "language": "swahili", "base": "base"}
@@ -176,11 +176,11 @@ def test_a_setting_may_choose_a_pool_a_single_expert_or_the_base(plan):
     assert [(c.label.split()[0], *c.experts.values(), c.language) for c in found.cells] == [
         ("base", "base", None),
         ("base", "math", None),
-        ("math+swahili", "math", "swahili", "base", "sw"),
-        ("math_2+swahili", "math_2", "swahili", "base", "sw"),
-        ("experts.language=swahili", "base", "swahili", "base", "sw"),
-        ("experts.language=telugu", "math", "telugu", "base", "te"),
-        ("experts.language=swahili", "math_2", "swahili", "math", "sw"),
+        ("math+swahili+base", "math", "swahili", "base", "sw"),
+        ("math_2+swahili+base", "math_2", "swahili", "base", "sw"),
+        ("base+swahili+base", "base", "swahili", "base", "sw"),
+        ("math+telugu+base", "math", "telugu", "base", "te"),
+        ("math_2+swahili+math", "math_2", "swahili", "math", "sw"),
     ]
     asked = [cell.request.tasks for cell in found.cells[2:6]]
     assert asked == [("words_sw",)] * 3 + [("words_te",)]

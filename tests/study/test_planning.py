@@ -28,11 +28,11 @@ def keys_of(found):
 def test_equal_weights_are_found_and_evaluated_once(plan):
     found = plan()
     by_label = {cell.label: cell for cell in found.cells}
-    task, nothing = by_label["task_expert"], by_label["bottom_layers=0 top_layers=0"]
+    task, nothing = by_label["task expert"], by_label["layer swap b=0 u=0"]
     assert task.weights_key == nothing.weights_key
     assert task.records == nothing.records
     assert (len(found.cells), count_models(found)) == (6, 5)
-    assert any("the same weights" in note and "task_expert" in note for note in found.notes)
+    assert any("the same weights" in note and "task expert" in note for note in found.notes)
     parameters = {"bottom_layers": 1, "top_layers": 1}  # an averaged embedding is another model
     assert count_models(plan(recipe=RECIPE | {"parameters": parameters})) == 6
     vary = {"placement": ["outer", "middle"], "seed": [0, 1], "bottom_layers": [4]}
@@ -119,7 +119,10 @@ def test_versions_of_the_code_change_what_they_are_about(plan, monkeypatch):
     monkeypatch.setattr(layerswap_method, "METHOD_VERSION", 99)
     after = {cell.label: cell for cell in plan(**changes).cells}
     same = {label for label in before if before[label].weights_key == after[label].weights_key}
-    assert same == {"base", "non_layer=task"}  # nothing is computed there: tensors are copied
+    assert same == {
+        "base",
+        "layer swap non_layer=task",
+    }  # nothing is computed there: tensors are copied
     monkeypatch.setattr(identity, "SCORING_VERSION", 99)
     scored = {cell.label: cell for cell in plan(**changes).cells}
     for label, cell in scored.items():
@@ -132,7 +135,7 @@ def test_other_weights_change_the_keys_of_what_is_made_of_them(plan, own):
     write_expert(own.parent / "swahili", seed=99)
     after = {cell.label: cell.records for cell in plan(own).cells}
     same = {label for label in before if before[label] == after[label]}
-    assert same == {"base", "task_expert", "bottom_layers=0 top_layers=0"}
+    assert same == {"base", "task expert", "layer swap b=0 u=0"}
 
 
 def test_any_parameter_of_another_method_can_be_varied(plan):
@@ -148,9 +151,12 @@ def test_any_parameter_of_another_method_can_be_varied(plan):
 
 def test_the_cost_counts_what_is_left(plan):
     found = plan(baseline=["base", "ties"])
-    done = set(found.cells[0].records.values())
-    for materialize, finished, evaluations, checkpoints in ((False, (), 6, 1), (True, done, 5, 5)):
-        text = describe_study_plan(found, found.cells, materialize=materialize, finished=finished)
+    tasks = {key: task for cell in found.cells[1:] for task, key in cell.records.items()}
+    for materialize, missing, evaluations, checkpoints in (
+        (False, None, 6, 1),
+        (True, tasks, 5, 5),
+    ):
+        text = describe_study_plan(found, found.cells, materialize=materialize, missing=missing)
         assert f"cost: {evaluations} evaluations for 6 cells" in text
         assert f"models to load: {evaluations}" in text
         assert f"checkpoints written to disk: {checkpoints} (" in text

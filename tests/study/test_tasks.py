@@ -42,25 +42,24 @@ def small(evaluate, *, dry=False, isolation=None, **options):
 def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
     found = plan(shipped, **small({"benchmarks": ["mgsm", "belebele"]}))
     asked = {cell.label: cell.request for cell in found.cells}
-    assert asked["math+swahili"].tasks == ("layerswap_mgsm_sw", "layerswap_belebele_sw")
-    assert asked["math+telugu"].tasks == ("layerswap_mgsm_te", "layerswap_belebele_te")
+    assert asked["math+swahili layer swap"].tasks == ("layerswap_mgsm_sw", "layerswap_belebele_sw")
+    assert asked["math+telugu layer swap"].tasks == ("layerswap_mgsm_te", "layerswap_belebele_te")
     # The base has no language: it is asked everything.
-    assert set(asked["base"].tasks) == {
-        task for label in ("math+swahili", "math+telugu") for task in asked[label].tasks
-    }
+    swaps = [request for label, request in asked.items() if label != "base"]
+    assert set(asked["base"].tasks) == {task for request in swaps for task in request.tasks}
     assert {request.task_folders for request in asked.values()} == {(SHIPPED_TASKS,)}
     assert {request.data_dir for request in asked.values()} == {DATA}
     evaluate = {"tasks": ["layerswap_mgsm_en"], "languages": {"sw": ["layerswap_mgsm_sw"]}}
     found = plan(shipped, **small(evaluate))
     asked = {cell.label: cell.request.tasks for cell in found.cells}
-    assert asked["math+swahili"] == ("layerswap_mgsm_en", "layerswap_mgsm_sw")
-    assert asked["math+telugu"] == ("layerswap_mgsm_en",)
+    assert asked["math+swahili layer swap"] == ("layerswap_mgsm_en", "layerswap_mgsm_sw")
+    assert asked["math+telugu layer swap"] == ("layerswap_mgsm_en",)
 
 
 def test_own_tasks_and_benchmarks_go_together(plan, experts, models):
     found = plan(experts, **small({"tasks": ["words"], "benchmarks": ["mgsm"]}))
     cells = {cell.label: cell for cell in found.cells}
-    assert cells["math+swahili"].request.tasks == ("words", "layerswap_mgsm_sw")
+    assert cells["math+swahili layer swap"].request.tasks == ("words", "layerswap_mgsm_sw")
     for cell in plan(
         experts, **small({"tasks": ["words"]})
     ).cells:  # with the key that it has alone
@@ -79,8 +78,9 @@ def test_a_name_with_lang_is_a_task_of_each_language(plan, experts, shipped, by)
         study = {"tasks": names, "languages": {"te": ["words", "words_{lang}"]}}
     found = plan(file, settings, **small(study, dry=True))
     asked = {cell.label: cell.request.tasks for cell in found.cells}
-    assert asked["math+swahili"] == ("words_sw",)
-    assert asked["math+telugu"] == (("words", "words_te") if by == "study" else ("words_te",))
+    assert asked["math+swahili layer swap"] == ("words_sw",)
+    telugu = ("words", "words_te") if by == "study" else ("words_te",)
+    assert asked["math+telugu layer swap"] == telugu
     assert {"words_sw", "words_te"} <= {*asked["base"]}
 
 

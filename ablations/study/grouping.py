@@ -1,8 +1,8 @@
-"""The models of a run: which cells are one model, and what models and cells are called in a report.
+"""Which cells of a study are one model, and what models and cells are called.
 
 A *model* is one way to make a model from experts (the recipe in one setting, or a baseline); its
-cells are the pairs of experts, and the seeds, that it was made with. Both are derived once, when a
-plan is written, and stored in `run.json`.
+cells are the pairs of experts, and the seeds, that it was made with. A cell is named when it is
+made; which models have equal weights is known when a plan is written, and stored in `run.json`.
 """
 
 from __future__ import annotations
@@ -60,22 +60,8 @@ def derive_models(
     with every pair of experts (layer counts on a small model) are one model too: the first.
     """
     by_cell = {cell.label: cell for cell in cells}
-    places = {label: (cell.experts, cell.values.get(_SEED)) for label, cell in by_cell.items()}
-    by_label: dict[str, StudyModel] = {}
-    for model in (*_baselines(study, cells), *_recipes(study, cells, num_layers)):
-        earlier = by_label.get(model.label)
-        if earlier is not None:
-            taken = [places[label] for label in earlier.cells]
-            added = [label for label in model.cells if places[label] not in taken]
-            model = model.model_copy(
-                update={
-                    "cells": (*earlier.cells, *added),
-                    "given": (*earlier.given, *model.given),
-                }
-            )
-        by_label[model.label] = model
     by_weights: dict[object, StudyModel] = {}
-    for model in by_label.values():
+    for model in _labelled(study, cells, num_layers).values():
         key: object = model.label
         if model.cells and model.kind == "recipe":
             cells_of_model = [by_cell[label] for label in model.cells]
@@ -93,11 +79,42 @@ def derive_models(
     return tuple(by_weights.values())
 
 
-def name_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str, str]:
-    """Return label of a cell -> its name in a report: its experts, where a role has several.
+def name_cells(study: Study, cells: Sequence[Cell], num_layers: int | None) -> list[Cell]:
+    """Return cells under their names: of their model, with experts where a role has several.
 
-    Cells that a report leaves out have no name.
+    A cell that is another one over again, as settings that come to the same layer counts are, is
+    called by its values as the study has them.
     """
+    names = _names_of_cells(cells, [*_labelled(study, cells, num_layers).values()])
+    by_label = {
+        cell.label: names.get(cell.label, f"{merge_text(study, {})} ({cell.label})")
+        for cell in cells
+    }
+    return [cell.model_copy(update={"label": by_label[cell.label]}) for cell in cells]
+
+
+def _labelled(study: Study, cells: Sequence[Cell], num_layers: int | None) -> dict[str, StudyModel]:
+    """Return label -> model, those of one label joined."""
+    by_cell = {cell.label: cell for cell in cells}
+    places = {label: (cell.experts, cell.values.get(_SEED)) for label, cell in by_cell.items()}
+    by_label: dict[str, StudyModel] = {}
+    for model in (*_baselines(study, cells), *_recipes(study, cells, num_layers)):
+        earlier = by_label.get(model.label)
+        if earlier is not None:
+            taken = [places[label] for label in earlier.cells]
+            added = [label for label in model.cells if places[label] not in taken]
+            model = model.model_copy(
+                update={
+                    "cells": (*earlier.cells, *added),
+                    "given": (*earlier.given, *model.given),
+                }
+            )
+        by_label[model.label] = model
+    return by_label
+
+
+def _names_of_cells(cells: Sequence[Cell], models: Sequence[StudyModel]) -> dict[str, str]:
+    """Return label of a cell -> its name."""
     by_label = {cell.label: cell for cell in cells}
     experts_of_role: dict[str, set[str]] = {"base": set(), "task": set(), "language": set()}
     for cell in cells:

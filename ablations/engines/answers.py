@@ -3,9 +3,8 @@
     ANSWERS/WEIGHTS/TASK.jsonl      one line per answer, appended as it arrives
     ANSWERS/WEIGHTS/TASK.unchecked  the same of a live engine, until it has been checked
 
-An answer is found again by a hash of engine, prompt and settings of generation, and, where it was
-sampled, of seed, repeat and item. So a larger limit sends the new items only, and another metric,
-filter or confidence level sends nothing.
+An answer is found again by the key of its question (`ablations.engines.questions`). So a larger
+limit sends the new items only, and another metric, filter or confidence level sends nothing.
 
 Each line has a checksum of its content and of WEIGHTS, the name of its folder. A line that was
 damaged, or whose file was moved to another model's folder, is not taken and its prompt is sent
@@ -15,13 +14,12 @@ again. Lines from before checksums have none and are taken where they are.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from ablations.machine.fingerprint import checksum_of
 from ablations.machine.locks import try_claim
@@ -43,12 +41,6 @@ _BEGIN = b'{"key":"'
 
 _DAMAGES = (ValueError, TypeError, KeyError, AttributeError, IndexError)
 """Errors of `_parsed`."""
-
-
-def key_of(*question: Any) -> str:
-    """Return a hash of a question; what JSON does not know goes in as its `repr`."""
-    text = json.dumps(question, sort_keys=True, default=repr)
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,14 +87,13 @@ class AnswerFile:
 
         Args:
             path: of the file.
-            engine: a hash of all that changes an answer and is not in a request: engine, options,
-                versions.
+            engine: hash of what its questions have in common (`engine_key`).
             is_checked: whether new answers are stored at once; else from `confirm` on. A run that
                 ends before that (Ctrl-C, SIGKILL, a full disk) leaves them in a file of their own,
                 which the next one removes.
         """
         self.path = path
-        self._engine = engine
+        self.engine = engine
         self._target = path if is_checked else path.with_suffix(_UNCHECKED)
         self._answers: dict[str, Answer] = {}
         self._new = set[str]()
@@ -141,10 +132,6 @@ class AnswerFile:
         if self._lock is not None:
             self._lock.release()
         self._lock = None
-
-    def key(self, *question: Any) -> str:
-        """Return the hash of a question to this engine."""
-        return key_of(self._engine, *question)
 
     def confirm(self) -> None:
         """Store the answers that waited for a check of their engine.

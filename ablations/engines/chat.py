@@ -1,7 +1,7 @@
-"""Chat templates and think tokens of tokenizers, and how they get into lm-eval's model objects.
+"""Chat templates and think tokens of tokenizers. Loads no weights.
 
-Reads tokenizers; loads no weights. A live engine serves models that bring templates of their own,
-so the template is set for each model before it is evaluated.
+The template is always that of the evaluated model's own folder: a live engine serves models that
+bring templates of their own.
 """
 
 from __future__ import annotations
@@ -61,19 +61,16 @@ def check_protocol(protocol: Protocol, folders: Iterable[Path]) -> None:
         raise InputError("\n".join(problems))
 
 
-def set_protocol(lm: Any, protocol: Protocol, folder: Path) -> None:
-    """Set the prompts and generation of a model object by `protocol`.
-
-    The template is that of the model in `folder`.
+def chat_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer in `folder`, which writes prompts by its chat template.
 
     Raises:
         InputError: as `chat_template`.
     """
-    lm.think_end_token = protocol.think_end_token
-    lm.keeps_task_limit = protocol.gen_kwargs.max_gen_toks is not None
-    lm.template_options = _thinking(protocol)
-    if protocol.apply_chat_template:
-        lm.tokenizer.chat_template = chat_template(folder)
+    template = chat_template(folder)
+    tokenizer = _tokenizer(folder)
+    tokenizer.chat_template = template
+    return tokenizer
 
 
 def chat_prompt(
@@ -122,8 +119,7 @@ def date_notes(protocol: Protocol, folder: Path) -> list[str]:
 
 def _check(protocol: Protocol, folder: Path) -> None:
     if protocol.apply_chat_template:
-        tokenizer, options = _tokenizer(folder), _thinking(protocol)
-        tokenizer.chat_template = chat_template(folder)
+        tokenizer, options = chat_tokenizer(folder), template_options(protocol)
         user = {"role": "user", "content": "1 + 1 = ?"}
         try:
             render_chat(tokenizer, [user], add_generation_prompt=True, **options)
@@ -152,8 +148,8 @@ def _system_fault(tokenizer: Any, text: str, options: Mapping[str, Any]) -> str 
     return None if text.strip() in prompt else "leaves out the system message"
 
 
-def _thinking(protocol: Protocol) -> dict[str, bool]:
-    """Return what a template gets of thinking: nothing where the user says nothing.
+def template_options(protocol: Protocol) -> dict[str, bool]:
+    """Return what a template gets besides messages: of thinking, where the user says something.
 
     Templates ask whether it is defined (SmolLM3) or only whether it is true (GLM-4.5), so that a
     value of None would switch thinking off.

@@ -1,4 +1,4 @@
-"""lm-eval's transformers model, with stored answers and texts as vLLM gives them.
+"""An engine: lm-eval's transformers model, with texts as vLLM gives them.
 
 What lm-eval does otherwise with HF than with vLLM:
 
@@ -15,12 +15,13 @@ What lm-eval does otherwise with HF than with vLLM:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lm_eval.api.model import CacheHook
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import (
     Collator,
@@ -29,9 +30,9 @@ from lm_eval.models.utils import (
 )
 from transformers import GenerationConfig, LogitsProcessorList
 
-from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.loading import fill_tensors
 from ablations.engines.options import EngineOptions
+from ablations.engines.stored_answers_lm import Generated, Pair, Prompt
 from ablations.models.load import check_complete, load_adapter
 from layerswap_method.errors import LayerSwapError
 
@@ -42,7 +43,7 @@ _TAIL = 8
 """Tokens of a prompt before which an answer is decoded: enough that none is at a text's start."""
 
 
-class HfModel(Answering, HFLM):  # type: ignore[misc]
+class HfModel(HFLM):  # type: ignore[misc]
     """A transformers model."""
 
     def __init__(self, model: str, options: EngineOptions, adapter: Path | None = None) -> None:
@@ -104,34 +105,41 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
     def close(self) -> None:
         """Do nothing: the model goes with this object."""
 
-    def _generate(self, questions: Sequence[Question]) -> None:
+    def generate(self, prompts: Sequence[Prompt], keep: Callable[[int, Generated], None]) -> None:
         """Generate in the batches that lm-eval makes: by options, the longest prompts first."""
         batches = Collator(
-            [(question.request.args[0], question.options, question) for question in questions],
-            sort_fn=lambda entry: longest_first(entry[2]),
+            [(prompt.text, prompt.options, place) for place, prompt in enumerate(prompts)],
+            sort_fn=lambda entry: prompts[entry[2]].longest_first,
             group_by="gen_kwargs",
         )
         for batch in batches.get_batched(n=self.batch_size):
-            prompts, (options, *_), batched = zip(*batch, strict=True)
-            self._generate_batch(prompts, options, batched)
+            places = [place for _, _, place in batch]
+            batched = [prompts[place] for place in places]
+            for place, generated in zip(places, self._generate_batch(batched), strict=True):
+                keep(place, generated)
 
-    def _generate_batch(
-        self, prompts: Sequence[str], gen_kwargs: dict[str, Any], questions: Sequence[Question]
-    ) -> None:
-        options: dict[str, Any] = normalize_gen_kwargs(gen_kwargs, self.max_gen_toks)
+    def _generate_batch(self, prompts: Sequence[Prompt]) -> Iterator[Generated]:
+        """Generate the answers to prompts with equal options; yield them in order."""
+        options: dict[str, Any] = normalize_gen_kwargs(dict(prompts[0].options), self.max_gen_toks)
         if options.get("do_sample"):
             options.setdefault("top_k", 0)  # transformers' own default is 50
         end = self._text([self.eot_token_id])
         until = handle_stop_sequences(options.pop("until", None), eos=end)
-        stop = [end] if self.think_end_token else until
+        may_think = prompts[0].may_think
+        stop = [end] if may_think else until
         limit = options.pop("max_gen_toks")
-        room = self.max_length - limit
-        tokens = {"input_ids": [self._cut(self.tok_encode(prompt), room) for prompt in prompts]}
+        tokens = {"input_ids": [prompt.tokens for prompt in prompts]}
         batch = self.tokenizer.pad(tokens, padding_side="left", return_tensors="pt")
         context = batch["input_ids"]
+        is_finite = torch.ones(len(prompts), dtype=torch.bool, device=self.device)
 
-        def refuse_nan(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-            self._check_finite(questions[0], is_finite=not scores.isnan().any())
+        def end_at_nan(_: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+            nonlocal is_finite
+            is_nan = scores.isnan().any(dim=-1)
+            is_finite &= ~is_nan.view(len(prompts), -1).any(dim=-1)
+            if is_nan.any():  # nothing can be drawn from NaN
+                scores = scores.masked_fill(is_nan[:, None], -torch.inf)
+                scores[is_nan, self.eot_token_id] = 0
             return scores
 
         rows = self._model_generate(
@@ -139,32 +147,32 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
             attention_mask=batch["attention_mask"].to(self.device),
             stop=stop,
             max_length=options.pop("max_length", context.shape[1] + limit),
-            logits_processor=LogitsProcessorList([refuse_nan]),
+            logits_processor=LogitsProcessorList([end_at_nan]),
             **options,
         )
         # A batch runs until its last row is done: rows may hold more than their answer.
-        for question, prompt, row in zip(
-            questions,
+        for prompt, row, is_row_finite in zip(
             context[:, -_TAIL:].tolist(),
             rows[:, context.shape[1] :].tolist(),
+            is_finite.tolist(),
             strict=True,
         ):
             answer = self._without_end(row)
             text = self._text(answer)
             is_stopped = any(mark and mark in text for mark in stop)
-            lead = self._lead(prompt, answer, text)
+            # lm-eval strips the white space before an answer that follows thinking.
+            lead = "" if may_think else self._lead(prompt, answer, text)
             is_truncated = len(answer) == len(row) and not is_stopped
-            self._keep_text(question, lead + text, until, is_truncated=is_truncated)
+            yield Generated(lead + text, until, is_truncated, is_row_finite)
 
-    def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
-        hook, self.cache_hook = self.cache_hook, SimpleNamespace(add_partial=self._keep_score)
+    def score(self, pairs: Sequence[Pair], keep: Callable[[int, tuple[float, bool]], None]) -> None:
+        """Score in the batches that lm-eval makes, which hands its results to a hook of caches."""
+        self.set_cache_hook(SimpleNamespace(add_partial=lambda _, *result: keep(*result)))
         try:
-            HFLM._loglikelihood_tokens(self, list(pairs), disable_tqdm=True)
+            requests = [(place, *pair) for place, pair in enumerate(pairs)]
+            self._loglikelihood_tokens(requests, disable_tqdm=True)
         finally:
-            self.cache_hook = hook
-
-    def _keep_score(self, _: str, question: Question, score: tuple[float, bool]) -> None:
-        self._keep(question, score)
+            self.set_cache_hook(CacheHook(None))
 
     def _text(self, tokens: Sequence[int]) -> str:
         return str(self.tok_decode(tokens, skip_special_tokens=False))
@@ -179,8 +187,6 @@ class HfModel(Answering, HFLM):  # type: ignore[misc]
 
     def _lead(self, prompt: list[int], answer: Sequence[int], text: str) -> str:
         """Return the white space between a prompt and its answer that is not in its `text`."""
-        if self.think_end_token:  # lm-eval strips the white space before an answer after thinking
-            return ""
         before, both = self._text(prompt), self._text([*prompt, *answer])
         if not (both.startswith(before) and both.endswith(text)):
             return ""

@@ -19,10 +19,13 @@ from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
+from ablations.engines.stored_answers_lm import Engine, StoredAnswersLM
 from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
+from ablations.models.tokens import prompt_tokens
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
+from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.recipe.references import Model
@@ -120,7 +123,7 @@ class LiveEvaluator:
         self.backend = resolve_backend(backend)
         self._base = merge_of_one(Model(str(base_folder), Path(base_folder)))
         self._options = options or EngineOptions()
-        self._lm: Any = None
+        self._engine: Any = None
         self._loaded: Mapping[str, TensorMix] | None = None
         self._disabled: str | None = None
         """Why no model can be put into it any more."""
@@ -138,7 +141,7 @@ class LiveEvaluator:
         self._check_fit(model)
         if self._disabled is not None:
             raise SwapFailed(self._disabled)
-        if self._lm is None:
+        if self._engine is None:
             self._start()
         with self._ended_by_errors(model):
             self._load(model.tensors)
@@ -150,7 +153,7 @@ class LiveEvaluator:
             SwapFailed: for good, when the probe is not answered as at the start: what was
                 evaluated since the last check may be wrong.
         """
-        if self._lm is not None:
+        if self._engine is not None:
             with self._ended_by_errors(self._base, for_good=True):
                 self._load(self._base.tensors)
                 self._compare("with the base's weights back in place")
@@ -166,7 +169,7 @@ class LiveEvaluator:
         """
         self.swap(model)
         try:
-            return run_tasks(self._lm, request, model.donor, self.backend, answers)
+            return run_tasks(self._engine, request, model.donor, self.backend, answers)
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:
@@ -175,14 +178,14 @@ class LiveEvaluator:
 
     def close(self) -> None:
         """End the engine; a later call would start it again."""
-        lm, self._lm, self._loaded = self._lm, None, None
-        if lm is not None:
-            lm.close()
+        engine, self._engine, self._loaded = self._engine, None, None
+        if engine is not None:
+            engine.close()
 
     def _start(self) -> None:
-        self._lm = start_model(self._base.donor, self.backend, self._options)
+        self._engine = start_model(self._base.donor, self.backend, self._options)
         with self._ended_by_errors(self._base, for_good=True):
-            self._lm.check_names(self._base.tensors)
+            self._engine.check_names(self._base.tensors)
             self._check_loading()
 
     def _check_loading(self) -> None:
@@ -214,8 +217,8 @@ class LiveEvaluator:
             )
 
     def _ask_probe(self) -> ProbeAnswers:
-        self._lm.reset_cache()
-        return ask_probe(self._lm)
+        self._engine.reset_cache()
+        return ask_probe(self._engine)
 
     def _load(self, tensors: Mapping[str, TensorMix]) -> None:
         """Load a model, unless it is the engine's.
@@ -226,9 +229,9 @@ class LiveEvaluator:
             return
         show_step(Step("loading the weights"))
         self._loaded = None
-        self._lm.load(tensors)
+        self._engine.load(tensors)
         self._loaded = tensors
-        self._lm.reset_cache()
+        self._engine.reset_cache()
 
     @contextmanager
     def _ended_by_errors(self, model: Merge, *, for_good: bool = False) -> Iterator[None]:
@@ -269,28 +272,26 @@ def _final_norm(model: Merge) -> str | None:
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
 
 
-def ask_probe(lm: Any) -> ProbeAnswers:
-    """Return what lm-eval's model object answers to the probe: tokens from all its vocabulary."""
+def ask_probe(engine: Engine) -> ProbeAnswers:
+    """Return what an engine answers to the probe: tokens from all its vocabulary."""
     from lm_eval.api.instance import Instance
 
-    special = set(lm.tokenizer.all_special_ids)
-    plain = [token for token in range(len(lm.tokenizer)) if token not in special]
+    special = set(engine.tokenizer.all_special_ids)
+    plain = [token for token in range(len(engine.tokenizer)) if token not in special]
     tokens = [plain[place * len(plain) // _PROBE_TOKENS] for place in range(_PROBE_TOKENS)]
     half = _PROBE_TOKENS // 2
-    first, second = (lm.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
+    first, second = (engine.tokenizer.decode(part) for part in (tokens[:half], tokens[half:]))
     pair = (first, f" {second.lstrip()}")
     options = {"until": [], "do_sample": False, "max_gen_toks": _ANSWER_TOKENS}
     scored = Instance("loglikelihood", {}, pair, 0, ("the probe", 0, 1))
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
-    # A mark that the task before has set would cut the thinking out of this answer. A norm that was
-    # changed on purpose may overflow in float16, and `ProbeReference` knows what NaN means.
-    think_end, lm.think_end_token, lm.refuses_nan = lm.think_end_token, None, False
-    try:
-        ((log_likelihood, _),) = lm.loglikelihood([scored])
-        (text,) = lm.generate_until([generated])
-    finally:
-        lm.think_end_token, lm.refuses_nan = think_end, True
-    return ProbeAnswers(log_likelihood / max(1, len(lm.tok_encode(pair[1]))), text)
+    # A norm that was changed on purpose may overflow in float16, and `ProbeReference` knows what
+    # NaN means.
+    lm = StoredAnswersLM(engine, Protocol(), refuses_nan=False)
+    ((log_likelihood, _),) = lm.loglikelihood([scored])
+    (text,) = lm.generate_until([generated])
+    length = len(prompt_tokens(engine.tokenizer, pair[1]))
+    return ProbeAnswers(log_likelihood / max(1, length), text)
 
 
 def folder_differences(one: Path, other: Path) -> list[str]:

@@ -1,12 +1,13 @@
-"""Starts lm-eval's model objects, runs tasks on them and reads the results."""
+"""Starts engines, has lm-eval ask them tasks and reads the results."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -15,13 +16,14 @@ from typing import Any
 from ablations.engines import vllm_engine
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions
-from ablations.engines.chat import date_notes, set_protocol
+from ablations.engines.chat import chat_tokenizer, date_notes
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
+from ablations.engines.stored_answers_lm import Engine, StoredAnswersLM
 from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
-from ablations.requests.resolve import resolve
+from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
 from ablations.scoring.observed import (
@@ -47,7 +49,7 @@ def start_model(
     options: EngineOptions,
     adapter: Path | None = None,
 ) -> Any:
-    """Return lm-eval's model object of a checkpoint: loaded, its engine started; `close` ends it.
+    """Return an engine with a checkpoint loaded; `close` ends it.
 
     Args:
         model: a folder, or the hub id of a model in the local cache.
@@ -82,16 +84,16 @@ def start_model(
 
 
 def run_tasks(
-    lm: Any,
+    engine: Engine | None,
     request: EvaluationRequest,
     folder: Path,
     backend: Backend,
     answers: AnswerFile | None = None,
 ) -> Evaluation:
-    """Run the tasks on a loaded lm-eval model object and return scores and records.
+    """Ask an engine the tasks of a request and return scores and records.
 
     Args:
-        lm: an ``lm_eval.api.model.LM``.
+        engine: a model of `start_model`; None where every answer is stored.
         request: tasks and settings.
         folder: of the model, whose chat template is applied.
         backend: name of the engine in the result.
@@ -99,39 +101,57 @@ def run_tasks(
 
     Raises:
         InputError: for unknown tasks, or a task whose data cannot be read.
+        Unanswered: without an engine, where an answer is not stored.
     """
     resolved = resolve(request)
     tasks = load_tasks(resolved)
     show_step(Step(f"{', '.join(request.tasks)}: preparing prompts"))
+    template = chat_tokenizer(folder) if request.apply_chat_template else None
+    make_lm = functools.partial(StoredAnswersLM, engine, request, template, answers)
+    with answers or nullcontext():
+        evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
+    reused = 0 if answers is None else answers.reused
+    return evaluation.model_copy(update={"answers_before": reused})
+
+
+def score_tasks(
+    make_lm: Callable[..., Any],
+    resolved: ResolvedTasks,
+    tasks: Sequence[Any],
+    folder: Path,
+    backend: Backend,
+) -> Evaluation:
+    """Have lm-eval ask its task objects, repeat by repeat, and return scores and records.
+
+    Args:
+        make_lm: takes ``sample_seed`` and ``item_starts`` of a repeat and returns the model object
+            that answers it, as `StoredAnswersLM` does.
+        resolved: the request.
+        tasks: of `load_tasks`.
+        folder: of the model.
+        backend: name of the engine in the result.
+    """
     started = time.monotonic()
-    set_protocol(lm, request, folder)
-    groups = resolved.groups
+    request, groups = resolved.request, resolved.groups
     starts = _starts(groups, tasks)
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     thinking: list[tuple[Key, Sequence[Outcome]]] = []
-    with ExitStack() as stack:
-        stack.enter_context(answers or nullcontext())
-        stack.callback(setattr, lm, "answers", None)
-        lm.answers = answers  # one that is no `Answering` stores none
-        lm.item_starts = starts
-        for repeat in range(request.repeats if tasks else 0):
-            drawn = [task for task in tasks if repeat == 0 or generates(task)]
-            if not drawn:
-                break
-            lm.outcomes, lm.stored_keys = {}, {}
-            lm.sample_seed = f"{request.seed} {repeat}"
-            result = with_groups(_evaluate(lm, drawn, request, repeat), groups, starts)
-            outcomes, stored_keys = (
-                by_items_of_groups(notes, groups, starts) for notes in (lm.outcomes, lm.stored_keys)
-            )
-            thinking += outcomes.items()
-            samples.append(read_samples(result, outcomes, repeat, stored_keys))
-            scores.append(
-                scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
-            )
-            if repeat == 0:
-                raw, notes = result, tuple(notes_on(outcomes))
+    for repeat in range(request.repeats if tasks else 0):
+        drawn = [task for task in tasks if repeat == 0 or generates(task)]
+        if not drawn:
+            break
+        lm = make_lm(sample_seed=f"{request.seed} {repeat}", item_starts=starts)
+        result = with_groups(_evaluate(lm, drawn, request, repeat), groups, starts)
+        outcomes = by_items_of_groups(lm.outcomes, groups, starts)
+        stored_keys = by_items_of_groups(lm.stored_keys, groups, starts)
+        thinking += outcomes.items()
+        samples.append(read_samples(result, outcomes, repeat, stored_keys))
+        scores.append(
+            scores_of_samples(result, samples[-1], seed=request.seed, level=request.level)
+        )
+        if repeat == 0:
+            raw, notes = result, tuple(notes_on(outcomes))
     all_samples = tuple(sample for part in samples for sample in part)
     notes = (
         *notes,
@@ -148,7 +168,6 @@ def run_tasks(
         num_fewshot={name: int(raw["n-shot"][name]) for name in raw["samples"]},
         versions=backend_versions(backend),
         elapsed_s=time.monotonic() - started,
-        answers_before=0 if answers is None else answers.reused,
         skipped=dict(resolved.skipped),
         notes=(
             *date_notes(request, folder),

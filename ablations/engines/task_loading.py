@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ablations.engines.answering import task_limit
+from ablations.engines.questions import task_limit
 from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers

@@ -1,19 +1,18 @@
-"""lm-eval's vLLM model, whose answers are stored as the engine ends them."""
+"""An engine: lm-eval's vLLM model, whose answers are handed over as it ends them."""
 
 from __future__ import annotations
 
 import logging
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from hashlib import sha256
 from typing import Any
 
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 
-from ablations.engines.answering import Answering, Question, longest_first
 from ablations.engines.options import EngineOptions
+from ablations.engines.stored_answers_lm import Generated, Pair, Prompt
 from ablations.engines.vllm_engine import (
     clean_up,
     engine_arguments,
@@ -29,7 +28,7 @@ _PART = 1024
 """Texts that are handed to the engine at once to be scored."""
 
 
-class VllmModel(Answering, VLLM):  # type: ignore[misc]
+class VllmModel(VLLM):  # type: ignore[misc]
     """A vLLM engine, which gets all requests at once and batches by itself."""
 
     def __init__(
@@ -86,42 +85,42 @@ class VllmModel(Answering, VLLM):  # type: ignore[misc]
         self.model.llm_engine.engine_core.shutdown()
         self._end.close()
 
-    def _generate(self, questions: Sequence[Question]) -> None:
+    def generate(self, prompts: Sequence[Prompt], keep: Callable[[int, Generated], None]) -> None:
+        """Generate an answer to each prompt."""
         end = self.tokenizer.decode(self.eot_token_id) or self.tokenizer.eos_token
-        ordered = sorted(questions, key=longest_first)
-        prompts, parameters, stops = [], [], []
-        for question, tokens in zip(
-            ordered, self.tok_encode([q.request.args[0] for q in ordered]), strict=True
-        ):
-            options, until, limit = self.modify_gen_kwargs(question.options, eos=end)
-            if question.draw is not None:
-                options["seed"] = int.from_bytes(sha256(question.draw.encode()).digest()[:4])
+        order = sorted(range(len(prompts)), key=lambda place: prompts[place].longest_first)
+        parameters, stops = [], []
+        for prompt in (prompts[place] for place in order):
+            options, until, limit = self.modify_gen_kwargs(dict(prompt.options), eos=end)
+            if prompt.seed is not None:
+                options["seed"] = prompt.seed
             # A stop string may stand in the thinking as well: the answer is cut afterwards.
-            stop = [end] if self.think_end_token else until
-            prompts.append(self._cut(tokens, self.max_length - limit))
+            stop = [end] if prompt.may_think else until
             # The log-likelihood of the answer says whether the logits were numbers.
             parameters.append(SamplingParams(max_tokens=limit, stop=stop, logprobs=0, **options))
             stops.append(until)
-        for place, output in self._run(prompts, parameters):
+        for rank, output in self._run([prompts[place].tokens for place in order], parameters):
             (answer,) = output.outputs
-            is_finite = math.isfinite(answer.cumulative_logprob)
-            self._check_finite(ordered[place], is_finite=is_finite)
             is_truncated = answer.finish_reason == "length"
-            self._keep_text(ordered[place], answer.text, stops[place], is_truncated=is_truncated)
+            is_finite = math.isfinite(answer.cumulative_logprob)
+            keep(order[rank], Generated(answer.text, stops[rank], is_truncated, is_finite))
 
-    def _score(self, pairs: Sequence[tuple[Question, list[int], list[int]]]) -> None:
+    def score(self, pairs: Sequence[Pair], keep: Callable[[int, tuple[float, bool]], None]) -> None:
+        """Score each pair."""
         options = {"temperature": 0, "prompt_logprobs": 1, "max_tokens": 1, "detokenize": False}
         for first in range(0, len(pairs), _PART):
             part = [
-                (question, context + continuation, len(context))
-                for question, context, continuation in pairs[first : first + _PART]
+                (place, context + continuation, len(context))
+                for place, (context, continuation) in enumerate(
+                    pairs[first : first + _PART], start=first
+                )
             ]
             part.sort(key=lambda entry: (-len(entry[1]), entry[1]))
             texts = [text for _, text, _ in part]
-            for place, output in self._run(texts, [SamplingParams(**options) for _ in part]):
-                question, text, length = part[place]
+            for rank, output in self._run(texts, [SamplingParams(**options) for _ in part]):
+                place, text, length = part[rank]
                 log_likelihood, is_greedy = self._parse_logprobs(text, output, length)
-                self._keep(question, (float(log_likelihood), bool(is_greedy)))
+                keep(place, (float(log_likelihood), bool(is_greedy)))
 
     def _run(
         self, prompts: Sequence[Sequence[int]], parameters: Sequence[SamplingParams]

@@ -25,6 +25,37 @@ def following_tokens(tokenizer: Any, text: str) -> list[int]:
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+def pair_tokens(
+    tokenizer: Any, context: str, continuation: str, prefix: int
+) -> tuple[list[int], list[int]]:
+    """Return the tokens of two texts of which the second follows the first, as lm-eval has them.
+
+    Space at the end of the first becomes that at the beginning of the second.
+
+    Args:
+        tokenizer: of the model.
+        context: the first.
+        continuation: the second; not empty.
+        prefix: the token that a second one follows where the first is empty.
+    """
+    if not context:
+        tokens = following_tokens(tokenizer, continuation)
+        return ([prefix], tokens) if tokens[0] != prefix else (tokens[:1], tokens[1:])
+    first = context.rstrip()
+    tokens = prompt_tokens(tokenizer, first)
+    both = prompt_tokens(tokenizer, context + continuation)
+    return tokens, both[len(tokens) :]
+
+
+def cut_left(tokenizer: Any, tokens: list[int], room: int) -> list[int]:
+    """Return the end of a text that fits `room` tokens, after its BOS where it has one."""
+    if len(tokens) <= room:
+        return tokens
+    has_bos = tokens[0] == tokenizer.bos_token_id and room > 1
+    bos = tokens[:1] if has_bos else []
+    return bos + tokens[len(tokens) - room + len(bos) :]
+
+
 @lru_cache(8)
 def _first_tokens(tokenizer: Any) -> list[int]:
     """Return the tokens that a tokenizer puts before a text by itself."""

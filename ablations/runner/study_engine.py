@@ -21,6 +21,7 @@ import yaml
 
 from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import backend_versions, engine_facts
+from ablations.engines.questions import engine_key
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import DiskFull, write_text
@@ -81,7 +82,7 @@ class StudyEngine:
 
     @functools.cached_property
     def answer_settings(self) -> Mapping[str, Any]:
-        """Common part of the keys of all answers of the study; see `answer_file`."""
+        """Common part of the keys of all answers of the study; see `engine_key`."""
         plan = self.plan
         return {
             "backend": plan.backend,
@@ -294,16 +295,16 @@ class StudyEngine:
 
         backend = resolve_backend(self.plan.backend, adapter=adapter)
         by_peft = None if adapter is None or is_fusion(adapter) else adapter
-        lm = start_model(folder, backend, self.plan.options, by_peft)
-        self._stack.callback(lm.close)
+        engine = start_model(folder, backend, self.plan.options, by_peft)
+        self._stack.callback(engine.close)
         if adapter is not None and by_peft is None:  # peft cannot load a fusion
-            with_adapter(lm.model, adapter)
-        return functools.partial(run_tasks, lm, folder=folder, backend=backend)
+            with_adapter(engine.model, adapter)
+        return functools.partial(run_tasks, engine, folder=folder, backend=backend)
 
 
 def answer_file(engine: StudyEngine, work: Work, *, is_checked: bool = True) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-    key = fingerprint_of(protocol=work.request.overrides(), **engine.answer_settings)
+    key = engine_key(work.request, engine.answer_settings)
     name = work.task.replace("/", "_")
     path = engine.answers / work.cell.weights_key / f"{name}.jsonl"
     return AnswerFile(path, key, is_checked=is_checked)

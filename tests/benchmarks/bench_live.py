@@ -31,9 +31,9 @@ COUNTS = ("bottom_layers", "top_layers", "bottom_transition", "top_transition")
 CELLS = [(1, 1, 0, 0), (2, 1, 1, 0), (0, 2, 0, 1), (3, 1, 0, 0), (1, 2, 1, 1), (2, 2, 0, 0)]
 
 
-def timed_generation(lm):
-    """Time lm-eval's generate calls on `lm`; return the list of their seconds."""
-    spent, generate = [], lm.generate_until
+def timed_generation(engine):
+    """Time the generate calls of an engine; return the list of their seconds."""
+    spent, generate = [], engine.generate
 
     def timed(*arguments, **options):
         started = time.perf_counter()
@@ -41,7 +41,7 @@ def timed_generation(lm):
         spent.append(time.perf_counter() - started)
         return answers
 
-    lm.generate_until = timed
+    engine.generate = timed
     return spent
 
 
@@ -60,9 +60,9 @@ def evaluate_naive(pocket, task, merged):
     from ablations.engines.lm_eval_backend import run_tasks, start_model
 
     request, options = request_and_options(pocket, task)
-    lm = start_model(str(merged), "vllm", options)
-    spent = timed_generation(lm)
-    evaluation = run_tasks(lm, request, None, "vllm")
+    engine = start_model(str(merged), "vllm", options)
+    spent = timed_generation(engine)
+    evaluation = run_tasks(engine, request, None, "vllm")
     say(evaluation, generate_s=sum(spent))
 
 
@@ -74,7 +74,7 @@ def serve_live(pocket, task):
     began = time.perf_counter()
     live = LiveEvaluator(pocket / "base", "vllm", options)
     live.swap(merging.merge_of_folder(pocket / "base"))
-    spent = timed_generation(live._lm)
+    spent = timed_generation(live._engine)
     say(start_s=time.perf_counter() - began)
     for line in sys.stdin:
         spent.clear()

@@ -115,8 +115,9 @@ alpha = first.scaling * ranks[module] => alpha = first.scaling
 ablations/harmonize/steps.py @ harmonize/test_run.py
 factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
+ablations/engines/questions.py @ engines/test_answers.py
+else (engine, kind) => else (kind,)
 ablations/engines/answers.py @ engines/test_answers.py
-key_of(self._engine, *question) => key_of(*question)
 os.truncate(self.path, whole) => pass
 ablations/runner/study_engine.py @ runner/test_engines.py
 "versions": backend_versions(plan.backend) => "versions": {}

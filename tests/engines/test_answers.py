@@ -15,9 +15,11 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from lm_eval.api.instance import Instance
 
-from ablations.engines.answers import Answer, AnswerFile, key_of, read_answers
+from ablations.engines.answers import Answer, AnswerFile, read_answers
 from ablations.engines.lm_eval_backend import run_tasks, start_model
+from ablations.engines.questions import read_questions
 from ablations.engines.rescore import rescore
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import listening
@@ -233,11 +235,30 @@ def test_a_full_disk_is_said_and_ends_the_run(tmp_path):
     assert try_claim(tmp_path, ".lock") is not None
 
 
-def test_another_engine_asks_another_question(tmp_path):
-    path = tmp_path / "task.jsonl"
-    assert AnswerFile(path, "hf").key("x", 1) == AnswerFile(path, "hf").key("x", 1)
-    keys = [AnswerFile(path, "hf").key("x", 1), AnswerFile(path, "vllm").key("x", 1)]
-    assert len({*keys, key_of("x", 1), key_of("x", [1])}) == 4
+OTHERS = [
+    {"engine": "vllm"},
+    {"engine": None},
+    {"prompt": "w2"},
+    {"asked": {"until": []}},
+    {"asked": {"temperature": 1.0}},
+    {"asked": {"temperature": 1.0}, "sample_seed": "1 0"},
+    {"asked": {"temperature": 1.0}, "item": 1},
+    {"kind": "loglikelihood", "asked": "w2"},
+]
+
+
+def test_questions_have_one_key_where_they_are_one():
+    def key(kind="generate", engine="hf", prompt="w1", asked=None, item=0, sample_seed="0 0"):
+        pair = (prompt, {"until": ["."]} if asked is None else asked)
+        requests = [Instance("generate_until", {}, pair, 0, ("task", item, 1))] * 2
+        return [each.key for each in read_questions(kind, requests, engine, sample_seed)]
+
+    first, second = key()
+    assert first == second == key(item=1)[0] == key(sample_seed="1 0")[0]
+    keys = [first, *(key(**other)[0] for other in OTHERS)]
+    assert len({*keys}) == len(keys)
+    once, twice = key(asked={"temperature": 1.0})
+    assert once != twice  # each drawn answer is a new one
 
 
 class _Killed(Exception):
@@ -316,7 +337,6 @@ def begun(request, model, tasks, tmp_path_factory):
             asked.count(patch)
             with pytest.raises(_Killed):
                 asked.send()
-            assert lm.answers is None
         asked.left, asked.killed_after = asked.lines(), None
         with asked.start() as asked.lm:  # as after a kill: another engine
             asked.limited = asked.send(limit=4)

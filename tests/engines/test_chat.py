@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from ablations.engines.answers import AnswerFile
-from ablations.engines.chat import chat_template, check_protocol, has_template, set_protocol
+from ablations.engines.chat import chat_template, chat_tokenizer, check_protocol, has_template
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
+from ablations.engines.stored_answers_lm import StoredAnswersLM
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.study.identity import protocol_key
@@ -135,17 +136,14 @@ GLM = (
 )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_thinking_that_nobody_set_is_not_in_the_template(backend, model, tmp_path):
-    folder = with_template(model, tmp_path / "model", SMOLLM3)
-    messages = [{"role": "user", "content": "w1"}]
-    with closing(start_model(folder, backend, OPTIONS)) as lm:
-        set_protocol(lm, Protocol(apply_chat_template=True), folder)
-        assert lm.apply_chat_template(messages) == "/unset w1"
-        lm.tokenizer.chat_template = GLM
-        assert lm.apply_chat_template(messages) == "w1"
-        set_protocol(lm, Protocol(apply_chat_template=True, enable_thinking=False), folder)
-        assert lm.apply_chat_template(messages) == "/no_think w1"
+@pytest.mark.parametrize("template", [SMOLLM3, GLM])
+def test_thinking_that_nobody_set_is_not_in_the_template(template, model, tmp_path):
+    folder = with_template(model, tmp_path / "model", template)
+    unset, no = {SMOLLM3: ("/unset w1", "/no_think w1"), GLM: ("w1", "w1/nothink")}[template]
+    for thinking, expected in ((None, unset), (False, no)):
+        protocol = Protocol(apply_chat_template=True, enable_thinking=thinking)
+        lm = StoredAnswersLM(None, protocol, chat_tokenizer(folder))
+        assert lm.apply_chat_template([{"role": "user", "content": "w1"}]) == expected
 
 
 def test_a_date_in_a_template_is_the_same_on_every_day(model, tasks, tmp_path):

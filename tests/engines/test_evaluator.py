@@ -68,7 +68,7 @@ def changed_task(world, folder, task, old, new):
 
 def holds(live, stream):
     """Return whether the engine really has these weights."""
-    found = live._lm.model.state_dict()
+    found = live._engine.model.state_dict()
     assert set(stream.tensors) == set(found)
     return all(
         torch.equal(found[name], MixReader(stream.tensors[name]).read()) for name in stream.tensors
@@ -81,7 +81,7 @@ def test_a_swap_is_exact_and_loads_no_model_twice(world, live, monkeypatch):
     assert holds(live, base)
     live.swap(swap)
     assert holds(live, swap)
-    monkeypatch.setattr(live._lm, "load", lambda *tensors: pytest.fail("loaded twice"))
+    monkeypatch.setattr(live._engine, "load", lambda *tensors: pytest.fail("loaded twice"))
     live.swap(merge_of(world.cells["swap"]))
 
 
@@ -161,13 +161,13 @@ def test_a_task_that_fails_ends_the_engine_where_something_was_sent(world, live,
     unsent = changed_task(world, tmp_path / "a", "words_choose", "{{choices}}", "{{no_such}}")
     with pytest.raises(TaskFault, match="'no_such' is undefined"):
         live.evaluate(stream, unsent)
-    assert live._lm is not None
+    assert live._engine is not None
     assert holds(live, stream)
     metric = "metric: exact_match"
     wrong = f"{metric}\n  regexes_to_ignore: ['(']"
     with pytest.raises(re.error, match="missing \\)"):
         live.evaluate(stream, changed_task(world, tmp_path / "b", "words_generate", metric, wrong))
-    assert live._lm is None  # requests might have been under way
+    assert live._engine is None  # requests might have been under way
     choose = world.request.model_copy(update={"tasks": ("words_choose",)})
     assert live.evaluate(stream, choose).score("words_choose").n == 24
     assert holds(live, stream)
@@ -188,7 +188,7 @@ def test_a_model_under_other_names_is_refused_for_good(world, tmp_path):
     for _ in range(2):
         with pytest.raises(SwapFailed, match="under other names than its checkpoint"):
             live.swap(merge_of_folder(folder))
-    assert live._lm is None
+    assert live._engine is None
 
 
 def test_an_engine_in_float16_starts_although_its_probe_overflows(world):
@@ -206,7 +206,7 @@ def test_a_load_that_does_nothing_is_noticed(world, monkeypatch):
 def test_a_base_that_does_not_come_back_is_noticed(world, monkeypatch):
     live = LiveEvaluator(world.base, "hf", OPTIONS)
     live.check()  # nothing runs, and nothing is wrong
-    assert live._lm is None
+    assert live._engine is None
     for _ in range(2):
         live.swap(merge_of(world.cells["swap"]))
         live.check()

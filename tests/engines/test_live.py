@@ -65,7 +65,7 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(stu
         pytest.skip("transformers keeps no prefix cache")
     first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
     study.evaluator.evaluate(first, study.world.request)
-    monkeypatch.setattr(study.evaluator._lm, "reset_cache", lambda: None)
+    monkeypatch.setattr(study.evaluator._engine, "reset_cache", lambda: None)
     stale = study.evaluator.evaluate(second, study.world.request)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])
@@ -81,10 +81,10 @@ def test_a_model_answers_alike_whichever_was_there_before(study):
     assert set(pairwise(walk)) >= set(permutations(names, 2))
     for name in walk:
         study.evaluator.swap(cells[name])
-        now = ask_probe(study.evaluator._lm)
+        now = ask_probe(study.evaluator._engine)
         assert answers.setdefault(name, now) == now, name
         if study.backend == "hf":
-            held = study.evaluator._lm.model.state_dict()
+            held = study.evaluator._engine.model.state_dict()
             for tensor, mix in cells[name].tensors.items():
                 assert torch.equal(held[tensor], MixReader(mix).read()), (name, tensor)
     assert len({answer.log_likelihood for answer in answers.values()}) == len(answers)
@@ -95,7 +95,7 @@ def test_after_a_load_that_failed_another_engine_starts(study, monkeypatch):
     expected = []
     for merge in (base, swap):
         study.evaluator.swap(merge)
-        expected.append(ask_probe(study.evaluator._lm))
+        expected.append(ask_probe(study.evaluator._engine))
     study.evaluator.swap(base)
     fill = MixReader.fill
 
@@ -110,7 +110,7 @@ def test_after_a_load_that_failed_another_engine_starts(study, monkeypatch):
             study.evaluator.swap(swap)
     for merge, answers in ((swap, expected[1]), (base, expected[0])):
         study.evaluator.swap(merge)
-        assert ask_probe(study.evaluator._lm) == answers
+        assert ask_probe(study.evaluator._engine) == answers
 
 
 def test_a_model_that_overflows_leaves_nothing_in_the_engine(study, tmp_path):

@@ -1,14 +1,16 @@
 """A conversation is the same tokens in training and in evaluation, whatever the tokenizer adds."""
 
 import itertools
+from contextlib import closing
 
 import pytest
 from lm_eval.api.instance import Instance
 from tokenizers.processors import TemplateProcessing
 
-from ablations.engines.chat import set_protocol
+from ablations.engines.chat import chat_prompt, chat_tokenizer
 from ablations.engines.hf_model import HfModel
 from ablations.engines.lm_eval_backend import start_model
+from ablations.engines.stored_answers_lm import StoredAnswersLM
 from ablations.models.tokens import prompt_tokens
 from ablations.scoring.protocol import Protocol
 from ablations.train.config import read_training_file
@@ -68,29 +70,25 @@ def trained(folder, template, tmp_path, row=CHAT):
 def test_the_prompt_of_an_evaluation_is_how_a_row_begins(backend, talker, tmp_path):
     folder, added, template = talker
     batch = trained(folder, template, tmp_path)
-    model = start_model(folder, backend, OPTIONS)
-    try:
-        if template == "plain":
-            prompts = [CHAT[0]["content"], "w1 " * 7]
-        else:
-            set_protocol(model, Protocol(apply_chat_template=True), folder)
-            chats = [CHAT[:1], [{"role": "user", "content": "w1 " * 7}]]
-            prompts = [model.apply_chat_template(chat) for chat in chats]
-        tokens = model.tok_encode(prompts)
-        if backend == "hf":  # what the network itself is given, in one batch
-            assert given(model, prompts) == tokens
-    finally:
-        model.close()
+    prompts = [CHAT[0]["content"], "w1 " * 7]
+    if template != "plain":
+        writer = chat_tokenizer(folder)
+        chats = [[{"role": "user", "content": prompt}] for prompt in prompts]
+        prompts = [chat_prompt(writer, chat, {}) for chat in chats]
+    with closing(start_model(folder, backend, OPTIONS)) as engine:
+        tokenizer = engine.tokenizer
+        tokens = [prompt_tokens(tokenizer, prompt) for prompt in prompts]
+        assert given(engine, backend, prompts) == tokens
     row = batch["input_ids"][0].tolist()
     assert row[: len(tokens[0])] == tokens[0]
-    first = model.tokenizer.decode(tokens[0][:1])
+    first = tokenizer.decode(tokens[0][:1])
     assert (first == "<bos>") is (added != "nothing" or template == "with BOS")
-    assert tokens[0].count(model.tokenizer.bos_token_id) == (first == "<bos>")
-    assert model.tokenizer.eos_token_id not in tokens[0]
+    assert tokens[0].count(tokenizer.bos_token_id) == (first == "<bos>")
+    assert tokenizer.eos_token_id not in tokens[0]
 
 
-def given(model, prompts):
-    """Return the ids that the network gets of each prompt, without padding."""
+def given(engine, backend, prompts):
+    """Return the ids that the network gets of each prompt, without padding, the shortest first."""
     rows = []
 
     def keep(_module, _args, options):
@@ -98,14 +96,24 @@ def given(model, prompts):
             ids, mask = options["input_ids"], options["attention_mask"]
             rows.extend(row[keep.bool()].tolist() for row, keep in zip(ids, mask, strict=True))
 
-    hook = model.model.register_forward_pre_hook(keep, with_kwargs=True)
+    def keep_prompts(tokens, *others, **options):
+        rows.extend(list(prompt["prompt_token_ids"]) for prompt in tokens)
+        return enqueue(tokens, *others, **options)
+
     options = {"until": [], "do_sample": False, "max_gen_toks": 2}
     requests = [
         Instance("generate_until", {}, (prompt, options), 0, ("t", place, 1))
         for place, prompt in enumerate(prompts)
     ]
-    model.generate_until(requests)
-    hook.remove()
+    with pytest.MonkeyPatch.context() as patch:
+        if backend == "hf":
+            hook = engine.model.register_forward_pre_hook(keep, with_kwargs=True)
+        else:
+            enqueue = engine.model.enqueue
+            patch.setattr(engine.model, "enqueue", keep_prompts)
+        StoredAnswersLM(engine, Protocol()).generate_until(requests)
+        if backend == "hf":
+            hook.remove()
     return sorted(rows, key=len)
 
 

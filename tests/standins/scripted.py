@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations.engines.chat import chat_prompt
-from ablations.engines.lm_eval_backend import run_tasks
+from ablations.engines.lm_eval_backend import score_tasks
+from ablations.engines.task_loading import load_tasks
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.tasks.catalog import SHIPPED_TASKS as TASKS
 from ablations.tasks.catalog import list_tasks
@@ -37,13 +39,15 @@ Say = Callable[[str, Mapping[str, Any]], str]
 def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options):
     """Evaluate a model that answers with `say`; `folder` has its tokenizer, for a chat template."""
     from lm_eval.api.model import LM
-    from lm_eval.models.huggingface import HFLM
     from transformers import AutoTokenizer
 
     class Scripted(LM):  # type: ignore[misc]
+        def __init__(self, **_repeat):
+            super().__init__()
+            self.outcomes, self.stored_keys = {}, {}
+
         tokenizer = None if folder is None else AutoTokenizer.from_pretrained(folder)
         tokenizer_name = "scripted"
-        chat_template = HFLM.chat_template
 
         def apply_chat_template(self, messages, add_generation_prompt=True):
             is_open = add_generation_prompt
@@ -67,7 +71,8 @@ def ask(say, tasks, *, data_dir=DATA, include_path=TASKS, folder=None, **options
     request = EvaluationRequest(
         tasks=tasks, include_path=include_path, data_dir=data_dir, **options
     )
-    return run_tasks(Scripted(), request, folder, "hf")
+    resolved = resolve(request)
+    return score_tasks(Scripted, resolved, load_tasks(resolved), folder, "hf")
 
 
 def gold(task, item):

@@ -45,8 +45,9 @@ from ablations.tasks.catalog import (
 )
 from ablations.tasks.names import language_name
 from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
+from ablations.train.side_adapters import backend_beside, is_side_adapter
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
-from layerswap_method.checkpoint.lora import is_lora, read_changes
+from layerswap_method.checkpoint.lora import read_changes
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.output import output_folder
 from layerswap_method.recipe.references import model_names, working_folder
@@ -148,12 +149,12 @@ def evaluate_model(
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
     tasks, names = _choose(block, languages)
     expert = find_model(model)
-    side_adapter = None
-    if expert.adapter is not None and is_lora(expert.adapter):  # of a kind that is not streamed
-        read_changes(expert.adapter, read_checkpoint(model, expert.folder))
+    if expert.adapter is not None and is_side_adapter(expert.adapter):
+        backend = backend_beside(options.backend, expert.adapter)
     else:
-        side_adapter = expert.adapter
-    backend = resolve_backend(options.backend, side_adapter)
+        if expert.adapter is not None:  # which may be of a kind that is not streamed
+            read_changes(expert.adapter, read_checkpoint(model, expert.folder))
+        backend = resolve_backend(options.backend)
     folder = default_folder(name or model, backend, options.settings)
     out = output_folder(str(options.out or folder))
     name = name or model_names([model])[model]

@@ -6,7 +6,6 @@ import importlib.metadata
 import importlib.util
 import logging
 import math
-from pathlib import Path
 from typing import Any
 
 from ablations.engines import vllm_engine
@@ -20,28 +19,18 @@ logger = logging.getLogger(__name__)
 _VERSIONED = ("lm_eval", "transformers", "tokenizers", "torch", "sacrebleu")
 
 
-def resolve_backend(choice: BackendChoice, adapter: Path | None = None) -> Backend:
+def resolve_backend(choice: BackendChoice) -> Backend:
     """Return the backend that `choice` stands for on this machine. Imports nothing heavy.
 
-    With an adapter `adapter` the weights, which changes none of them, ``auto`` is HF.
-
     Raises:
-        InputError: for ``vllm`` where it is not installed or cannot run the adapter, or a backend
-            whose lm-eval is missing.
+        InputError: for ``vllm`` where it is not installed, or a backend whose lm-eval is missing.
     """
     if importlib.util.find_spec("lm_eval") is None:
         raise InputError("lm-eval is not installed; install it with: pip install 'layerswap[eval]'")
-    if choice == "vllm" and adapter is not None:
-        raise InputError(
-            f"{adapter}: this adapter (a prefix or a fusion) changes none of the base's "
-            "weights and runs on transformers only; use --backend hf"
-        )
     if choice == "vllm" and not vllm_engine.is_installed():
         raise InputError(f"vLLM is not installed. {vllm_engine.HOW_TO_INSTALL}")
     if choice != "auto":
         return choice
-    if adapter is not None:
-        return "hf"
     chosen: Backend = "vllm" if vllm_engine.is_installed() else "hf"
     build = "its CPU build; " if chosen == "vllm" and vllm_engine.is_cpu_build() else ""
     other = "" if chosen == "hf" else f" ({build}--backend hf evaluates with transformers)"

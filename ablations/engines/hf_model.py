@@ -16,7 +16,6 @@ What lm-eval does otherwise with HF than with vLLM:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +32,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from ablations.engines.loading import fill_tensors
 from ablations.engines.options import EngineOptions
 from ablations.engines.stored_answers_lm import Generated, Pair, Prompt
-from ablations.models.load import check_complete, load_adapter
+from ablations.models.load import check_complete
 from layerswap_method.errors import LayerSwapError
 
 if TYPE_CHECKING:
@@ -46,8 +45,8 @@ _TAIL = 8
 class HfModel(HFLM):  # type: ignore[misc]
     """A transformers model."""
 
-    def __init__(self, model: str, options: EngineOptions, adapter: Path | None = None) -> None:
-        """Load a checkpoint, with an adapter of peft's on it if there is one."""
+    def __init__(self, model: str, options: EngineOptions) -> None:
+        """Load a checkpoint."""
         super().__init__(
             pretrained=model,
             device="cuda" if torch.cuda.is_available() else "cpu",
@@ -56,13 +55,14 @@ class HfModel(HFLM):  # type: ignore[misc]
             max_length=options.max_model_len,
             trust_remote_code=False,
         )
-        if adapter is not None:
-            self._model = load_adapter(self.model, adapter)
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         token_ids = {name: getattr(self.model.generation_config, name) for name in names}
         self.model.generation_config = GenerationConfig(**token_ids)
-        if adapter is not None:
-            self.model.get_base_model().generation_config = GenerationConfig(**token_ids)
+
+    def replace_network(self, network: Any) -> None:
+        """Run another network, such as the present one (`model`) with an adapter on it."""
+        network.generation_config = self.model.generation_config
+        self._model = network
 
     def _create_model(self, pretrained: str, **options: Any) -> None:
         """Load the weights, where the files give all of them."""

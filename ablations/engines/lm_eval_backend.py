@@ -47,7 +47,6 @@ def start_model(
     model: str | Path,
     backend: Backend,
     options: EngineOptions,
-    adapter: Path | None = None,
 ) -> Any:
     """Return an engine with a checkpoint loaded; `close` ends it.
 
@@ -55,7 +54,6 @@ def start_model(
         model: a folder, or the hub id of a model in the local cache.
         backend: the engine.
         options: how the model is run.
-        adapter: an adapter of peft's that runs next to the weights; HF only.
 
     Raises:
         InputError: when the model or the backend is not what it should be.
@@ -70,7 +68,7 @@ def start_model(
             if backend == "hf":
                 from ablations.engines.hf_model import HfModel
 
-                return HfModel(model, options, adapter)
+                return HfModel(model, options)
             vllm_engine.prepare_vllm(options)
             from ablations.engines.vllm_model import VllmModel
 

@@ -30,7 +30,8 @@ from ablations.models.fit import context_of
 from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
-from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
+from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
+from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
@@ -222,7 +223,7 @@ class StudyEngine:
 
         cell = work.cell
         single = self.single(cell)
-        if single is not None and single.adapter is not None and not is_lora(single.adapter):
+        if single is not None and is_side_adapter(single.adapter):
             self._close_live()
             ask = self._cold(single.folder, single.adapter)
             return ask, {"weights": "of the base, with an adapter next to them"}
@@ -288,17 +289,15 @@ class StudyEngine:
 
     def _cold(self, folder: Path, adapter: Path | None = None) -> _Ask:
         """Start a fresh engine on a checkpoint, with an adapter next to its weights."""
-        from ablations.engines.backends import resolve_backend
         from ablations.engines.lm_eval_backend import run_tasks, start_model
-        from ablations.train.fusion import is_fusion
-        from ablations.train.model import with_adapter
 
-        backend = resolve_backend(self.plan.backend, adapter=adapter)
-        by_peft = None if adapter is None or is_fusion(adapter) else adapter
-        engine = start_model(folder, backend, self.plan.options, by_peft)
+        backend = self.plan.backend
+        if adapter is not None:
+            backend = backend_beside(backend, adapter)
+        engine = start_model(folder, backend, self.plan.options)
         self._stack.callback(engine.close)
-        if adapter is not None and by_peft is None:  # peft cannot load a fusion
-            with_adapter(engine.model, adapter)
+        if adapter is not None:
+            engine.replace_network(with_adapter(engine.model, adapter))
         return functools.partial(run_tasks, engine, folder=folder, backend=backend)
 
 

@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     JsonValue,
     PlainSerializer,
-    SerializerFunctionWrapHandler,
     StrictInt,
     StrictStr,
     field_validator,
-    model_serializer,
 )
 
 from ablations.sandbox import Isolation, ProgramVerdict
@@ -167,14 +165,6 @@ class EvaluationSettings(Protocol):
             if name in _REFUSED:
                 raise ValueError(f"{name} is not passed to tasks: {_REFUSED[name]}")
         return metadata
-
-    @model_serializer(mode="wrap")
-    def _without_no_metadata(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write no empty `metadata`: runs that are older than the field have none."""
-        content: dict[str, Any] = write(self)
-        if not content.get("metadata"):
-            content.pop("metadata", None)
-        return content
 
     @property
     def task_folders(self) -> tuple[Path, ...]:

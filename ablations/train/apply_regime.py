@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, assert_never
 
-from ablations.models.find import find_model
 from ablations.train.config import TrainConfig
 from ablations.train.decoder import decoder_of
 from ablations.train.library_options import check_options
@@ -20,10 +18,11 @@ from ablations.train.regimes import (
     Prefix,
     Regime,
 )
+from ablations.train.side_adapters import new_side_adapter
 from layerswap_method.errors import InputError, first_line, nearest
 
 if TYPE_CHECKING:
-    from peft import LoraConfig, PeftConfig
+    from peft import LoraConfig
 
 _FIXED = (
     "task_type",
@@ -73,6 +72,8 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
     Raises:
         InputError: for layers or modules that the model does not have.
     """
+    from peft import get_peft_model
+
     regime: Regime = config.regime
     if isinstance(regime, Full):
         return model
@@ -84,30 +85,16 @@ def prepare_model(model: Any, config: TrainConfig) -> Any:
             layer = decoder.layer(name)
             parameter.requires_grad_(regime.outside if layer is None else layer in trained)
         return model
-    if isinstance(regime, AdapterFusion):
-        from ablations.train import fusion
-
-        base = Path(model.name_or_path)
-        adapters = {
-            name: Path(str(find_model(f"{base}+{reference}").adapter))
-            for name, reference in regime.experts.items()
-        }
-        fusion.build(model, base, adapters)
-        return model
-    from peft import PrefixTuningConfig, get_peft_model
-
-    options: PeftConfig
-    if isinstance(regime, Prefix):
-        options = PrefixTuningConfig(num_virtual_tokens=regime.tokens, task_type="CAUSAL_LM")
-    elif isinstance(regime, Lora):
-        options = lora_config(config)
-        _check_targets(model, options.target_modules, config.file)
-    else:
-        assert_never(regime)
     try:
-        with warnings.catch_warnings():  # an adapter of one side of tied embeddings
-            warnings.filterwarnings("error", "Model has `tie_word_embeddings")
-            return get_peft_model(model, options)
+        if isinstance(regime, Prefix | AdapterFusion):
+            return new_side_adapter(model, regime)
+        if isinstance(regime, Lora):
+            options = lora_config(config)
+            _check_targets(model, options.target_modules, config.file)
+            with warnings.catch_warnings():  # an adapter of one side of tied embeddings
+                warnings.filterwarnings("error", "Model has `tie_word_embeddings")
+                return get_peft_model(model, options)
+        assert_never(regime)
     except (ValueError, TypeError, LookupError, UserWarning, re.error) as error:
         raise InputError(
             f"{config.file}: regime {regime.kind}: peft refuses it: {first_line(error)}"

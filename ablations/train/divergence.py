@@ -23,8 +23,9 @@ from ablations.machine.whole_files import check_results, list_results, write_err
 from ablations.models.find import Expert, find_model
 from ablations.models.tokens import prompt_tokens
 from ablations.train.folder import MEASURED, read_training_record
-from ablations.train.model import load_base, load_tokenizer, with_adapter
+from ablations.train.model import load_base, load_tokenizer
 from ablations.train.rows import read_texts
+from ablations.train.side_adapters import with_adapter
 from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
 from layerswap_method.deltas.pair import read_pair
 from layerswap_method.errors import InputError

@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import TrainerCallback
 
 from ablations.train.decoder import decoder_of
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
@@ -176,6 +177,18 @@ class Fusion(nn.Module):
                 f"the experts change {name}, which the model does not have; they were trained on "
                 "another base"
             ) from error
+
+
+class Penalty(TrainerCallback):  # type: ignore[misc]
+    """Adds the gradient of a fusion's penalty once a step, after gradients are clipped."""
+
+    def __init__(self, fusion: Fusion, weight: float) -> None:
+        """Take the fusion and the weight of its penalty in the loss."""
+        self._fusion, self._weight = fusion, weight
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Add it; called by the Trainer."""
+        torch.autograd.backward(self._weight * self._fusion.penalty())
 
 
 def build(model: Any, base: Path, experts: Mapping[str, Path]) -> Fusion:

@@ -1,4 +1,4 @@
-"""The model of a run as it is loaded, with its tokenizer and adapters."""
+"""The model of a run as it is loaded, with its tokenizer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from ablations.models.load import (
-    load_adapter,
     load_model,
     read_generation_config,
     read_model_config,
@@ -52,19 +51,3 @@ def load_tokenizer(folder: Path) -> Any:
         return read_tokenizer(folder, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{folder}: cannot load its tokenizer: {describe_error(error)}") from error
-
-
-def with_adapter(model: Any, adapter: Path) -> Any:
-    """Return `model` with the adapter in `adapter` on top; a fusion changes it in place."""
-    from ablations.train import fusion
-
-    if fusion.is_fusion(adapter):
-        fusion.load(model, adapter)
-        return model
-    try:
-        return load_adapter(model, adapter)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(
-            f"{adapter}: does not fit {model.name_or_path}; it was trained on another base, or is "
-            f"damaged: {describe_error(error)}"
-        ) from error

@@ -37,10 +37,11 @@ from ablations.train.folder import (
     write_training_record,
 )
 from ablations.train.memory import gigabytes
-from ablations.train.model import load_base, load_tokenizer, with_adapter
+from ablations.train.model import load_base, load_tokenizer
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
 from ablations.train.rows import IGNORED, Mix, Tokens, count_learned, mix_rows, split_row
 from ablations.train.select import select_checkpoint, selection_request
+from ablations.train.side_adapters import with_adapter
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError, counted
 from layerswap_method.file_names import ADAPTER_CONFIG

@@ -24,8 +24,6 @@ from transformers.trainer_callback import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from ablations.machine.progress import Step, note_finished_work, show_step
-from ablations.models.load import fill_adapter
-from ablations.train import fusion
 from ablations.train.apply_regime import prepare_model
 from ablations.train.config import LEARNING_RATE, TrainConfig
 from ablations.train.folder import (
@@ -45,7 +43,7 @@ from ablations.train.memory import (
     say_memory,
 )
 from ablations.train.model import ends_of_answers, load_base
-from ablations.train.regimes import ADAPTERS, AdapterFusion
+from ablations.train.regimes import ADAPTERS
 from ablations.train.rows import (
     Conversation,
     Tokens,
@@ -54,6 +52,7 @@ from ablations.train.rows import (
     encode_rows,
     endless_token,
 )
+from ablations.train.side_adapters import regime_callbacks, restore_adapter
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.write.donor_files import copy_donor_files
@@ -247,11 +246,7 @@ def train(
         if start == base:
             raise
         raise type(error)(f"{error.message}; {_IF_DAMAGED}") from error
-    fused = getattr(model, fusion.NAME, None)
     watch = _Watch(out, donor)
-    callbacks: list[TrainerCallback] = [watch]
-    if isinstance(config.regime, AdapterFusion):
-        callbacks.append(_Penalty(fused, config.regime.value_penalty))
     with warnings.catch_warnings(), ExitStack() as stack:
         # Warnings of transformers would repeat messages of this module.
         if not logger.isEnabledFor(logging.DEBUG):
@@ -259,27 +254,18 @@ def train(
             transformers_logging.set_verbosity_error()
         warnings.filterwarnings("ignore", category=UserWarning, module="torch|transformers")
         try:
-            trainer = Trainer(
+            trainer = (_AdapterTrainer if donor is None else _WholeTrainer)(
                 model=model,
                 args=arguments,
                 train_dataset=encoded,
                 data_collator=partial(
                     collate, padding=tokenizer.pad_token_id or 0, few_logits=_keeps_logits(model)
                 ),
-                callbacks=callbacks,
+                callbacks=[watch, *regime_callbacks(model, config.regime)],
             )
         except (ValueError, ImportError, AttributeError) as error:
             raise _refusal(config, error) from error
         trainer.remove_callback(PrinterCallback)
-        # The Trainer reads no fusion, and passes over names that a file has and the model has not.
-        if fused is not None:
-            trainer._load_from_checkpoint = lambda folder, *_: fused.load(Path(folder))
-        elif start == resume:
-            trainer._load_from_checkpoint = lambda *_: None
-        else:
-            trainer._load_from_checkpoint = lambda folder, *_: fill_adapter(
-                model, Path(folder), is_trainable=True
-            )
         try:
             trainer.train(resume_from_checkpoint=None if resume is None else str(resume))
         except Exception as error:
@@ -332,6 +318,20 @@ def _refusal(config: TrainConfig, error: Exception) -> InputError:
 def _last_whole(out: Path) -> str:
     last = next(reversed(whole_checkpoints(out)), "none")
     return f"The last good checkpoint is {last}"
+
+
+class _WholeTrainer(Trainer):  # type: ignore[misc]
+    """Goes on with a model that is loaded from the checkpoint already."""
+
+    def _load_from_checkpoint(self, folder: str, model: Any = None) -> None:
+        """Do nothing."""
+
+
+class _AdapterTrainer(Trainer):  # type: ignore[misc]
+    """Goes on with the adapter of a checkpoint."""
+
+    def _load_from_checkpoint(self, folder: str, model: Any = None) -> None:
+        restore_adapter(self.model, Path(folder))
 
 
 class _Watch(TrainerCallback):  # type: ignore[misc]
@@ -389,13 +389,3 @@ class _Watch(TrainerCallback):  # type: ignore[misc]
                 copy_donor_files(self._donor, folder, "float32")
             note_finished_work()
             strip_checkpoints(self._out, keep_newest=True)
-
-
-class _Penalty(TrainerCallback):  # type: ignore[misc]
-    """Adds the gradient of a fusion's penalty once a step, after gradients are clipped."""
-
-    def __init__(self, fused: Any, weight: float) -> None:
-        self._fused, self._weight = fused, weight
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        torch.autograd.backward(self._weight * self._fused.penalty())

@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.models.load import load_adapter, load_model
-from ablations.train.model import load_base, with_adapter
+from ablations.train.model import load_base
+from ablations.train.side_adapters import with_adapter
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError
 from tests.engines.backends import BACKENDS

@@ -31,7 +31,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from ablations.engines.loading import fill_tensors
 from ablations.engines.options import EngineOptions
-from ablations.engines.stored_answers_lm import Generated, Pair, Prompt
+from ablations.engines.stored_answers_lm import Generated, Prompt, TextPair
 from ablations.models.load import check_complete
 from layerswap_method.errors import LayerSwapError
 
@@ -165,7 +165,9 @@ class HfModel(HFLM):  # type: ignore[misc]
             is_truncated = len(answer) == len(row) and not is_stopped
             yield Generated(lead + text, until, is_truncated, is_row_finite)
 
-    def score(self, pairs: Sequence[Pair], keep: Callable[[int, tuple[float, bool]], None]) -> None:
+    def score(
+        self, pairs: Sequence[TextPair], keep: Callable[[int, tuple[float, bool]], None]
+    ) -> None:
         """Score in the batches that lm-eval makes, which hands its results to a hook of caches."""
         self.set_cache_hook(SimpleNamespace(add_partial=lambda _, *result: keep(*result)))
         try:

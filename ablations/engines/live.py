@@ -19,7 +19,7 @@ from ablations.engines.answers import AnswerFile
 from ablations.engines.backends import resolve_backend
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import BackendChoice, EngineOptions
-from ablations.engines.stored_answers_lm import Engine, StoredAnswersLM
+from ablations.engines.stored_answers_lm import LoadedModel, StoredAnswersLM
 from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
@@ -272,7 +272,7 @@ def _final_norm(model: Merge) -> str | None:
     return next((name for name in outside if re.search(r"norm\w*\.weight$", name)), None)
 
 
-def ask_probe(engine: Engine) -> ProbeAnswers:
+def ask_probe(engine: LoadedModel) -> ProbeAnswers:
     """Return what an engine answers to the probe: tokens from all its vocabulary."""
     from lm_eval.api.instance import Instance
 

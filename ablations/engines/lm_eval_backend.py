@@ -19,7 +19,7 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import chat_tokenizer, date_notes
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.stored_answers_lm import Engine, StoredAnswersLM
+from ablations.engines.stored_answers_lm import LoadedModel, StoredAnswersLM
 from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
@@ -82,7 +82,7 @@ def start_model(
 
 
 def run_tasks(
-    engine: Engine | None,
+    engine: LoadedModel | None,
     request: EvaluationRequest,
     folder: Path,
     backend: Backend,

@@ -74,7 +74,7 @@ class Prompt:
         return -self.outcome.prompt_tokens, self.text
 
 
-class Pair(NamedTuple):
+class TextPair(NamedTuple):
     """What an engine is given to score: two texts, of which the second follows the first."""
 
     context: list[int]
@@ -99,7 +99,7 @@ class Generated(NamedTuple):
     """False where the model's numbers were NaN or infinite, so that the text says nothing."""
 
 
-class Engine(Interface):
+class LoadedModel(Interface):
     """A loaded model. It hands every result over as it ends, with the place of its input."""
 
     tokenizer: Any
@@ -119,7 +119,9 @@ class Engine(Interface):
     def generate(self, prompts: Sequence[Prompt], keep: Callable[[int, Generated], None]) -> None:
         """Generate an answer to each prompt."""
 
-    def score(self, pairs: Sequence[Pair], keep: Callable[[int, tuple[float, bool]], None]) -> None:
+    def score(
+        self, pairs: Sequence[TextPair], keep: Callable[[int, tuple[float, bool]], None]
+    ) -> None:
         """Find the log-likelihood of each continuation in nats, and whether it is greedy."""
 
     def faulty_tensor(self) -> str | None:
@@ -131,7 +133,7 @@ class Unanswered(Exception):
 
 
 _Keep = Callable[[int, Answer], None]
-_Ask = Callable[[Engine, Sequence[Question], _Keep], None]
+_Ask = Callable[[LoadedModel, Sequence[Question], _Keep], None]
 """Asks an engine, and hands over the answers by the places of their questions."""
 
 
@@ -140,7 +142,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
 
     def __init__(
         self,
-        engine: Engine | None,
+        engine: LoadedModel | None,
         protocol: Protocol,
         template: Any = None,
         answers: AnswerFile | None = None,
@@ -193,7 +195,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         questions = self._read("generate", requests)
         prompts = self._prompts(questions)
 
-        def ask(engine: Engine, left: Sequence[Question], keep: _Keep) -> None:
+        def ask(engine: LoadedModel, left: Sequence[Question], keep: _Keep) -> None:
             def keep_text(place: int, generated: Generated) -> None:
                 self._check_finite(left[place], is_finite=generated.is_finite)
                 keep(place, self._without_thinking(prompts[left[place].key], generated))
@@ -206,7 +208,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
     def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
         """Return log-likelihood and greediness per request; see lm-eval."""
 
-        def ask(engine: Engine, left: Sequence[Question], keep: _Keep) -> None:
+        def ask(engine: LoadedModel, left: Sequence[Question], keep: _Keep) -> None:
             pairs, outcomes = zip(*(self._pair(engine, q) for q in left), strict=True)
 
             def keep_score(place: int, score: tuple[float, bool]) -> None:
@@ -258,7 +260,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
             prompts.setdefault(question.key, prompt)
         return prompts
 
-    def _pair(self, engine: Engine, question: Question) -> tuple[Pair, Outcome]:
+    def _pair(self, engine: LoadedModel, question: Question) -> tuple[TextPair, Outcome]:
         """Return the tokens of a question of likelihood that fit the context, and their outcome."""
         context, continuation = pair_tokens(
             engine.tokenizer, question.prompt, str(question.asked), engine.prefix_token_id
@@ -266,7 +268,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         room, length = engine.max_length - 1, len(context) + len(continuation)
         outcome = self._outcome(question, context, length, room, engine.max_length)
         context = cut_left(engine.tokenizer, context, max(1, room - len(continuation)))
-        return Pair(context, continuation), outcome
+        return TextPair(context, continuation), outcome
 
     def _outcome(
         self, question: Question, tokens: Sequence[int], length: int, room: int, context: int

@@ -12,7 +12,7 @@ from typing import Any
 from lm_eval.models.vllm_causallms import VLLM, SamplingParams, TokensPrompt
 
 from ablations.engines.options import EngineOptions
-from ablations.engines.stored_answers_lm import Generated, Pair, Prompt
+from ablations.engines.stored_answers_lm import Generated, Prompt, TextPair
 from ablations.engines.vllm_engine import (
     clean_up,
     engine_arguments,
@@ -105,7 +105,9 @@ class VllmModel(VLLM):  # type: ignore[misc]
             is_finite = math.isfinite(answer.cumulative_logprob)
             keep(order[rank], Generated(answer.text, stops[rank], is_truncated, is_finite))
 
-    def score(self, pairs: Sequence[Pair], keep: Callable[[int, tuple[float, bool]], None]) -> None:
+    def score(
+        self, pairs: Sequence[TextPair], keep: Callable[[int, tuple[float, bool]], None]
+    ) -> None:
         """Score each pair."""
         options = {"temperature": 0, "prompt_logprobs": 1, "max_tokens": 1, "detokenize": False}
         for first in range(0, len(pairs), _PART):

@@ -117,11 +117,11 @@ factors={"attended": 1 / copies} => factors={}
 math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/questions.py @ engines/test_answers.py
 else (engine, kind) => else (kind,)
+protocol=protocol.overrides(), => protocol={}, @ runner/test_engines.py
 ablations/engines/answers.py @ engines/test_answers.py
 os.truncate(self.path, whole) => pass
 ablations/runner/study_engine.py @ runner/test_engines.py
 "versions": backend_versions(plan.backend) => "versions": {}
-protocol=work.request.overrides() => protocol={}
 or context_of(str(plan.base.folder)) => or 0
 engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from ablations.gallery.recipe_merge import Merged
     from ablations.gallery.recipe_plan import RecipePlan
     from ablations.models.verify import Comparison
-    from ablations.power import PowerTable
     from ablations.report.compare_models import ModelComparison
+    from ablations.report.power import PowerTable
     from ablations.report.run_tables import RunTables
 
 if sys.platform == "win32":
@@ -76,7 +76,7 @@ _TYPES = {
     "Finding": "ablations.gallery.findings",
     "Merged": "ablations.gallery.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
-    "PowerTable": "ablations.power",
+    "PowerTable": "ablations.report.power",
     "RecipePlan": "ablations.gallery.recipe_plan",
     "RunTables": "ablations.report.run_tables",
 }
@@ -472,7 +472,13 @@ def load_run(folder: PathLike | pd.DataFrame) -> RunTables:
 
 @checked
 def power(
-    study: PathLike, *, items: int | None = None, difference: float | None = None
+    study: PathLike,
+    *,
+    items: int | None = None,
+    difference: float | None = None,
+    base_rate: float | None = None,
+    disagreement: float | None = None,
+    expert_sd: float | None = None,
 ) -> PowerTable:
     """Say which differences the planned comparisons of a study would probably show.
 
@@ -484,15 +490,26 @@ def power(
             of which that is assumed from our results.
         items: of each task, in place of the run's, or of the study's limit.
         difference: in points; `table` then says how many items or experts show it.
+        base_rate: score of the models in percent; for a study, in place of what is assumed.
+        disagreement: of two models that are as good, in percent of the items; likewise.
+        expert_sd: standard deviation between the experts of a role, in points; likewise.
 
     Raises:
-        InputError: for what is neither, or a study that does not say how many items a task has.
+        InputError: for what is neither, a study that does not say how many items a task has, or
+            assumptions that cannot be.
     """
     from ablations.power import power_of
     from ablations.runs.records import as_input_errors
 
     with as_input_errors():
-        return power_of(os.fspath(study), items=items, difference=difference)
+        return power_of(
+            os.fspath(study),
+            items=items,
+            difference=difference,
+            base_rate=base_rate,
+            disagreement=disagreement,
+            expert_sd=expert_sd,
+        )
 
 
 @checked

@@ -189,7 +189,11 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
             **options,
         )
         if dry_run:
-            print_line(runner.dry_run(study, run_options))
+            text, resolved = runner.dry_run(study, run_options)
+            from ablations.power import power_line
+
+            line = power_line(resolved)
+            print_line(f"{text}\n{line}" if line else text)
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
         result = runner.run_study(study, run_options)
@@ -269,12 +273,28 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
 @click.option(
     "--difference", type=float, metavar="POINTS", help="Add how many items or experts show this."
 )
+@click.option(
+    "--base-rate", type=float, metavar="PERCENT", help="Assume this score of a study's models."
+)
+@click.option(
+    "--disagreement",
+    type=float,
+    metavar="PERCENT",
+    help="Assume that two models as good disagree on this share of the items.",
+)
+@click.option(
+    "--expert-sd",
+    type=float,
+    metavar="POINTS",
+    help="Assume this standard deviation between the experts of a role.",
+)
 @json_option
-def power(study: str, items: int | None, difference: float | None, as_json: bool) -> None:
+def power(study: str, as_json: bool, **options: Any) -> None:
     """Say which differences the planned comparisons of a study would probably show.
 
     Of a RUN, its answers say on how many items two models disagree, and how experts differ. Of a
-    STUDY that has not run, that is assumed from our results, which are named. A difference is seen
+    STUDY that has not run, that is assumed from our results, which are named, or as you state. A
+    difference is seen
     with a probability of 80 %, at the study's level, corrected for all planned comparisons.
     """
     with watched("simulating studies"):
@@ -282,7 +302,7 @@ def power(study: str, items: int | None, difference: float | None, as_json: bool
         from ablations.runs.records import as_input_errors
 
         with as_input_errors():
-            result = power_of(study, items=items, difference=difference)
+            result = power_of(study, **options)
     if as_json:
         print_json(
             answer=result.sentence,

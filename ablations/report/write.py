@@ -26,6 +26,7 @@ from ablations.report.figure_layout import WIDTH_IN, Figure
 from ablations.report.figures import figures
 from ablations.report.notes import facts, notes, run_problems
 from ablations.report.pages import page_environment
+from ablations.report.power import power_note
 from ablations.report.sentences import has_answers_table, sentences
 from ablations.report.tables import (
     answers_table,
@@ -100,6 +101,8 @@ def make_report(run: Run, *, draw: bool = True, analysis: Analysis | None = None
     if has_answers_table(frame):
         tables.insert(0, answers_table(frame, level))
     remarks = [*partial_comparisons(analysis.comparisons, shown), *notes(run, frame)]
+    if can_show := power_note(analysis):
+        remarks.append(f"{can_show} (layerswap power {run.path.name} says more.)")
     drawn: list[Figure] = []
     if draw and can_draw():
         drawn = figures(analysis)

@@ -32,6 +32,7 @@ from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
 from ablations.study.planning import StudyPlan, plan_study
+from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.methods.read import read_recipe
 
@@ -122,8 +123,8 @@ class RunResult:
         return "\n".join(lines)
 
 
-def dry_run(study: str, options: RunOptions) -> str:
-    """Return the cells of a study with their layers, and what running them would cost.
+def dry_run(study: str, options: RunOptions) -> tuple[str, Study]:
+    """Return the cells of a study with their layers and what running them would cost; the study.
 
     Nothing is written or run; of models of the hub, config, tokenizer and the headers of the
     weights are fetched. No task is loaded.
@@ -136,7 +137,8 @@ def dry_run(study: str, options: RunOptions) -> str:
     plan = _plan(file, options, out, dry=True)
     cells = selected(plan.cells, options.only)
     left = records.missing(out, cells)
-    return describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
+    text = describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
+    return text, plan.study
 
 
 def run_study(study: str, options: RunOptions) -> RunResult:

@@ -5,9 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations.power import ASSUMED, _differences, _measured, power_of
+from ablations.power import ASSUMED, power_of
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import rows_of
+from ablations.report.power import (
+    _differences,
+    measured_differences,
+    power_note,
+)
+from ablations.report.write import make_report
 from ablations.runs.records import load_run
 from ablations.statistics.power import Design, items_needed, power
 from layerswap_method.errors import InputError
@@ -17,10 +23,16 @@ from tests.standins.studies import study_document, write_yaml
 RESULTS = Path(__file__).parents[2] / "ablations" / "results"
 
 
+def _of_run(run):
+    return list(measured_differences(analyse(run)))
+
+
 def test_what_is_assumed_is_what_the_shipped_results_have():
     runs = ("real_model", "real_model_french", "real_model_layers")
-    spreads = [entry.spread for name in runs for entry in _measured(load_run(RESULTS / name))]
+    spreads = [entry.spread for name in runs for entry in _of_run(load_run(RESULTS / name))]
     assert len(spreads) > 10
+    scores = [spread.base_rate + spread.difference / 2 for spread in spreads]
+    assert ASSUMED.base_rate == pytest.approx(np.median(scores), abs=0.005)
     for name in ("items", "rest", "task", "language", "pair"):
         median = np.median([getattr(spread, name) for spread in spreads])
         assert getattr(ASSUMED, name) == pytest.approx(median, rel=0.03), name
@@ -32,12 +44,16 @@ def test_a_run_says_what_it_could_have_seen(tmp_path):
     rows = result.table.to_dict("records")
     assert {row["items"] for row in rows} == {250}
     assert result.alpha == pytest.approx(0.05 / len(rows))
-    for row, entry in zip(rows, _measured(run), strict=True):
+    for row, entry in zip(rows, _of_run(run), strict=True):
         assert power(row["smallest"], entry.spread, entry.design, result.alpha) >= 0.8
-        assert power(0.97 * row["smallest"], entry.spread, entry.design, result.alpha) < 0.8
+        assert power(0.95 * row["smallest"], entry.spread, entry.design, result.alpha) < 0.8
         assert row["items_needed"] == items_needed(0.05, entry.spread, entry.design, result.alpha)
-    assert result.sentence in str(result)
-    assert f"{100 * result.table['smallest'].median():.1f} points" in result.sentence
+    shown = [f"{100 * value:.1f} points" in result.sentence for value in result.table["smallest"]]
+    assert any(shown)
+    assert (
+        f"{power_note(analyse(run))} (layerswap power run says more.)"
+        in make_report(run, draw=False).notes
+    )
 
 
 def test_differences_are_the_reports_own(tmp_path):
@@ -58,8 +74,16 @@ def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):
     assert {*result.table["task_experts"], *result.table["language_experts"]} == {2}
     design = Design(300, 2, 2)
     assert power(result.table["smallest"][0], ASSUMED, design, result.alpha) >= 0.8
-    assert "assumed" in str(result)
+    assert "assumed" in result.notes[0]
+
+
+@pytest.mark.slow
+def test_the_table_of_items_and_experts_is_shown(tmp_path):
+    file = write_yaml(tmp_path / "study.yml", study_document())
+    result = power_of(str(file), items=250)
     assert list(result.grid.columns) == [1, 2, 3, 5]
+    assert result.grid.loc[250, 1] == result.table["smallest"][0]
+    assert "5 × 5 experts" in str(result)
 
 
 def test_experts_are_those_of_the_tasks_language():
@@ -70,8 +94,38 @@ def test_experts_are_those_of_the_tasks_language():
 
 def test_one_pair_of_experts_says_what_cannot_be_said(tmp_path):
     file = write_yaml(tmp_path / "study.yml", study_document())
-    text = str(power_of(str(file), items=100))
-    assert "With one pair of experts nothing says how experts differ" in text
+    result = power_of(str(file), items=100)
+    assert "With one pair of experts nothing says how experts differ" in result.notes[1]
+    text = result.sentence
+    assert "for these two experts; with one expert a side nothing can be said of others" in text
+
+
+def test_scores_near_0_are_said_to_say_too_little(tmp_path):
+    document = study_document(experts={"base": "base", "task": ["a", "b"], "language": ["c", "d"]})
+    file = write_yaml(tmp_path / "study.yml", document)
+    result = power_of(str(file), items=100, base_rate=2, difference=5)
+    assert result.table["smallest"].isna().all()
+    assert result.table["items_needed"].isna().all()
+    assert not result.table["is_stated"].any()
+    assert "Scores so near 0 or 100 do not say" in result.sentence
+
+
+def test_assumptions_can_be_stated(tmp_path):
+    document = study_document(experts={"base": "base", "task": ["a", "b"], "language": ["c", "d"]})
+    file = str(write_yaml(tmp_path / "study.yml", document))
+    stated = {"base_rate": 40, "disagreement": 30, "expert_sd": 2}
+    row = power_of(file, items=100, **stated).table.iloc[0]
+    assert row["base_rate"] == pytest.approx(0.4)
+    assert row["disagreement"] == pytest.approx(0.3)
+    assert row["task_sd"] == row["language_sd"] == pytest.approx(0.02)
+    closer = power_of(file, items=100, **{**stated, "expert_sd": 0}).table.iloc[0]
+    assert closer["smallest"] < row["smallest"]
+
+
+def test_a_run_is_not_assumed(tmp_path):
+    run = write_run(tmp_path / "run", study_of(baseline=BASELINES), level)
+    with pytest.raises(InputError, match="a run has its own answers; leave out --expert-sd"):
+        power_of(str(run.path), expert_sd=3)
 
 
 @pytest.mark.parametrize(
@@ -79,6 +133,9 @@ def test_one_pair_of_experts_says_what_cannot_be_said(tmp_path):
     [
         ({}, "say how many items a task has: --items 250"),
         ({"items": 100, "difference": 0.0}, "--difference is 0; give points above 0"),
+        ({"items": 9, "base_rate": 10, "disagreement": 40}, "disagree on 20.0 % at the most"),
+        ({"items": 9, "base_rate": 100}, "--base-rate is 100; give percent above 0 and below 100"),
+        ({"items": 9, "expert_sd": -1}, "--expert-sd is -1; give points from 0"),
     ],
 )
 def test_what_is_missing_is_said(options, words, tmp_path):

@@ -74,7 +74,7 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(tmp_path, models, m
     for file in (live.run.path / "run.json", *tmp_path.glob("*/records/*")):
         assert str(tmp_path) not in file.read_text(encoding="utf-8")  # a run can be handed on
 
-    text = dry_run(
+    text, _ = dry_run(
         str(tmp_path / "small.yml"), RunOptions(experts=experts, out=live.run.path, backend="hf")
     )
     assert text.count("  finished") == 7

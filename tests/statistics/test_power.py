@@ -1,5 +1,7 @@
 """Power: exact against enumeration, and against the tests themselves on simulated answers."""
 
+from dataclasses import astuple
+
 import numpy as np
 import pytest
 
@@ -8,13 +10,14 @@ from ablations.statistics.means_and_p_values import estimate
 from ablations.statistics.power import (
     Design,
     Spread,
+    _disagreement,
     items_needed,
     power,
     smallest_difference,
     spread_of,
 )
 
-SINGLE = Spread(items=0.0, rest=0.2)
+SINGLE = Spread(items=0.0, rest=0.2, base_rate=0.5)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.9])
@@ -30,12 +33,12 @@ def test_power_of_one_pair_is_that_of_every_outcome(difference, share):
         for second in range(items + 1 - first)
         if mcnemar_p(first, second) <= alpha
     )
-    spread = Spread(items=0.0, rest=share)
+    spread = Spread(items=0.0, rest=share - difference**2, base_rate=0.5, difference=difference)
     assert power(difference, spread, Design(items), alpha) == pytest.approx(rejected, abs=1e-6)
 
 
 def test_more_items_and_more_experts_see_smaller_differences():
-    spread = Spread(items=0.05, rest=0.15, task=0.02**2, language=0.02**2)
+    spread = Spread(items=0.05, rest=0.15, task=0.02**2, language=0.02**2, base_rate=0.4)
     seen = [smallest_difference(spread, Design(items, 3, 3)) for items in (100, 250, 1000)]
     assert seen == sorted(seen, reverse=True)
     by_experts = [smallest_difference(spread, Design(250, n, n)) for n in (2, 3, 5)]
@@ -43,9 +46,9 @@ def test_more_items_and_more_experts_see_smaller_differences():
 
 
 def test_experts_that_differ_are_not_made_up_for_by_items():
-    spread = Spread(items=0.05, rest=0.15, task=0.05**2, language=0.05**2)
-    assert items_needed(0.03, spread, Design(250, 3, 3)) is None
-    assert items_needed(0.03, spread, Design(250, 60, 60)) is not None
+    spread = Spread(items=0.05, rest=0.15, task=0.05**2, language=0.05**2, base_rate=0.4)
+    assert items_needed(0.04, spread, Design(250, 3, 3)) is None
+    assert items_needed(0.04, spread, Design(250, 30, 30)) is not None
 
 
 @pytest.mark.parametrize("difference", [0.02, 0.05])
@@ -76,7 +79,7 @@ def test_components_are_read_back_from_differences():
 
 def test_power_of_experts_is_how_often_the_test_of_a_report_rejects():
     rng = np.random.default_rng(1)
-    spread = Spread(items=0.04, rest=0.12, task=0.02**2, language=0.02**2, is_binary=False)
+    spread = Spread(items=0.04, rest=0.12, task=0.02**2, language=0.02**2)
     design, difference, studies = Design(200, 3, 3), 0.1, 400
     axes = [[f"t{n // 3}" for n in range(9)], [f"l{n % 3}" for n in range(9)]]
     rejected = 0
@@ -91,3 +94,58 @@ def test_power_of_experts_is_how_often_the_test_of_a_report_rejects():
         differences = cube.reshape(9, 200)
         rejected += estimate(differences, np.full(9, 1 / 9), axes).p_value() <= 0.05
     assert rejected / studies == pytest.approx(power(difference, spread, design), abs=0.08)
+
+
+@pytest.mark.parametrize("score", [0.04, 0.5, 0.96])
+@pytest.mark.parametrize("gain", [0.7, 1.5])
+def test_power_of_few_right_answers_is_how_often_the_test_rejects(score, gain):
+    """Where few answers differ the variance grows with the difference; normal parts miss that."""
+    rng = np.random.default_rng(2)
+    logit, tasks, items, studies = np.log(score / (1 - score)), 4, 250, 400
+
+    def answers(tasks, languages, items):
+        shape = (tasks, languages, 1)
+        common = 1.2 * rng.normal(size=items)
+        logits = [
+            logit
+            + shift
+            + common
+            + 0.2 * rng.normal(size=(tasks, 1, 1))
+            + 0.2 * rng.normal(size=(1, languages, 1))
+            + 0.1 * rng.normal(size=shape)
+            for shift in (gain * (1 if score <= 0.5 else -1), 0)
+        ]
+        return [
+            (rng.random((*shape[:2], items)) < 1 / (1 + np.exp(-part))).astype(float)
+            for part in logits
+        ]
+
+    found = []
+    for _ in range(8):
+        first, second = answers(40, 40, 300)
+        found.append(astuple(spread_of(first - second, second.mean())))
+    spread = Spread(*np.mean(found, axis=0))
+    names = [
+        [f"t{n // tasks}" for n in range(tasks**2)],
+        [f"l{n % tasks}" for n in range(tasks**2)],
+    ]
+    weights = np.full(tasks**2, 1 / tasks**2)
+    rejected = 0
+    for _ in range(studies):
+        values = np.vstack([side.reshape(-1, items) for side in answers(tasks, tasks, items)])
+        test = estimate(values, np.array([*weights, *-weights]), [axis * 2 for axis in names])
+        rejected += test.p_value() <= 0.05
+    stated = power(spread.difference, spread, Design(items, tasks, tasks))
+    assert rejected / studies == pytest.approx(stated, abs=0.08)
+
+
+def test_disagreement_follows_the_odds_ratio():
+    spread = Spread(items=0.05, rest=0.15, base_rate=0.3, difference=0.1)
+    assert _disagreement(np.array(0.1), spread, 0.3) == pytest.approx(spread.disagreement)
+    assert _disagreement(np.array([0.7, -0.3]), spread, 0.3) == pytest.approx([0.7, 0.3])
+
+
+def test_a_difference_that_scores_cannot_have_is_never_seen():
+    spread = Spread(items=0.05, rest=0.15, base_rate=0.4)
+    assert power(0.61, spread, Design(10_000)) == 0.0
+    assert power(0.59, spread, Design(10_000)) > 0.999

@@ -1,0 +1,344 @@
+"""How large differences a study can show, and what a finished run varied by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ablations.drawing.text_table import list_table
+from ablations.report.analysis import Analysis
+from ablations.report.comparisons import rows_of
+from ablations.report.contrasts import contrasts
+from ablations.statistics.as_text import percent
+from ablations.statistics.means_and_p_values import Array, alpha_of
+from ablations.statistics.power import (
+    Design,
+    Spread,
+    experts_needed,
+    items_needed,
+    smallest_difference,
+    spread_of,
+)
+from ablations.study.schema import Study
+
+POWER = 0.8
+"""Probability with which a difference is to be seen."""
+
+LOWEST, HIGHEST = 0.03, 0.97
+"""Scores between which power over several experts is stated: beyond, it was off by up to .09."""
+
+_ITEMS = (100, 250, 500, 1000)
+_EXPERTS = (1, 2, 3, 5)
+_MOST_EXPERTS = 30
+
+
+@dataclass(frozen=True)
+class PowerTable:
+    """The smallest differences that a study's planned comparisons would probably show.
+
+    `table` has a row for each planned comparison and task: ``first``, ``second``, ``task``,
+    ``items``, ``task_experts``, ``language_experts``, ``base_rate`` (score of the second model; NaN
+    for other scores than right and wrong answers), ``disagreement`` (of these, the share of items
+    on which two models disagree; else the mean square of an item's difference), ``task_sd`` and
+    ``language_sd`` (standard deviations between experts; NaN for one expert), ``smallest`` (the
+    difference that is seen with a probability of 80 %; NaN where none is), ``is_stated`` (false for
+    several experts with scores below 3 % or above 97 %) and, for a given `difference`,
+    ``items_needed`` and ``experts_needed`` of each role. Differences are
+    on the scale of the score. `grid` has the smallest difference by items (rows) and experts of
+    each role (columns), for the comparison whose standard error is the median.
+    """
+
+    source: str
+    alpha: float
+    """Two-sided level of each comparison, divided by their number as Holm's method begins."""
+
+    difference: float | None
+    table: pd.DataFrame
+    entries: Sequence[StudyDifference] = field(repr=False)
+    notes: tuple[str, ...]
+
+    @cached_property
+    def grid(self) -> pd.DataFrame:
+        """The smallest differences by items and experts, which take seconds."""
+        middle = self.entries[_middle(self.entries)]
+        return pd.DataFrame(
+            {
+                n: [
+                    _smallest(replace(middle, design=Design(size, n, n)), self.alpha)
+                    for size in _ITEMS
+                ]
+                for n in _EXPERTS
+            },
+            index=list(_ITEMS),
+        )
+
+    @property
+    def sentence(self) -> str:
+        """The answer in one line, of the comparison whose standard error is the median."""
+        middle = _middle(self.entries)
+        return _sentence(self.entries[middle], float(self.table["smallest"].iloc[middle]))
+
+    def grid_rows(self) -> list[dict[str, Any]]:
+        """Return the cells of `grid`: items, experts of each role, smallest difference."""
+        return [
+            {"items": size, "experts": count, "smallest": self.grid.loc[size, count]}
+            for size in self.grid.index
+            for count in self.grid.columns
+        ]
+
+    def __repr__(self) -> str:
+        return str(self)  # so a notebook shows it
+
+    def __str__(self) -> str:
+        return "\n\n".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        yield self.sentence
+        yield list_table(*_table_text(self.table, self.difference), width=80)
+        heads = ["items", *(f"{n} × {n} experts" for n in self.grid.columns)]
+        rows = [
+            [str(items), *map(_points, row)]
+            for items, row in zip(self.grid.index, self.grid.to_numpy(), strict=True)
+        ]
+        yield list_table(heads, rows, width=80)
+        yield "\n".join(self.notes)
+
+
+def power_table(
+    study: Study, source: str, entries: Sequence[StudyDifference], wanted: float | None
+) -> PowerTable:
+    """Return what comparisons can show, and for `wanted` (on the scale of the score) what shows it.
+
+    Args:
+        study: whose comparisons they are.
+        source: what says how much they vary, as text.
+        entries: one or more comparisons.
+        wanted: a difference to be seen; None for none.
+    """
+    alpha = _level(study, entries)
+    table = pd.DataFrame([_row(entry, alpha, wanted) for entry in entries])
+    return PowerTable(source, alpha, wanted, table, entries, (*_notes(source, entries, alpha),))
+
+
+def _level(study: Study, entries: Sequence[StudyDifference]) -> float:
+    """Return the p of each comparison that Holm's method begins with."""
+    return alpha_of(study.evaluate.level) / max(len(entries), 1)
+
+
+def power_note(analysis: Analysis) -> str:
+    """Return in one line how large differences a run could show; empty where none is planned."""
+    return power_sentence(analysis.study, [*measured_differences(analysis)])
+
+
+def power_sentence(study: Study, entries: Sequence[StudyDifference]) -> str:
+    """Return the answer in one line; empty where no comparison is planned."""
+    if not entries:
+        return ""
+    entry = entries[_middle(entries)]
+    return _sentence(entry, _smallest(entry, _level(study, entries)))
+
+
+@dataclass(frozen=True)
+class StudyDifference:
+    """A planned comparison on one task, with what its differences vary by."""
+
+    first: str
+    second: str
+    task: str
+    spread: Spread
+    design: Design
+
+
+def measured_differences(analysis: Analysis) -> Iterator[StudyDifference]:
+    """Yield the planned comparisons of a run whose differences are there for all its experts."""
+    by_name = {(c.first, c.second): c for c in contrasts(analysis.study, analysis.models)}
+    for row in analysis.comparisons:
+        if row.family != "primary" or row.p is None:
+            continue
+        contrast = by_name[row.first, row.second]
+        matrix = analysis.shown.matrices[row.task]
+        sides = (contrast.first_models, contrast.second_models)
+        first, second = (rows_of(matrix, models, row.language) for models in sides)
+        differences = _differences(first, second)
+        if differences is not None:
+            is_binary = bool(np.isin(matrix.to_numpy()[~matrix.isna().to_numpy()], (0, 1)).all())
+            tasks, languages, items = differences.shape
+            score = float(np.nanmean(second.to_numpy())) if is_binary else None
+            spread, design = spread_of(differences, score), Design(items, tasks, languages)
+            yield StudyDifference(row.first, row.second, row.task, spread, design)
+
+
+def _differences(first: pd.DataFrame, second: pd.DataFrame) -> Array | None:
+    """Return the differences of two sides, shape [task experts, language experts, items].
+
+    None where a pair of experts is missing, or the sides have other experts of a role.
+    """
+    both = pd.concat([first, second]).dropna(axis="columns")
+    names: list[list[str]] = []
+    for role in ("task_expert", "language_expert"):
+        of_sides = [{*side.index.get_level_values(role)} - {""} for side in (first, second)]
+        if of_sides[0] and of_sides[1] and of_sides[0] != of_sides[1]:
+            return None
+        names.append(sorted(of_sides[0] | of_sides[1]) or [""])
+    if both.shape[1] < 2:
+        return None
+    cube = np.empty((len(names[0]), len(names[1]), both.shape[1]))
+    for i, task in enumerate(names[0]):
+        for j, language in enumerate(names[1]):
+            values = []
+            for side in (first, second):
+                index = side.index
+                is_part = index.get_level_values("task_expert").isin((task, ""))
+                is_part &= index.get_level_values("language_expert").isin((language, ""))
+                if not is_part.any():
+                    return None
+                values.append(side.loc[is_part, both.columns].to_numpy().mean(axis=0))
+            cube[i, j] = values[0] - values[1]
+    return cube
+
+
+def _row(entry: StudyDifference, alpha: float, wanted: float | None) -> dict[str, Any]:
+    spread, design = entry.spread, entry.design
+    row = {
+        "first": entry.first,
+        "second": entry.second,
+        "task": entry.task,
+        "items": design.items,
+        "task_experts": design.task_experts,
+        "language_experts": design.language_experts,
+        "base_rate": spread.base_rate if spread.is_binary else math.nan,
+        "disagreement": spread.disagreement,
+        "task_sd": math.sqrt(spread.task) if design.task_experts > 1 else math.nan,
+        "language_sd": math.sqrt(spread.language) if design.language_experts > 1 else math.nan,
+        "smallest": _smallest(entry, alpha),
+        "is_stated": _is_stated(entry),
+    }
+    if wanted is not None:
+        row["items_needed"] = row["experts_needed"] = None
+        if row["is_stated"]:
+            row["items_needed"] = items_needed(wanted, spread, design, alpha, POWER)
+        if _is_stated(replace(entry, design=Design(design.items, 2, 2))):
+            row["experts_needed"] = experts_needed(
+                wanted, spread, design, _MOST_EXPERTS, alpha, POWER
+            )
+    return row
+
+
+def _is_stated(entry: StudyDifference) -> bool:
+    score = entry.spread.base_rate
+    return entry.design.is_single or score is None or LOWEST <= score <= HIGHEST
+
+
+def _middle(entries: Sequence[StudyDifference]) -> int:
+    """Return the number of the comparison whose standard error is the median."""
+    order = sorted(range(len(entries)), key=lambda number: _variance(entries[number]))
+    stated = [number for number in order if _is_stated(entries[number])]
+    order = stated or order
+    return order[(len(order) - 1) // 2]
+
+
+def _variance(entry: StudyDifference) -> float:
+    """Return the variance of the mean difference."""
+    spread, design = entry.spread, entry.design
+    tasks, languages = design.task_experts, design.language_experts
+    variance = (spread.items + spread.rest / (tasks * languages)) / design.items
+    variance += (spread.task / tasks) * (tasks > 1) + (spread.language / languages) * (
+        languages > 1
+    )
+    return variance
+
+
+def _sentence(entry: StudyDifference, smallest: float) -> str:
+    design = entry.design
+    if not _is_stated(entry):
+        return "Scores so near 0 or 100 do not say which differences would be seen."
+    experts = f"{design.task_experts} × {design.language_experts} experts"
+    if math.isnan(smallest):
+        return f"With {design.items} items and {experts}, no difference would probably be seen."
+    size = f"differences of {percent(smallest)} points or more would probably be seen"
+    if design.is_single:
+        return (
+            f"With {design.items} items, {size} for these two experts; with one expert a side "
+            "nothing can be said of others."
+        )
+    return f"With {design.items} items and {experts}, {size}."
+
+
+def _smallest(entry: StudyDifference, alpha: float) -> float:
+    """Return the smallest difference that is seen; NaN where none is, or none is stated."""
+    if not _is_stated(entry):
+        return math.nan
+    smallest = smallest_difference(entry.spread, entry.design, alpha, POWER)
+    return math.nan if smallest is None else smallest
+
+
+def _notes(source: str, entries: Sequence[StudyDifference], alpha: float) -> Iterator[str]:
+    yield (
+        f"A difference is seen if p is below {alpha:.3g}: the study's level over "
+        f"{len(entries)} planned comparisons, as Holm's method begins. It is seen with a "
+        f"probability of {POWER:.0%}. What differences vary by is {source}."
+    )
+    if any(entry.design.is_single for entry in entries):
+        yield (
+            "With one pair of experts nothing says how experts differ: such a comparison holds for "
+            "these experts, however many items there are."
+        )
+    for role in ("task", "language"):
+        own = int(role == "language")
+        if any(_numbers(entry)[own] == 1 < _numbers(entry)[1 - own] for entry in entries):
+            yield (
+                f"One {role} expert says nothing of how {role} experts differ: the comparison "
+                "holds for this one."
+            )
+    if any(2 in _numbers(e) or 3 in _numbers(e) for e in entries):
+        yield (
+            "Two or three experts of a role say little of how experts differ: the test has few "
+            "degrees of freedom, which more items make fewer. So they do not make up for experts, "
+            "and the smallest difference may even grow with them."
+        )
+    beyond = dict.fromkeys(e.task for e in entries if not _is_stated(e))
+    if beyond:
+        yield (
+            f"{', '.join(beyond)}: scores below {LOWEST:.0%} or above {HIGHEST:.0%} say too little "
+            "of how experts differ, so no difference is stated."
+        )
+
+
+def _numbers(entry: StudyDifference) -> tuple[int, int]:
+    return entry.design.task_experts, entry.design.language_experts
+
+
+def _table_text(table: pd.DataFrame, difference: float | None) -> tuple[list[str], list[list[str]]]:
+    heads = ["comparison", "task", "items", "experts", "smallest"]
+    if difference is not None:
+        points = f"{100 * difference:g}"
+        heads += [f"items for {points}", f"experts for {points}"]
+    rows = []
+    for row in table.to_dict("records"):
+        texts = [
+            f"{row['first']} minus {row['second']}",
+            row["task"],
+            str(row["items"]),
+            f"{row['task_experts']} × {row['language_experts']}",
+            _points(row["smallest"]) if row["is_stated"] else "not stated",
+        ]
+        if difference is not None:
+            texts += [_count(row["items_needed"]), _count(row["experts_needed"], " × ")]
+        rows.append(texts)
+    return heads, rows
+
+
+def _points(value: float) -> str:
+    return "none" if math.isnan(value) else percent(value)
+
+
+def _count(value: float | None, times: str = "") -> str:
+    if value is None or math.isnan(value):
+        return f"over {_MOST_EXPERTS} × {_MOST_EXPERTS}" if times else "no number does"
+    return f"{value:.0f}{times}{value:.0f}" if times else f"{value:.0f}"

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations.power import ASSUMED, power_of
+from ablations.power import ASSUMED, power_line, power_of
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import rows_of
 from ablations.report.power import (
@@ -120,6 +120,13 @@ def test_assumptions_can_be_stated(tmp_path):
     assert row["task_sd"] == row["language_sd"] == pytest.approx(0.02)
     closer = power_of(file, items=100, **{**stated, "expert_sd": 0}).table.iloc[0]
     assert closer["smallest"] < row["smallest"]
+
+
+def test_a_study_without_a_number_of_items_names_the_command():
+    study = study_of(baseline=BASELINES)
+    evaluate = study.evaluate.model_copy(update={"limit": None})
+    line = power_line(study.model_copy(update={"evaluate": evaluate}))
+    assert line == f"differences that it can show: layerswap power {study.name} --items N"
 
 
 def test_a_run_is_not_assumed(tmp_path):

@@ -22,11 +22,12 @@ from ablations.drawing.text_table import text_table, wrapped
 from ablations.engines.backends import describe_backend, resolve_backend
 from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
+from ablations.report.compare_models import ModelComparison, compare_models
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, run_file
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import Run
+from ablations.runs.records import Run, as_input_errors
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.score_table import VALUES, table_of_scores
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
@@ -187,6 +188,41 @@ def evaluate_model(
     cell = cell.model_copy(update={"tasks": records, "records": keys})
     run = result.run.model_copy(update={"head": head, "cells": (cell,)})
     return SuiteResult(name, tasks, out, run)
+
+
+def evaluate_models(
+    models: Sequence[str],
+    options: RunOptions,
+    languages: Sequence[str] = (),
+    name: str | None = None,
+) -> list[SuiteResult]:
+    """Evaluate models one after the other, each into its own folder; see `evaluate_model`.
+
+    All models are looked for before the first is evaluated.
+
+    Raises:
+        InputError: for a model that is named twice, or a name or a folder for several models.
+    """
+    if len(models) > 1:
+        for option, value in (("--name", name), ("--out", options.out)):
+            if value is not None:
+                raise InputError(f"{option} is for one model; each of several has its own folder")
+        for model in models:
+            find_model(model)
+            if models.count(model) > 1:
+                raise InputError(f"{model} is named twice")
+    return [evaluate_model(model, options, languages, name) for model in models]
+
+
+def compare_results(results: Sequence[SuiteResult]) -> ModelComparison:
+    """Return the comparison of models on the tasks that they were evaluated on.
+
+    Raises:
+        InputError: as `compare_models`.
+    """
+    tasks = [task for task in results[0].evaluations if results[0].evaluations[task].scores]
+    with as_input_errors():
+        return compare_models([str(result.out) for result in results], tasks)
 
 
 def _choose(block: Evaluate, languages: Sequence[str]) -> tuple[tuple[Task, ...], tuple[str, ...]]:

@@ -524,7 +524,8 @@ def compare(
 
     Args:
         models: frames that `evaluate` returned, folders that it wrote, RUN:MODEL for a model or
-            cell of a study, or outputs of ``lm_eval --output_path DIR --log_samples``.
+            cell of a study, models that were evaluated here, or outputs of
+            ``lm_eval --output_path DIR --log_samples``.
         tasks: those to compare; none compares the tasks that all have, with a warning on others.
         metric: of the tasks; empty takes the first of each that all have.
 

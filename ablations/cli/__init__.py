@@ -39,7 +39,7 @@ _AS_JSON = "layerswap.as_json"
 """Key in click's context: whether errors are printed as JSON."""
 
 _MODULES = {
-    "evaluation": "answers compare evaluate power report run tasks",
+    "evaluation": "answers compare evaluate power report run runs tasks",
     "models": "cache card compat delta explain verify",
     "recipes": "check harmonize init merge plan recipes studies swap-adapters",
     "training": "pocket quickstart smol train",
@@ -52,7 +52,7 @@ COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULE
 
 SECTIONS = {
     "Merge": "recipes init check plan merge swap-adapters compat harmonize card",
-    "Evaluate": "tasks evaluate compare answers",
+    "Evaluate": "tasks evaluate compare answers runs",
     "Study": "studies run report power",
     "Train": "train pocket smol quickstart",
     "Look": "delta explain verify cache",

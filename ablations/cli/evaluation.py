@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -32,9 +32,12 @@ from ablations.cli.options import (
     settings_option,
 )
 
+if TYPE_CHECKING:
+    from ablations.report.compare_models import ModelComparison
+
 
 @click.command()
-@click.argument("model", shell_complete=complete_place)
+@click.argument("model", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_place)
 @names_option(
     "--languages",
     "Codes or English names joined by commas, such as sw,telugu: of the benchmarks, of the tasks "
@@ -75,11 +78,16 @@ from ablations.cli.options import (
 )
 @json_option
 def evaluate(
-    model: str, languages: tuple[str, ...], name: str | None, as_json: bool, **options: Any
+    model: tuple[str, ...],
+    languages: tuple[str, ...],
+    name: str | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Run the paper's benchmarks on MODEL and print its scores.
 
-    MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base.
+    MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base. Several models are
+    evaluated one after the other, each into its own folder, and then compared.
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table, in the form of the
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
@@ -87,25 +95,40 @@ def evaluate(
     """
     show_log()
     with watched():
-        from ablations.evaluate import evaluate_model
+        from ablations.evaluate import compare_results, evaluate_models
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
-        result = evaluate_model(model, run_options, languages, name)
-    if as_json:
-        print_json(
-            model=result.model,
-            folder=result.out,
-            engine=result.engine,
-            scores=result.scores,
-            notes=result.notes,
-            warnings=result.warnings,
-        )
-    else:
-        from ablations.drawing.text_table import terminal_width
+        results = evaluate_models(model, run_options, languages, name)
+    from ablations.drawing.text_table import terminal_width
 
-        print_line(result.report(terminal_width()))
+    objects = [
+        {
+            "model": result.model,
+            "folder": result.out,
+            "engine": result.engine,
+            "scores": result.scores,
+            "notes": result.notes,
+            "warnings": result.warnings,
+        }
+        for result in results
+    ]
+    if len(results) == 1:
+        if as_json:
+            print_json(**objects[0])
+        else:
+            print_line(results[0].report(terminal_width()))
+        return
+    if not as_json:
+        for result in results:
+            print_line(f"{result.report(terminal_width())}\n")
+    with watched("comparing item by item"):
+        compared = compare_results(results)
+    if as_json:
+        print_json(evaluations=objects, comparison=_comparison_object(compared))
+    else:
+        print_line(str(compared))
 
 
 @click.command(short_help="List benchmarks, and tasks by language.")
@@ -241,7 +264,8 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
 
     MODEL is a folder that `layerswap evaluate` wrote, or a model or cell of a study: RUN:MODEL,
     with the folder that `layerswap run` wrote and the name in its report, such as
-    'runs/layer_count:soup'; or an output of lm-eval itself, by its --output_path and --log_samples.
+    'runs/layer_count:soup'; a model that was evaluated here, whose run is found by its weights; or
+    an output of lm-eval itself, by its --output_path and --log_samples.
 
     The models are compared on the items that all have. Ours must have answered the same prompts;
     what differs between outputs of lm-eval is said. The statistics are those of `layerswap report`;
@@ -255,14 +279,41 @@ def compare(models: tuple[str, ...], tasks: tuple[str, ...], metric: str, as_jso
         with as_input_errors():
             result = compare_models(models, tasks, metric)
     if as_json:
-        print_json(
-            models=result.models,
-            warnings=result.warnings,
-            scores=result.scores,
-            comparisons=result.comparisons,
-        )
+        print_json(**_comparison_object(result))
     else:
         print_line(str(result))
+
+
+def _comparison_object(compared: ModelComparison) -> dict[str, Any]:
+    return {
+        "models": compared.models,
+        "places": compared.places,
+        "warnings": compared.warnings,
+        "scores": compared.scores,
+        "comparisons": compared.comparisons,
+    }
+
+
+@click.command()
+@click.argument("folder", type=FILE, default=Path("runs"))
+@json_option
+def runs(folder: Path, as_json: bool) -> None:
+    """List what was evaluated here: where, model, tasks, when.
+
+    Of FOLDER, which is runs in the working directory by default, all run folders at most three
+    folders down are listed, the newest first.
+    """
+    with watched("reading the runs"):
+        from ablations.drawing.text_table import terminal_width
+        from ablations.runs.evaluated_models import list_runs
+
+        result = list_runs(folder)
+    for warning in result.warnings:
+        print_line(f"Warning: {warning}", err=True)
+    if as_json:
+        print_json(runs=result.runs, warnings=result.warnings)
+    else:
+        print_line(result.text(terminal_width()))
 
 
 @click.command(short_help="Say how large differences a study can show.")

@@ -38,7 +38,8 @@ def list_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | 
     texts = [list(row) for row in rows]
     if width is not None:
         heads = [f"{name}  " for name in head]  # tabulate pads them
-        sizes = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+        lines = [[max(map(len, text.split("\n"))) for text in row] for row in (heads, *rows)]
+        sizes = [max(column) for column in zip(*lines, strict=True)]
         room = width - sizes[0] - 2 * (len(head) - 1)
         narrow_first = sorted(range(1, len(head)), key=sizes.__getitem__)
         for done, column in enumerate(narrow_first):

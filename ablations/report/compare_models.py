@@ -22,6 +22,7 @@ from ablations.report.contrasts import Contrast
 from ablations.report.model_scores import ModelScore
 from ablations.report.tables import BELOW, GAP, column_name, floors_text, interval_text, task_text
 from ablations.runs.changed_tasks import changed_tasks
+from ablations.runs.evaluated_models import places_of_models
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
 from ablations.runs.named_models import model_of_run, run_and_model
@@ -34,6 +35,7 @@ from ablations.statistics.as_text import number, p_text, points
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock, Study
 from layerswap_method.errors import InputError, nearest
+from layerswap_method.recipe.references import model_names, working_folder
 
 _IN_LANGUAGE = "_right_language"
 """Ends the name of a task whose shown metric is that of its answers' language."""
@@ -48,6 +50,9 @@ class ModelComparison:
 
     models: tuple[str, ...]
     """Their names: short ones where these are unique."""
+
+    places: tuple[str, ...]
+    """Where the scores are: a run folder, ``RUN:MODEL``, or an output of lm-eval."""
 
     warnings: tuple[str, ...]
     """Warnings that a reader must know before the scores."""
@@ -119,6 +124,10 @@ class ModelComparison:
             f"second, with {level:.0%} intervals over {sampled}, which are not corrected. p: of "
             f"no difference{over}."
         )
+        places = zip(self.models, map(_short_path, self.places), strict=True)
+        shown = [f"{model}: {place}" for model, place in places if model != place]
+        if shown:
+            yield f"Scores of {'; '.join(shown)}."
         if floors := floors_text(self.scores):
             yield floors
         if (frame["family"] != "primary").any():
@@ -172,8 +181,8 @@ def compare_models(
     Items are paired by the hash of their document.
 
     Args:
-        names: folders that `layerswap evaluate` wrote, ``RUN:MODEL``, or outputs of lm-eval; at
-            least two.
+        names: folders that `layerswap evaluate` wrote, ``RUN:MODEL``, outputs of lm-eval, or models
+            that were evaluated here, which are found by their weights; at least two.
         tasks: those to compare, which all must have; none compares the tasks that all have.
         metric: of the tasks, which must have it; empty takes the first that all have.
 
@@ -184,7 +193,7 @@ def compare_models(
     """
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
-    sides = [_evaluated(name, tasks) for name in names]
+    sides = [_evaluated(name, tasks) for name in places_of_models(names)]
     for first, second in itertools.combinations(sides, 2):
         if first.identity == second.identity:
             raise InputError(f"{second.word} is the same as {first.word}")
@@ -233,7 +242,8 @@ def compare_models(
                 *evaluation_problems(side.run, compared_tasks),
             )
             warnings += [f"{side.label}: {text}" for text in problems]
-    return ModelComparison(tuple(labels), tuple(dict.fromkeys(warnings)), analysis)
+    places = tuple(side.word for side in sides)
+    return ModelComparison(tuple(labels), places, tuple(dict.fromkeys(warnings)), analysis)
 
 
 def _evaluated(name: str, tasks: Sequence[str]) -> _Evaluated:
@@ -258,20 +268,21 @@ def _evaluated(name: str, tasks: Sequence[str]) -> _Evaluated:
 
 
 def _short_names(sides: Sequence[_Evaluated]) -> list[str]:
-    """Return a name for each model: the last part of its path, its whole name, or its folder."""
-    for names in (
-        [_last_part(side.label) for side in sides],
-        [side.label for side in sides],
-    ):
-        if len({*names}) == len(names):
-            return names
-    return [side.word for side in sides]
+    """Return the models' names; where two have one name, the shortest ends of what was written."""
+    labels = [side.label for side in sides]
+    paths = [label for label in labels if "/" in label]
+    if len({*labels}) < len(labels):
+        labels = [side.word for side in sides]
+        paths = [word for word in labels if "+" not in word]  # which is in the names of cells
+    names = model_names(paths, {*labels} - {*paths})
+    return [names.get(label, label) for label in labels]
 
 
-def _last_part(label: str) -> str:
-    """Return ``one+two`` for ``a/one+b/two``."""
-    parts = [Path(part).name or part for part in label.split("+")] if "/" in label else [label]
-    return "+".join(parts)
+def _short_path(place: str) -> str:
+    """Return a path below the working directory as seen from there."""
+    here = working_folder()
+    path = Path(place)
+    return str(path.relative_to(here)) if here is not None and path.is_relative_to(here) else place
 
 
 def _renamed(side: _Evaluated, label: str) -> _Evaluated:

@@ -53,7 +53,7 @@ ROWS = {
     "run runs/my_swap": "is a folder; it is a run folder",
     "report base": "it is a model's folder: layerswap evaluate takes it",
     "report recipe.yml": "it is a recipe",
-    "compare base math": "it is a model's folder",
+    "compare base math": "evaluate it (layerswap evaluate base), or name the run folder",
     "merge base out": "is a folder; it is a model's folder",
     # Near names.
     "report runs/my_swp": "did you mean 'my_swap'?",

@@ -109,12 +109,21 @@ def test_verify_where_a_difference_is_no_number(trio, tmp_path):
     assert (difference["layer"], difference["largest"]) == (None, None)
 
 
+def test_runs(tmp_path):
+    folder = tmp_path / "runs" / "mine"
+    run = write_run(folder, study_of(baseline=["base", "soup"]), level, items=5)
+    (row,) = object_of("runs", tmp_path / "runs")["runs"]
+    assert described("runs") - {"runs"} <= {*row}
+    assert row["folder"] == str(folder)
+    assert row["models"] == [model.label for model in run.models]
+
+
 def test_compare(tmp_path):
     tasks = {"tasks": ["pocket_math_sw"]}
     run = write_run(tmp_path, study_of(baseline=["base", "soup"], evaluate=tasks), level, items=30)
     made = object_of("compare", f"{tmp_path}:soup", f"{tmp_path}:base")
     (row,) = made["comparisons"]
-    assert described("compare") - {"scores", "comparisons"} <= {*row, *made["scores"][0]}
+    assert described("compare") - {"scores", "comparisons", "places"} <= {*row, *made["scores"][0]}
     assert row["verdict"] in ("better", "cannot tell")
     assert [score["model"] for score in made["scores"]] == made["models"]
     assert len(run.cells) == 3

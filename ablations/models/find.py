@@ -15,6 +15,7 @@ from layerswap_method.recipe.references import (
     is_folder,
     is_hub_id,
     resolve_from,
+    working_folder,
 )
 from layerswap_method.tensors import OpenModel
 
@@ -99,9 +100,16 @@ _BUILT = {
 def build_hint(path: str, recipe: Path | None = None) -> str:
     """Return how to make a missing folder of a testbed that ships, or that it is next to a recipe.
 
-    "" for other folders.
+    "" for other folders, and where the recipe is in a folder above the current one: there
+    `no_such_folder` has found it.
     """
-    if recipe is not None and is_folder(recipe.parent / path):
+    current = working_folder()
+    above = () if current is None else current.parents
+    if (
+        recipe is not None
+        and is_folder(recipe.parent / path)
+        and recipe.parent.resolve() not in above
+    ):
         return f"; it is beside {recipe.name}: run the command in {recipe.parent.resolve()}"
     first, second, *_ = (*Path(path).parts, "", "")
     command = _BUILT.get(second) if first == "runs" else None

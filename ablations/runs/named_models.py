@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ablations.runs.records import Run, load_run
 from ablations.study.grouping import StudyModel
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest, with_valid
 from layerswap_method.recipe.references import is_folder
 
 _SHOWN_CELLS = 12
@@ -34,7 +34,12 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
     if label is None:
         label = next((model.label for model in run.models), run.head.cells[0].label)
     if label not in cells_by_label:
-        raise InputError(f"{folder} has no cell or model {label!r}{nearest(label, cells_by_label)}")
+        models = list(dict.fromkeys(model.label for model in run.models))
+        shown = models[:_SHOWN_CELLS]
+        if len(models) > len(shown):
+            shown.append(f"{len(models) - len(shown)} more")
+        hint = with_valid(nearest(label, cells_by_label), shown)
+        raise InputError(f"{folder} has no cell or model {label!r}{hint}")
     labels = cells_by_label[label]
     cells = tuple(cell for cell in run.cells if cell.label in labels)
     if not cells:

@@ -131,14 +131,19 @@ def test_the_places_of_a_missing_data_file_are_named(folder, monkeypatch):
     assert f"looked beside {folder}/lost/words.yaml and in the working directory" in output
 
 
-def test_models_beside_a_recipe_are_named(folder, monkeypatch):
-    monkeypatch.chdir(folder / "mine")
-    for words in (("check", "../recipe.yml"), ("merge", "../recipe.yml", "out")):
-        result = layerswap(*words)
-        assert result.exit_code == 2
-        beside = f"./math: no such folder (the current directory is {folder / 'mine'}"
-        assert beside in result.output
-        assert f"it is beside recipe.yml: run the command in {folder}" in result.output
+def test_models_beside_a_recipe_are_named_once(folder, monkeypatch, tmp_path):
+    for place, advice in (
+        (folder / "mine", f"; {folder} has it: run the command there)"),
+        (tmp_path, f"); it is beside recipe.yml: run the command in {folder}"),
+    ):
+        monkeypatch.chdir(place)
+        for words in (("check", folder / "recipe.yml"), ("merge", folder / "recipe.yml", "out")):
+            result = layerswap(*words)
+            assert result.exit_code == 2
+            message = f"./math: no such folder (the current directory is {place}{advice}"
+            assert message in result.output
+            line = next(line for line in result.output.splitlines() if "./math: no such" in line)
+            assert line.count("run the command") == 1
 
 
 def test_a_study_names_all_experts_that_it_does_not_say_the_place_of(folder, monkeypatch):

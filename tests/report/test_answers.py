@@ -216,6 +216,7 @@ def test_json_has_what_is_shown_and_the_counts(folder):
     [
         (["run"], "run has 4 cells; name one of them"),
         (["run:bose", "--task", "speak"], "has no cell or model 'bose'; did you mean 'base'?"),
+        (["run:xyz", "--task", "speak"], "has no cell or model 'xyz'; valid are base, task expert"),
         (["run:base"], "has 4 tasks; name one with --task: speak, choose, translate, gated"),
         (["run:base", "--task", "chose"], "no task 'chose'; did you mean 'choose'? Valid are spe"),
         (["run:base", "--task", "speak", "--item", "12"], "speak has the items 0 to 11"),

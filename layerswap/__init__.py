@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from ablations.report.compare_models import ModelComparison
     from ablations.report.power import PowerTable
     from ablations.report.run_tables import RunTables
+    from ablations.runner.run import RunOptions
+    from ablations.search.result import SearchResult
 
 if sys.platform == "win32":
     raise ImportError(NOT_ON_WINDOWS)
@@ -56,6 +58,7 @@ __all__ = [
     "PowerTable",
     "RecipePlan",
     "RunTables",
+    "SearchResult",
     "__version__",
     "check",
     "compare",
@@ -66,6 +69,7 @@ __all__ = [
     "plan",
     "power",
     "run",
+    "search",
     "swap_adapters",
     "verify",
 ]
@@ -79,6 +83,7 @@ _TYPES = {
     "PowerTable": "ablations.report.power",
     "RecipePlan": "ablations.gallery.recipe_plan",
     "RunTables": "ablations.report.run_tables",
+    "SearchResult": "ablations.search.result",
 }
 """Type -> the module that has it, which is imported when the type is asked for."""
 
@@ -424,18 +429,18 @@ def run(
         InputError: with every problem of the study, or for a folder that is another's.
     """
     from ablations.report.run_tables import RunTables
-    from ablations.runner.run import RunOptions, run_study
+    from ablations.runner.run import run_study
 
-    options = RunOptions(
-        experts=None if experts is None else os.fspath(experts),
-        out=_path(out),
+    options = _run_options(
+        experts=experts,
+        out=out,
         backend=backend,
         executor=executor,
         address=address,
         jobs=jobs,
         only=(only,) if isinstance(only, str) else tuple(only),
         materialize=materialize,
-        answers=_path(answers),
+        answers=answers,
         isolation=code_isolation if allow_code_execution else None,
         download=download,
         settings=_settings(
@@ -450,6 +455,101 @@ def run(
     )
     result = run_study(os.fspath(study), options)
     return RunTables(result.run)
+
+
+@checked
+def search(
+    study: PathLike,
+    *,
+    experts: PathLike | None = None,
+    out: PathLike | None = None,
+    budget: float | None = None,
+    executor: Executor = "local",
+    address: str = "auto",
+    jobs: int | None = None,
+    materialize: bool = False,
+    limit: int | None = None,
+    dtype: Dtype | None = None,
+    max_model_len: int | None = None,
+    data_dir: PathLike | None = None,
+    metadata: Settings | None = None,
+    backend: Backend = "auto",
+    answers: PathLike | None = None,
+    allow_code_execution: bool = False,
+    code_isolation: Isolation = "bwrap",
+    download: Download | None = None,
+    settings: Settings | None = None,
+) -> SearchResult:
+    """Find the best setting of a study, and report it on items that did not choose it.
+
+    `taken` of the result is what to take: a setting that was shown to be better than the best of
+    soup and experts, or else that one. `comparisons` has the held-out comparisons, `rounds` who was
+    dropped when; ``print`` it for the answer. Finished work is reused: the same call goes on.
+
+    Args:
+        study: a file, or a shipped study such as ``search``.
+        experts: experts file, or a shipped one such as ``pocket``; None is the one of the study.
+        out: folder of the search; None is runs/search/STUDY, with what is not the study's own.
+        budget: minutes; the last rounds that do not fit are left out. None is no limit.
+        executor: ``local`` is this machine, ``ray`` a running Ray cluster.
+        address: of the Ray cluster.
+        jobs: number of engines at once; None is 1, and on Ray as many as fit.
+        materialize: whether every merge is written to disk first.
+        limit: items of each task, from the first, which are split.
+        dtype: of the weights in memory; ``auto`` is that of the checkpoint.
+        max_model_len: context in tokens, prompt and answer.
+        data_dir: folder with the data of the benchmarks, in place of the hub.
+        metadata: arguments that tasks ask for, as lm-eval's ``--metadata``.
+        backend: the engine; ``auto`` is vLLM if it is installed, else transformers.
+        answers: folder of the answers that runs share.
+        allow_code_execution: whether programs that models write (MBPP) are run.
+        code_isolation: what holds those programs; "none" also allows tasks that run programs by
+            themselves.
+        download: what is fetched of models of the hub, as in `merge`.
+        settings: key of the study -> value, as ``--set KEY=VALUE``.
+
+    Raises:
+        InputError: with every problem of the study, or for a folder that holds something else.
+        LayerSwapError: where a model fails; the same call tries it again.
+    """
+    from ablations.search.run import run_search
+
+    options = _run_options(
+        experts=experts,
+        out=out,
+        executor=executor,
+        address=address,
+        jobs=jobs,
+        materialize=materialize,
+        backend=backend,
+        answers=answers,
+        isolation=code_isolation if allow_code_execution else None,
+        download=download,
+        settings=_settings(
+            settings,
+            "evaluate.",
+            limit=limit,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            data_dir=_path(data_dir),
+            metadata=metadata,
+        ),
+    )
+    return run_search(os.fspath(study), options, budget)
+
+
+def _run_options(
+    experts: PathLike | None, out: PathLike | None, answers: PathLike | None, **options: Any
+) -> RunOptions:
+    """Return the options of a run, with the paths as they stand in a command."""
+    from ablations.runner.run import RunOptions
+
+    return RunOptions(
+        experts=None if experts is None else os.fspath(experts),
+        out=_path(out),
+        answers=_path(answers),
+        **options,
+    )
 
 
 @checked

@@ -33,6 +33,7 @@ _BLOCKS = {
     "EngineOptions": "`evaluate: options`",
     "ReportBlock": "`report`",
     "PrimaryBlock": "`report: primary`",
+    "SearchBlock": "`search`",
     "ExpertsFile": "An experts file",
     "ExpertsFileEntry": "One expert of an experts file",
 }

@@ -26,7 +26,7 @@ from layerswap_method import NOT_ON_WINDOWS, __version__
 from layerswap_method.command_line import shown
 from layerswap_method.errors import LayerSwapError, nearest, printable
 
-_GO_ON = ("evaluate", "pocket", "quickstart", "run", "smol", "train")
+_GO_ON = ("evaluate", "pocket", "quickstart", "run", "search", "smol", "train")
 """Commands whose finished work is saved when they are interrupted."""
 
 _SIGNAL = "layerswap.signal"
@@ -39,7 +39,7 @@ _AS_JSON = "layerswap.as_json"
 """Key in click's context: whether errors are printed as JSON."""
 
 _MODULES = {
-    "evaluation": "answers compare evaluate power report run runs tasks",
+    "evaluation": "answers compare evaluate power report run runs search tasks",
     "models": "cache card compat delta explain verify",
     "recipes": "check harmonize init merge plan recipes studies swap-adapters",
     "training": "pocket quickstart smol train",

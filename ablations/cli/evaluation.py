@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,28 +158,49 @@ def tasks(language: tuple[str, ...], benchmark: tuple[str, ...], as_json: bool) 
         click.echo(describe_benchmarks(terminal_width()))
 
 
+_RUN_OPTIONS = (
+    click.option(
+        "--experts",
+        metavar="FILE",
+        shell_complete=complete_experts,
+        help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as "
+        "pocket. Default: the one the study names.",
+    ),
+    choice_option(
+        "--executor",
+        ["local", "ray"],
+        "Run on this machine or on a running Ray cluster (pip install 'layerswap[ray]').",
+    ),
+    click.option(
+        "--address", default="auto", show_default=True, help="Address of the Ray cluster."
+    ),
+    click.option(
+        "--jobs", type=COUNT, help="Number of engines at once.  [default: 1; on Ray as many as fit]"
+    ),
+    click.option("--materialize", is_flag=True, help="Write every merge to disk first."),
+    settings_option(
+        "A key of the study and its value, such as evaluate.limit=50 or 'vary={bottom_layers: "
+        "[1, 2]}', in place of what the study and the experts file say. --limit, --dtype, "
+        "--max-model-len and --data-dir are short for such keys."
+    ),
+    download_option,
+    evaluation_options,
+)
+"""Options of the commands that run studies."""
+
+
+def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for option in reversed(_RUN_OPTIONS):
+        command = option(command)
+    return command
+
+
 @click.command()
 @click.argument("study", shell_complete=complete_study)
-@click.option(
-    "--experts",
-    metavar="FILE",
-    shell_complete=complete_experts,
-    help="Experts file (name to folder, hub id or base+adapter), or a shipped one such as pocket. "
-    "Default: the one the study names.",
-)
 @folder_option(
     "--out",
     "Run folder.  [default: runs/STUDY, with the experts file and the settings below in its name "
     "where they are not the study's own]",
-)
-@choice_option(
-    "--executor",
-    ["local", "ray"],
-    "Run on this machine or on a running Ray cluster (pip install 'layerswap[ray]').",
-)
-@click.option("--address", default="auto", show_default=True, help="Address of the Ray cluster.")
-@click.option(
-    "--jobs", type=COUNT, help="Number of engines at once.  [default: 1; on Ray as many as fit]"
 )
 @click.option("--dry-run", is_flag=True, help="List cells, layers and downloads; run nothing.")
 @click.option(
@@ -187,14 +209,7 @@ def tasks(language: tuple[str, ...], benchmark: tuple[str, ...], as_json: bool) 
     metavar="NAME=VALUE",
     help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
 )
-@click.option("--materialize", is_flag=True, help="Write every merge to disk first.")
-@settings_option(
-    "A key of the study and its value, such as evaluate.limit=50 or 'vary={bottom_layers: "
-    "[1, 2]}', in place of what the study and the experts file say. --limit, --dtype, "
-    "--max-model-len and --data-dir are short for such keys."
-)
-@download_option
-@evaluation_options
+@_run_options
 def run(study: str, dry_run: bool, **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
@@ -231,6 +246,44 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
         sys.exit(1)
 
 
+@click.command(short_help="Find the best setting of a study, and report it on other items.")
+@click.argument("study", shell_complete=complete_study)
+@folder_option(
+    "--out",
+    "Folder of the search.  [default: runs/search/STUDY, with what is not the study's own]",
+)
+@click.option("--dry-run", is_flag=True, help="List candidates, rounds and cost; run nothing.")
+@click.option(
+    "--budget",
+    type=float,
+    metavar="MINUTES",
+    help="Leave out the last rounds that do not fit.  [default: no limit]",
+)
+@_run_options
+def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> None:
+    """Find the best setting of a study, and report it on items that did not choose it.
+
+    STUDY is a file or a shipped study, such as search. All settings of its `vary` answer a few
+    items, the better half goes on to more, and so on. The best three, the soup, both experts and
+    the base then answer the other items. Finished work is reused: the same command goes on.
+    """
+    with watched("loading the libraries"):
+        from ablations.runner.run import RunOptions
+        from ablations.search.run import dry_run_of_search, run_search
+
+        run_options = RunOptions(
+            settings=pop_settings(options, "evaluate."),
+            isolation=pop_isolation(options),
+            **options,
+        )
+        if dry_run:
+            print_line(dry_run_of_search(study, run_options, budget))
+            return
+        show_log(logging.INFO)
+        result = run_search(study, run_options, budget)
+    print_line(f"{result}\nTables and figures: layerswap report {result.folder}")
+
+
 @click.command(short_help="Write the report of a run and print its answer.")
 @click.argument("run", type=FILE)
 @names_option("--format", "What to write, joined by commas.", default="html,md,latex,csv")
@@ -238,15 +291,19 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
 def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
-    RUN is a folder that `layerswap run` wrote, finished or not.
+    RUN is a folder that `layerswap run` wrote, finished or not, or one of `layerswap search`.
     Missing results are marked. The observations, one row per item, and the comparisons are also
     written as parquet. Figures need matplotlib: pip install 'layerswap[plot]'. Other files in the
     folder stay.
     """
     with watched("loading the libraries"):
         from ablations.report.run_tables import report_run
+        from ablations.search.result import is_search, load_search, report_search
 
-        result = report_run(run, format, out)
+        if is_search(run):
+            result = report_search(load_search(run), format, out)
+        else:
+            result = report_run(run, format, out)
     print_line(str(result))
 
 

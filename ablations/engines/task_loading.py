@@ -66,6 +66,8 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
         ):
             task = resolved.known.load(name, metadata)
             _check_settings(task)
+            if name in request.items:
+                _take_items(task, request.items[name])
             tasks.append(task)
     if rolling := [t.task_name for t in tasks if t.OUTPUT_TYPE == "loglikelihood_rolling"]:
         raise InputError(
@@ -99,6 +101,18 @@ def _seeded(seed: int) -> Iterator[None]:
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
+
+
+def _take_items(task: Any, rows: Sequence[int]) -> None:
+    """Have a task ask the items of these rows only, in this order.
+
+    lm-eval's own `samples` sorts the rows, so that a part of them would not be a beginning.
+    """
+    docs = task.eval_docs
+    if outside := [row for row in rows if not 0 <= row < len(docs)]:
+        raise ValueError(f"it has {len(docs)} items, and evaluate.items names item {outside[0]}")
+    chosen = docs.select(rows) if hasattr(docs, "select") else [docs[row] for row in rows]
+    setattr(task, "test_docs" if task.has_test_docs() else "validation_docs", lambda: chosen)
 
 
 def _check_settings(task: Any) -> None:

@@ -229,6 +229,9 @@ class _Display:
 
     def _show_whole(self, step: Step) -> None:
         self.progress.start()
+        if self._whole is not None and step.done < self._finished_units:  # another run begins
+            self.progress.remove_task(self._whole)
+            self._whole, self._share = None, 0.0
         if self._whole is None:
             self._whole = self._add(step)
         elif step.done != self._finished_units:

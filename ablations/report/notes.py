@@ -9,7 +9,7 @@ import pandas as pd
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.records import CellRecord, Run
-from ablations.scoring.evaluation import shown_score
+from ablations.scoring.evaluation import EvaluationSettings, shown_score
 from ablations.scoring.observed import (
     LANGUAGE_FIDELITY,
     TRUNCATED,
@@ -97,10 +97,16 @@ def facts(run: Run) -> dict[str, str]:
         "engine": ", ".join(sorted({cell.backend for cell in run.cells})),
         "layers of the model": "" if run.head.num_layers is None else str(run.head.num_layers),
         "dtype of the engine": evaluate.options.dtype,
-        "items per task": "all" if evaluate.limit is None else f"the first {evaluate.limit}",
+        "items per task": _items_text(evaluate),
         "versions": ", ".join(f"{name} {text}" for name, text in run.head.versions.items()),
     }
     return {name: text for name, text in texts.items() if text}
+
+
+def _items_text(evaluate: EvaluationSettings) -> str:
+    """Return which items of a task were answered."""
+    of = " of those listed in run.json" if evaluate.items else ""
+    return f"all{of}" if evaluate.limit is None else f"the first {evaluate.limit}{of}"
 
 
 def _methods(run: Run, frame: pd.DataFrame) -> Iterator[str]:

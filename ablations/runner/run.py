@@ -132,9 +132,9 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, Study]:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file, out = _opened(study, options)
+    file, out = open_study(study, options)
     check_folder(out, file.study.name, dry=True)
-    plan = _plan(file, options, out, dry=True)
+    plan = plan_of_run(file, options, out, dry=True)
     cells = selected(plan.cells, options.only)
     left = records.missing(out, cells)
     text = describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
@@ -147,7 +147,7 @@ def run_study(study: str, options: RunOptions) -> RunResult:
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
-    file, out = _opened(study, options)
+    file, out = open_study(study, options)
     logger.info("planning %s", file.path)
     return run_file(file, out, options)
 
@@ -159,7 +159,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         InputError: with every problem of the study, or for a folder that is another's.
     """
     check_folder(out, file.study.name)
-    plan = _plan(file, options, out)
+    plan = plan_of_run(file, options, out)
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
@@ -194,7 +194,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     return RunResult(run, summary, tasks, results)
 
 
-def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
+def open_study(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
     show_step(Step("reading the study"))
     file = read_study(find_file(study, "study"), options.settings)
@@ -208,7 +208,8 @@ def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
     return file, default_out(file.study.name, other, options.settings).absolute()
 
 
-def _plan(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False) -> StudyPlan:
+def plan_of_run(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = False) -> StudyPlan:
+    """Return the plan of a study for the run folder `out`; see `plan_study`."""
     experts = options.experts
     return plan_study(
         file,

@@ -152,6 +152,10 @@ class EvaluationSettings(Protocol):
     """Items per task, from the first; null for all. Without it, what the experts file says, or
     all."""
 
+    items: dict[str, tuple[StrictInt, ...]] = Field(default_factory=dict)
+    """Task -> its items by their row (from 0) in the order in which they are answered, as a search
+    writes it; `limit` counts from the first of them. Without it, all in the task's own order."""
+
     seed: Seed = 0
     """Seed of the choice of few-shot examples, of the bootstrap and of sampled answers."""
 

@@ -197,7 +197,8 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
     def is_set(key: str) -> bool:
         return any(f"{key}.".startswith(f"{setting}.") for setting in settings)
 
-    evaluate, report, changes = study.evaluate, study.report, dict[str, Any]()
+    evaluate, report, search = study.evaluate, study.report, study.search
+    changes = dict[str, Any]()
     if file.include_path and not is_set("evaluate.include_path"):
         changes["include_path"] = file.include_path
     if file.tasks and not is_set("evaluate.tasks"):
@@ -209,6 +210,13 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
             if not is_set("evaluate.languages"):
                 changes["languages"] = {c: _replaced(t, by) for c, t in evaluate.languages.items()}
             primary = _replaced(report.primary.tasks, by)
+            search = search.model_copy(
+                update={
+                    "report": search.report and by.get(search.report, search.report),
+                    "choose": search.choose and by.get(search.choose, search.choose),
+                    "floors": {by.get(task, task): most for task, most in search.floors.items()},
+                }
+            )
         comparisons = report.primary.model_copy(update={"tasks": primary})
         report = report.model_copy(update={"primary": comparisons})
     if "limit" in file.model_fields_set and "limit" not in evaluate.model_fields_set:
@@ -216,7 +224,7 @@ def with_experts_file(study: Study, file: ExpertsFile, settings: Collection[str]
     options = (block.options.model_dump(exclude_unset=True) for block in (evaluate, file))
     changes["options"] = EngineOptions(**ChainMap(*options))
     facts = {"facts": {**study.experts.facts, **file.facts()}}
-    parts = {"evaluate": evaluate.model_copy(update=changes), "report": report}
+    parts = {"evaluate": evaluate.model_copy(update=changes), "report": report, "search": search}
     return study.model_copy(update={**parts, "experts": study.experts.model_copy(update=facts)})
 
 

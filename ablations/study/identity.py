@@ -153,8 +153,9 @@ def protocol_key(request: EvaluationRequest, backend: Backend, options: EngineOp
     their keys.
     """
     overrides = request.overrides()
+    names = {"limit", "seed", "level"} | ({"items"} if request.items else set())
     parts: dict[str, Any] = {
-        "request": request.model_dump(mode="json", include={"limit", "seed", "level"}),
+        "request": request.model_dump(mode="json", include=names),
         "backend": backend,
         "options": options.of_backend(backend).identity(),
     }

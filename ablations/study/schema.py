@@ -228,6 +228,40 @@ class ReportBlock(Described):
     report draws the scores over it; for several experts it takes the mean of their facts."""
 
 
+class SearchBlock(Described):
+    """What `layerswap search` chooses by, and what it reports."""
+
+    report: StrictStr | None = None
+    """The task whose score the search is about, such as ``layerswap_mgsm_es``. Without it, the
+    first one of `primary`, or of the study."""
+
+    choose: StrictStr | None = None
+    """The task that chooses; it may be a proxy, such as ``layerswap_mgsm_en``. Without it, the task
+    that reports, with its items split in two."""
+
+    floors: dict[str, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    """Other task -> the most points that a setting may lose there against the better expert, such
+    as ``{layerswap_flores_en_es: 2}``. A setting that loses more comes after all that do not."""
+
+    share: float | None = Field(default=None, gt=0, lt=1)
+    """Part of the items that choose; the others report. Without it, a half where the tasks are one
+    or have equally many items (parallel languages have), else all items of each."""
+
+    rounds: tuple[Annotated[StrictInt, Field(ge=1)], ...] = ()
+    """Items of the task after each round, such as ``[50, 100, 200, 400]``; as many as there are end
+    it. Without it, 50, doubled in each round, and at last all that choose."""
+
+    seed: StrictInt = Field(default=0, ge=0)
+    """Seed of the split and of the order of items."""
+
+    @field_validator("rounds")
+    @classmethod
+    def _rounds_grow(cls, rounds: tuple[int, ...]) -> tuple[int, ...]:
+        if list(rounds) != sorted({*rounds}):
+            raise ValueError(f"{list(rounds)} must grow from round to round")
+        return rounds
+
+
 def _check_name(name: str) -> str:
     if re.fullmatch("[a-z0-9][a-z0-9_-]*", name) is None:
         plain = re.sub("[^a-z0-9_-]+", "_", name.lower()).strip("_-")
@@ -287,6 +321,9 @@ class Study(Described):
 
     report: ReportBlock = ReportBlock()
     """The content of the report; see below."""
+
+    search: SearchBlock = SearchBlock()
+    """What `layerswap search` chooses by and reports; see below."""
 
     @field_validator("experts", mode="before")
     @classmethod

@@ -35,6 +35,7 @@ OTHER_FORMS = {
     # command -> parameters that the function has in another form or not at all
     "check": {"recipes", "strict"},
     "run": {"dry_run"},
+    "search": {"dry_run"},
     "plan": set(),
     "merge": set(),
     "evaluate": set(),

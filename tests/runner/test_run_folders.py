@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from ablations.runner.run import RunOptions, _opened, write_plan
+from ablations.runner.run import RunOptions, open_study, write_plan
 from ablations.runs import records
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.study.files import read_study
@@ -38,7 +38,7 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts,
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):
     study = write_yaml(tmp_path / "study.yml", study_document(experts_file="experts.yml"))
     other = write_yaml(tmp_path / "mine.yml", yaml.safe_load(experts.read_text()))
-    folders = [_opened(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
+    folders = [open_study(str(study), RunOptions(experts=e))[1] for e in (None, experts, other)]
     assert [folder.name for folder in folders] == ["small", "small", "small-mine"]
 
 

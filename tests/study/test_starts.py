@@ -110,7 +110,7 @@ def test_a_copied_study_runs_where_it_stands(pocket, out, file, name):
 def test_a_study_copied_to_another_name_has_a_run_folder_of_its_own(pocket):
     output_of("studies", "copy", "table_6.yml", "mine.yml")
     assert "\nname: mine\n" in Path("mine.yml").read_text()
-    file, out = runner_run._opened("mine.yml", RunOptions())
+    file, out = runner_run.open_study("mine.yml", RunOptions())
     assert (out, file.experts_file.name) == (pocket / "runs/mine", "pocket_trained.yml")
 
 

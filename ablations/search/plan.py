@@ -1,0 +1,356 @@
+"""A search as it is written before it runs: candidates, items, rounds, pairs of experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ablations.engines.task_loading import load_tasks
+from ablations.machine.whole_files import read_regular, write_text
+from ablations.requests.resolve import resolve
+from ablations.scoring.evaluation import EvaluationRequest
+from ablations.search.rounds import Bound, Round, Size, bounds, halving
+from ablations.search.split import item_keys, split_items
+from ablations.study.files import StudyFile
+from ablations.study.grouping import StudyModel, derive_models
+from ablations.study.planning import StudyPlan
+from ablations.study.schema import (
+    EXPERTS,
+    BaselineKind,
+    Pools,
+    PrimaryBlock,
+    ReportBlock,
+    Study,
+    Value,
+)
+from ablations.study.wording import setting_key
+from ablations.tasks.names import task_language, task_name
+from layerswap_method.errors import InputError, LayerSwapError, counted, first_line
+from layerswap_method.frozen import Frozen
+from layerswap_method.layer_plan import draw_line
+
+SEARCH_FILE = "search.json"
+
+COMPARATORS: tuple[BaselineKind, ...] = ("base", "task_expert", "language_expert", "soup")
+"""Models that are in every round and never dropped."""
+
+
+class Candidate(Frozen):
+    """A setting that may win."""
+
+    name: str
+    """Its name in words, as in the report of a study."""
+
+    settings: tuple[dict[str, Value], ...]
+    """Its settings of `vary`, as the study file has them: several where seeds differ."""
+
+    layers: str
+    """Its layers, drawn; empty where they are measured at the merge."""
+
+
+class Search(Frozen):
+    """A search as it was written down before it ran."""
+
+    study: Study
+    """The study with the values of its experts file, and with the comparators."""
+
+    report: str
+    """The task whose score is reported."""
+
+    choose: str
+    """The task that chooses."""
+
+    candidates: tuple[Candidate, ...]
+    rounds: tuple[Round, ...]
+    choose_items: dict[str, tuple[int, ...]]
+    """Task -> its items that choose, by their row, in the order in which they are answered."""
+
+    report_items: dict[str, tuple[int, ...]]
+    choose_experts: Pools
+    report_experts: Pools
+    notes: tuple[str, ...]
+
+    @property
+    def floors(self) -> Mapping[str, float]:
+        """Task -> the most points that a setting may lose there."""
+        return self.study.search.floors
+
+    def candidate(self, model: StudyModel) -> Candidate | None:
+        """Return the candidate that a model of one of its runs is; None for a comparator."""
+        keys = {setting_key(setting) for setting in model.given}
+        return next(
+            (one for one in self.candidates if keys & {*map(setting_key, one.settings)}), None
+        )
+
+    def study_of_round(self, number: int, names: Sequence[str]) -> Study:
+        """Return the study of a round, from 1, whose candidates have these names."""
+        size = self.rounds[number - 1].items
+        return self._study(
+            names,
+            f"Round {number} of the search {self.study.name!r}: which settings go on? These scores "
+            "chose them, so the best is too high by chance.",
+            self.choose_experts,
+            (self.choose, *self.floors),
+            {task: items[:size] for task, items in self.choose_items.items()},
+        )
+
+    def study_of_report(self, names: Sequence[str]) -> Study:
+        """Return the study in which the last candidates answer the items that did not choose."""
+        tasks = (self.report, *self.floors)
+        return self._study(
+            names, self.study.question, self.report_experts, tasks, self.report_items
+        )
+
+    def _study(
+        self,
+        names: Sequence[str],
+        question: str,
+        experts: Pools,
+        tasks: Sequence[str],
+        items: Mapping[str, tuple[int, ...]],
+    ) -> Study:
+        by_name = {one.name: one for one in self.candidates}
+        settings = [setting for name in names for setting in by_name[name].settings]
+        primary = PrimaryBlock(against=("soup", "better_expert"), tasks=tasks[:1])
+        report = ReportBlock(primary=primary, margin=self.study.report.margin)
+        report = report.model_copy(update={"metric": self.study.report.metric})
+        evaluate: dict[str, Any] = {"tasks": tuple(tasks), "languages": {}, "benchmarks": ()}
+        return self.study.model_copy(
+            update={
+                "question": question,
+                "vary": tuple(settings),
+                "experts": experts,
+                "evaluate": self.study.evaluate.model_copy(
+                    update={**evaluate, "limit": None, "items": dict(items)}
+                ),
+                "report": report,
+            }
+        )
+
+    def bounds(self) -> tuple[Bound, ...]:
+        """Return the most that each round costs, and last what the report does."""
+        tasks = 1 + len(self.floors)
+        parts = (_size(pools, tasks) for pools in (self.choose_experts, self.report_experts))
+        choose, report = (self._with_seeds(part) for part in parts)
+        return bounds(self.rounds, choose, report, len(self.report_items[self.report]))
+
+    def _with_seeds(self, size: Size) -> Size:
+        return size._replace(pairs=size.pairs * max(len(one.settings) for one in self.candidates))
+
+
+def _size(pools: Pools, tasks: int) -> Size:
+    task, language = (len(pools.names(role)) for role in ("task", "language"))
+    return Size(task * language, 1 + task + language + task * language, tasks)
+
+
+def with_comparators(file: StudyFile) -> StudyFile:
+    """Return a study whose baselines are the comparators, and then those of its own.
+
+    Raises:
+        InputError: for a study in which nothing can be searched.
+    """
+    study = file.study
+    problems = []
+    if study.recipe is None or study.vary is None:
+        problems.append("it has no recipe and vary: nothing to choose from")
+    if any(name.startswith(EXPERTS) for setting in study.settings() for name in setting):
+        problems.append(f"vary has {EXPERTS}...: a search chooses a setting, for all its experts")
+    if len(languages := {*study.experts.languages().values()}) > 1:
+        problems.append(
+            f"it has experts of {', '.join(sorted(languages))}; a search is for one language"
+        )
+    InputError.raise_any(str(file.path), problems)
+    baseline = tuple(dict.fromkeys((*COMPARATORS, *study.baseline)))
+    return StudyFile(file.path, study.model_copy(update={"baseline": baseline}), file.settings)
+
+
+def make_search(plan: StudyPlan, where: str) -> Search:
+    """Return the search of a study that was planned `with_comparators`; loads the data of tasks.
+
+    Args:
+        plan: of all candidates.
+        where: the study's file, for errors.
+
+    Raises:
+        InputError: for a task that cannot choose or report, or fewer than two candidates.
+    """
+    study = plan.study
+    candidates = _candidates(plan)
+    if len(candidates) < 2:
+        raise InputError(
+            f"{where}: vary has {counted(len(candidates), 'setting')} with weights of its own; a "
+            "search needs two"
+        )
+    choose, report, items, notes = _tasks(plan)
+    choose_experts, report_experts = split_experts(study.experts)
+    rounds = halving(len(candidates), len(items[0][choose]), study.search.rounds)
+    return Search(
+        study=study,
+        report=report,
+        choose=choose,
+        candidates=tuple(candidates),
+        rounds=rounds,
+        choose_items=items[0],
+        report_items=items[1],
+        choose_experts=choose_experts,
+        report_experts=report_experts,
+        notes=(*notes, *_pair_notes(choose_experts, report_experts)),
+    )
+
+
+def _candidates(plan: StudyPlan) -> list[Candidate]:
+    """Return the settings whose weights no comparator has, those of equal weights once."""
+    models = derive_models(plan.study, plan.cells, plan.num_layers)
+    cells = {cell.label: cell for cell in plan.cells}
+    taken = {cell.weights_key for cell in plan.cells if cell.kind != "recipe"}
+    found = []
+    for model in models:
+        if model.kind != "recipe" or {cells[c].weights_key for c in model.cells} <= taken:
+            continue
+        seeds = {cells[label].values.get("seed"): cells[label].values for label in model.cells}
+        first = cells[model.cells[0]]
+        layers = "" if first.plan is None else draw_line(first.plan)
+        found.append(Candidate(name=model.label, settings=tuple(seeds.values()), layers=layers))
+    return found
+
+
+def _tasks(
+    plan: StudyPlan,
+) -> tuple[str, str, tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]], list[str]]:
+    """Return the tasks that choose and report, their items on both sides, and notes."""
+    block, primary = plan.study.search, plan.study.report.primary.tasks
+    request = next(cell.request for cell in plan.cells if cell.request is not None)
+    listed = tuple(plan.cells[-1].records)
+    report = block.report or next(iter((*primary, *listed)))
+    choose = block.choose or report
+    if twice := {choose, report} & {*block.floors}:
+        raise InputError(f"search.floors: {twice.pop()} is what chooses or reports")
+    docs = _docs(request, tuple(dict.fromkeys((choose, report, *block.floors))))
+    counts = {task: len(rows) for task, rows in docs.items()}
+    is_one_set = counts[choose] == counts[report]
+    share = block.share or (0.5 if is_one_set else None)
+    sides: tuple[dict[str, tuple[int, ...]], ...] = ({}, {})
+    for side, task in enumerate((choose, report)):
+        part = float(1 - side) if share is None else share
+        sides[side][task] = split_items(item_keys(docs[task]), block.seed, part)[side]
+    for task in block.floors:
+        both = split_items(item_keys(docs[task]), block.seed, share or 0.5)
+        sides[0][task], sides[1][task] = both
+    for purpose, items in zip(("choose", "report"), sides, strict=True):
+        for task, rows in items.items():
+            if len(rows) < 2:
+                raise InputError(
+                    f"{task}: {counted(len(rows), 'item')} of {counts[task]} would {purpose}; take "
+                    "more items, or another search.share"
+                )
+    notes = [_catch(choose, report, plan.task_languages)]
+    if is_one_set and choose != report:
+        notes.append(
+            f"{choose} and {report} have equally many items, so they are taken to be the same in "
+            "two languages: an item that chooses in one reports in none."
+        )
+    return choose, report, (sides[0], sides[1]), notes
+
+
+def _catch(choose: str, report: str, languages: Mapping[str, str]) -> str:
+    code = task_language(report, languages)
+    if choose == report or (code and task_language(choose, languages) == code):
+        return (
+            f"Choosing needs answers to {task_name(choose)}: this merge is no longer made without "
+            "any data of the task in the language. A proxy may choose: search.choose."
+        )
+    return (
+        f"{task_name(choose)} stands for {task_name(report)} while settings are chosen: what is "
+        "best there need not be best here."
+    )
+
+
+def _docs(request: EvaluationRequest, tasks: tuple[str, ...]) -> dict[str, list[Any]]:
+    """Return task -> the items of it that a search may use: as many as the study's limit."""
+    resolved = resolve(request.model_copy(update={"tasks": tasks}))
+    if resolved.skipped:
+        task, why = next(iter(resolved.skipped.items()))
+        raise InputError(f"search: {task} cannot be evaluated: {why}")
+    if set(resolved.chosen) != set(tasks) or resolved.groups:
+        group = next(iter({*tasks} - {*resolved.chosen} or {*resolved.groups}))
+        raise InputError(f"search: {group} is a group; name one task")
+    return {task.task_name: list(task.eval_docs)[: request.limit] for task in load_tasks(resolved)}
+
+
+def split_experts(pools: Pools) -> tuple[Pools, Pools]:
+    """Return the experts of the pairs that choose, and of those that report.
+
+    Of a role with several experts the first half chooses, at least one, and the others report.
+    """
+    sides: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
+    for role in ("task", "language"):
+        names = pools.names(role)
+        middle = len(names) // 2
+        parts = (names[:middle], names[middle:]) if middle else (names, names)
+        for side, part in zip(sides, parts, strict=True):
+            value: Any = part
+            if isinstance(pools.language, dict) and role == "language":
+                value = dict.fromkeys(pools.language, part)
+            side[role] = value
+    choose, report = (pools.model_copy(update=side) for side in sides)
+    return choose, report
+
+
+def _pair_notes(choose: Pools, report: Pools) -> Iterator[str]:
+    first, second = (
+        f"{', '.join(pools.names('task'))} with {', '.join(pools.names('language'))}"
+        for pools in (choose, report)
+    )
+    if first != second:
+        yield f"The experts that choose are {first}; those that report are {second}."
+    if len(report.names("task")) == len(report.names("language")) == 1:
+        yield (
+            f"One pair of experts reports ({second}): the answer holds for these experts, and "
+            "other trainings may differ by more."
+        )
+
+
+def write_search(out: Path, search: Search) -> None:
+    """Write a search before it runs, or check that it is the one that was written.
+
+    Raises:
+        InputError: where `out` holds another one.
+    """
+    earlier = read_search(out)
+    if earlier is None:
+        write_text(out / SEARCH_FILE, f"{search.model_dump_json(indent=1)}\n")
+        return
+    changed = [
+        name
+        for name in ("choose", "report", "candidates", "rounds", "choose_items", "report_items")
+        if getattr(earlier, name) != getattr(search, name)
+    ]
+    if earlier.floors != search.floors:
+        changed.append("floors")
+    if (earlier.choose_experts, earlier.report_experts) != (
+        search.choose_experts,
+        search.report_experts,
+    ):
+        changed.append("experts")
+    if changed:
+        raise InputError(
+            f"{out}: holds a search with other {', '.join(changed)}, and what is searched is "
+            "decided before it runs; choose another --out"
+        )
+
+
+def read_search(out: Path) -> Search | None:
+    """Return the search of a folder; None where there is none.
+
+    Raises:
+        InputError: where its file cannot be read.
+    """
+    try:
+        return Search.model_validate_json(read_regular(out / SEARCH_FILE))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError, LayerSwapError) as error:
+        raise InputError(f"{out / SEARCH_FILE}: cannot be read: {first_line(error)}") from error

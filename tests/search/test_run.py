@@ -1,0 +1,161 @@
+"""Searches of random models, with transformers: split, rounds, going on, budget, bad input."""
+
+import json
+
+import pytest
+
+import layerswap
+from ablations.runner.run import RunOptions
+from ablations.search.plan import read_search
+from ablations.search.run import dry_run_of_search, run_search
+from layerswap_method.errors import InputError
+from tests.search.searches import write_models, write_words_search
+from tests.standins.command import told
+
+
+def options(experts, out, **changes):
+    return RunOptions(experts=experts, out=out, backend="hf", **changes)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Return the folders of the models by name."""
+    return write_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, places):
+    """Return the study, its experts and the result of a search."""
+    folder = tmp_path_factory.mktemp("search")
+    study, experts = write_words_search(folder, places)
+    return study, experts, run_search(str(study), options(experts, folder / "out"))
+
+
+def records_of(folder):
+    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*/records/*")}
+
+
+@pytest.mark.slow
+def test_a_search_ends_on_items_that_did_not_choose(done):
+    _, _, result = done
+    search = result.search
+    chosen, reported = (
+        {*items["choose_sw"]} for items in (search.choose_items, search.report_items)
+    )
+    assert not chosen & reported
+    assert len(chosen | reported) == 80
+    assert {*result.rounds["items"]} == {8, 16}
+    assert len(search.candidates) == 6
+    run = result.run
+    assert {*run.observations[run.observations["task"] == "choose_sw"]["item"]} == {
+        *range(len(reported))
+    }
+    assert {*result.finalists} <= {*run.models}
+    assert result.sentences[0].startswith(("Take ", "No setting was shown"))
+
+
+@pytest.mark.slow
+def test_survivors_only_answer_new_items(done):
+    _, _, result = done
+    answers = result.folder.parent / "answers"
+    lines = sum(len(file.read_text().splitlines()) for file in answers.glob("*/choose_sw.jsonl"))
+    # Six and then three candidates, four comparators; two log-likelihoods an item, and a first line
+    # in the file of each of the ten models.
+    report = len(result.search.report_items["choose_sw"])
+    assert 0 < lines <= 2 * (10 * 8 + 7 * 8 + 7 * report) + 10
+
+
+@pytest.mark.slow
+def test_the_same_command_does_nothing_again(done):
+    study, experts, result = done
+    before = records_of(result.folder)
+    again = run_search(str(study), options(experts, result.folder))
+    assert before == records_of(result.folder)
+    assert str(again) == str(result)
+    assert again.rounds.equals(result.rounds)
+    text = dry_run_of_search(str(study), options(experts, result.folder))
+    assert "6 candidates of 6 settings" in text
+    assert "after the first round: at most" in text
+
+
+@pytest.mark.slow
+def test_another_search_is_refused_in_its_folder(done):
+    study, experts, result = done
+    changes = {"vary": {"bottom_layers": [0, 1]}, "search.seed": 3}
+    other = options(experts, result.folder, settings=changes)
+    with pytest.raises(InputError, match="a search with other candidates, rounds, choose_items"):
+        run_search(str(study), other)
+
+
+@pytest.mark.slow
+def test_a_budget_cuts_rounds_and_says_so(done, tmp_path):
+    study, experts, result = done
+    answers = result.folder.parent / "answers"
+    settings = {"search.rounds": [4, 8, 16, 32]}
+    shared = options(experts, tmp_path / "shared", answers=answers, settings=settings)
+    assert run_search(str(study), shared, 0.0001).progress.rounds == 4  # stored ones take no time
+    fresh = run_search(str(study), options(experts, tmp_path / "fresh", settings=settings), 0.0001)
+    assert fresh.progress.rounds == 1
+    assert {*fresh.rounds["round"]} == {1}
+    assert "The budget of 0.0001 minutes leaves 1 of 4 rounds: fewer items have chosen." in (
+        fresh.sentences
+    )
+
+
+def test_a_dry_run_states_the_bound_and_writes_nothing(tmp_path, places):
+    study, experts = write_words_search(tmp_path, places)
+    words = ["search", study, "--experts", experts, "--backend", "hf", "--dry-run"]
+    code, text = told(*words, "--out", tmp_path / "out")
+    assert code == 0
+    assert "round 1: 6 candidates and the comparators, up to item 8: 160 answers, 10 loads" in text
+    assert "round 2: 3 candidates and the comparators, up to item 16: 112 answers, 7 loads" in text
+    assert "minutes: known after the first round" in text
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"vary": {"experts.task": ["math"], "bottom_layers": [0, 1]}}, "a search chooses a sett"),
+        ({"vary": {"bottom_layers": [1]}}, "vary has 1 setting with weights of its own"),
+        ({"recipe": None, "vary": None}, "it has no recipe and vary: nothing to choose from"),
+        ({"search": {"report": "chose_sw"}}, "unknown task 'chose_sw'; did you mean 'choose_sw'"),
+        ({"search": {"floors": {"choose_sw": 1}}}, "choose_sw is what chooses or reports"),
+        ({"search": {"rounds": [20, 10]}}, r"must grow from round to round"),
+        ({"search": {"share": 0.999}}, "would report; take more items"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(changes, text, tmp_path, places):
+    study, experts = write_words_search(tmp_path, places, **changes)
+    code, output = told("search", study, "--experts", experts, "--backend", "hf", "--dry-run")
+    assert code == 2
+    assert text in " ".join(output.split())
+
+
+def test_a_budget_is_above_zero(tmp_path, places):
+    study, experts = write_words_search(tmp_path, places)
+    with pytest.raises(InputError, match="--budget is 0; give minutes above 0"):
+        layerswap.search(study, experts=experts, budget=0)
+
+
+def test_tasks_of_an_experts_file_take_the_place_of_the_study_s(tmp_path, places):
+    study, experts = write_words_search(
+        tmp_path,
+        places,
+        search={"report": "pocket_math_sw"},
+        evaluate={"tasks": ["pocket_math_sw"]},
+    )
+    experts.write_text(f"{experts.read_text()}tasks: {{pocket_math_sw: choose_sw}}\n")
+    text = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    assert "(choose_sw)" in text
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path, places):
+    study, experts = write_words_search(tmp_path, places)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").touch()
+    with pytest.raises(InputError, match="is not empty"):
+        run_search(str(study), options(experts, tmp_path / "out"))
+    (tmp_path / "out" / "search.json").write_text(json.dumps({"name": 1}))
+    with pytest.raises(InputError, match=r"search\.json: cannot be read"):
+        read_search(tmp_path / "out")

@@ -37,7 +37,7 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
         models = list(dict.fromkeys(model.label for model in run.models))
         shown = models[:_SHOWN_CELLS]
         if len(models) > len(shown):
-            shown.append(f"{len(models) - len(shown)} more")
+            shown.append(f"and {len(models) - len(shown)} more")
         hint = with_valid(nearest(label, cells_by_label), shown)
         raise InputError(f"{folder} has no cell or model {label!r}{hint}")
     labels = cells_by_label[label]

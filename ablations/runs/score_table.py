@@ -10,7 +10,7 @@ import pandas as pd
 from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import Run, read_failure
 from ablations.scoring.evaluation import TaskScore
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest_of
 
 VALUES = (
     "value",
@@ -100,11 +100,11 @@ def check_names(names: Sequence[str], valid_names: Sequence[str], setting: str) 
     """Check that every name that a setting gives is one of the run.
 
     Raises:
-        InputError: with the nearest valid name.
+        InputError: with the nearest valid name, and all of them.
     """
     for name in names:
         if name not in valid_names:
-            raise InputError(f"{setting} {name!r} is not in the run{nearest(name, valid_names)}")
+            raise InputError(f"{setting} {name!r} is not in the run{nearest_of(name, valid_names)}")
 
 
 def score_rows(

@@ -193,6 +193,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([base, other], "no task in common"),
         ([base, few], "bleu is of a whole corpus; evaluate both with the same --limit"),
         ([base, soup, "--tasks", "pocket_math"], "did you mean"),
+        ([base, soup, "--metric", "accuracy"], "'accuracy' is not in the run; valid are "),
         ([f"{run.path}:soup", f"{run.path}:soup"], "is the same as"),
     ]
     for words, why in cases:

@@ -63,7 +63,7 @@ ROWS = {
     "evaluate --model base": "Write evaluate MODEL: it stands without an option.",
     "run --study study.yml": "Write run STUDY: it stands without an option.",
     "evaluate base --hf": "Write --backend hf.",
-    "recipes list --language spanish": "write es; there are recipes for",
+    "recipes list --language spanisch": "there are recipes for bn, de, en, es",
     "train study.yml": "is not a training file; it is a study: layerswap run evaluates it",
     "train recipe.yml": "is not a training file; it is a recipe",
     "evaluate base --benchmarks belebele --languages es": "belebele is in en, ja, bn, sw, te",

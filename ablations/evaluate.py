@@ -14,20 +14,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
-from ablations.drawing.text_table import text_table, wrapped
-from ablations.engines.backends import describe_backend, resolve_backend
+from ablations.drawing.text_table import list_table, text_table, wrapped
+from ablations.engines.backends import describe_backend, describe_start, resolve_backend
+from ablations.engines.task_loading import count_items
 from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
 from ablations.report.compare_models import ModelComparison, compare_models
 from ablations.report.notes import record_notes
-from ablations.runner.run import RunOptions, run_file
+from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_file
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import Run, as_input_errors
+from ablations.runs.records import Run, as_input_errors, missing
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.score_table import VALUES, table_of_scores
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
@@ -44,12 +45,13 @@ from ablations.tasks.catalog import (
     languages_of,
     list_tasks,
 )
+from ablations.tasks.data import DataUnavailable
 from ablations.tasks.names import language_name
 from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from ablations.train.side_adapters import backend_beside, is_side_adapter
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import read_changes
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.output import output_folder
 from layerswap_method.recipe.references import model_names, working_folder
 from layerswap_method.recipe.validation import validated
@@ -144,11 +146,42 @@ def evaluate_model(
             folder that cannot be written or is another's.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
+    call = _call(model, options, languages, name)
+    result = run_file(call.file, call.out, call.options)
+    if result.summary.failed:
+        raise LayerSwapError(f"{call.name}: {'; '.join(result.summary.failed.values())}")
+    (cell,) = result.run.cells
+    # The folder has the tasks of earlier calls, too.
+    records = tuple(record for record in cell.tasks if record.task in result.tasks)
+    keys = {task: key for task, key in cell.records.items() if task in result.tasks}
+    (each,) = result.run.head.cells
+    head = result.run.head.model_copy(
+        update={"cells": (each.model_copy(update={"records": keys}),)}
+    )
+    cell = cell.model_copy(update={"tasks": records, "records": keys})
+    run = result.run.model_copy(update={"head": head, "cells": (cell,)})
+    return SuiteResult(call.name, call.suite, call.out, run)
+
+
+class _Call(NamedTuple):
+    """What one call evaluates."""
+
+    name: str
+    suite: tuple[Task, ...]
+    """The paper's tasks and newer ones among those that were chosen."""
+
+    file: StudyFile
+    out: Path
+    options: RunOptions
+
+
+def _call(model: str, options: RunOptions, languages: Sequence[str], name: str | None) -> _Call:
+    """Return the study of one model; see `evaluate_model`."""
     if name is not None and (not name.strip() or "/" in name or name.startswith(".")):
         raise InputError(f"name is {name!r}; write one without / that begins with no dot")
     languages = tuple(map(as_code, languages))
     block = validated(Evaluate, with_settings({}, options.settings), "evaluate")
-    tasks, names = _choose(block, languages)
+    suite, names = _choose(block, languages)
     expert = find_model(model)
     if expert.adapter is not None and is_side_adapter(expert.adapter):
         backend = backend_beside(options.backend, expert.adapter)
@@ -174,20 +207,60 @@ def evaluate_model(
         # An adapter's change is added to the base in a live engine, as in any study.
         materialize=expert.adapter is None,
     )
-    result = run_file(StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
-    if result.summary.failed:
-        raise LayerSwapError(f"{name}: {'; '.join(result.summary.failed.values())}")
-    (cell,) = result.run.cells
-    # The folder has the tasks of earlier calls, too.
-    records = tuple(record for record in cell.tasks if record.task in result.tasks)
-    keys = {task: key for task, key in cell.records.items() if task in result.tasks}
-    (each,) = result.run.head.cells
-    head = result.run.head.model_copy(
-        update={"cells": (each.model_copy(update={"records": keys}),)}
-    )
-    cell = cell.model_copy(update={"tasks": records, "records": keys})
-    run = result.run.model_copy(update={"head": head, "cells": (cell,)})
-    return SuiteResult(name, tasks, out, run)
+    return _Call(name, suite, StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
+
+
+def describe_evaluations(
+    models: Sequence[str],
+    options: RunOptions,
+    languages: Sequence[str] = (),
+    name: str | None = None,
+    width: int | None = None,
+) -> str:
+    """Return the tasks of a call with their items, and what of them is to do; evaluate nothing.
+
+    The data of tasks is read; where it is on a hub that cannot be reached, its items are unknown.
+    Of the models their headers are read. The arguments are those of `evaluate_models`, `width` is
+    the number of characters of a line.
+
+    Raises:
+        InputError: as `evaluate_models`.
+    """
+    _check_several(models, options, name)
+    calls = [_call(model, options, languages, name) for model in models]
+    return "\n\n".join(_describe(call, width) for call in calls)
+
+
+def _describe(call: _Call, width: int | None) -> str:
+    check_folder(call.out, _NAME, dry=True)
+    plan = plan_of_run(call.file, call.options, call.out, dry=True)
+    (cell,) = plan.cells
+    left = missing(call.out, plan.cells)
+    rows, unknown, count = [], list[str](), 0
+    for task, request in cell.requests.items():
+        state = "to do" if cell.records[task] in left else "finished"
+        try:
+            number = count_items(request)
+        except DataUnavailable as error:
+            unknown.append(error.message)
+            rows.append((task, "unknown", state))
+            continue
+        rows.append((task, f"{number:,}", state))
+        count += number if state == "to do" else 0
+    rows += [(task, "", f"skipped: {why}") for task, why in cell.skipped.items()]
+    to_do = sum(state == "to do" for _, _, state in rows)
+    lines = [
+        f"{call.name}: {plan.base.reference}",
+        f"engine: {describe_start(plan.backend, plan.options)}, in {plan.options.dtype}",
+        f"weights: {plan.num_weights:,}",
+        f"folder: {call.out}",
+        f"to do: {counted(to_do, 'task')}, {counted(count, 'item')}"
+        + (" and those that are unknown" if unknown else ""),
+        *dict.fromkeys(unknown),
+        *(f"note: {note}" for note in plan.notes),
+    ]
+    table = list_table(("task", "items", "state"), rows, width)
+    return "\n".join([*(wrapped(line, indent="  ") for line in lines), "", table])
 
 
 def evaluate_models(
@@ -203,6 +276,11 @@ def evaluate_models(
     Raises:
         InputError: for a model that is named twice, or a name or a folder for several models.
     """
+    _check_several(models, options, name)
+    return [evaluate_model(model, options, languages, name) for model in models]
+
+
+def _check_several(models: Sequence[str], options: RunOptions, name: str | None) -> None:
     if len(models) > 1:
         for option, value in (("--name", name), ("--out", options.out)):
             if value is not None:
@@ -211,7 +289,6 @@ def evaluate_models(
             find_model(model)
             if models.count(model) > 1:
                 raise InputError(f"{model} is named twice")
-    return [evaluate_model(model, options, languages, name) for model in models]
 
 
 def compare_results(results: Sequence[SuiteResult]) -> ModelComparison:

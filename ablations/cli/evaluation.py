@@ -72,6 +72,9 @@ if TYPE_CHECKING:
     help="Name of the model in tables and in the default folder.  [default: the last part of its "
     "path]",
 )
+@click.option(
+    "--dry-run", is_flag=True, help="List tasks with their items, what is done, the folder."
+)
 @folder_option(
     "--out",
     "Folder for the records.  [default: runs/evaluate/MODEL/BACKEND, with what differs from the "
@@ -83,6 +86,7 @@ def evaluate(
     languages: tuple[str, ...],
     name: str | None,
     as_json: bool,
+    dry_run: bool,
     **options: Any,
 ) -> None:
     """Run the paper's benchmarks on MODEL and print its scores.
@@ -94,16 +98,22 @@ def evaluate(
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
     with the same model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling).
     """
-    show_log()
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+    if not dry_run:
+        show_log()
     with watched():
-        from ablations.evaluate import compare_results, evaluate_models
+        from ablations.drawing.text_table import terminal_width
+        from ablations.evaluate import compare_results, describe_evaluations, evaluate_models
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
+        if dry_run:
+            width = terminal_width()
+            print_line(describe_evaluations(model, run_options, languages, name, width))
+            return
         results = evaluate_models(model, run_options, languages, name)
-    from ablations.drawing.text_table import terminal_width
-
     objects = [
         {
             "model": result.model,

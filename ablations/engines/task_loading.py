@@ -133,6 +133,17 @@ def _check_settings(task: Any) -> None:
             raise ValueError(f"no {kind} {', '.join(map(repr, unknown))}")
 
 
+def count_items(request: EvaluationRequest) -> int:
+    """Return how many items a request has, up to its limit of each task.
+
+    Raises:
+        InputError: as `load_tasks`.
+        DataUnavailable: where the data is on a hub that cannot be reached.
+    """
+    sizes = (len(task.eval_docs) for task in load_tasks(resolve(request)))
+    return sum(size if request.limit is None else min(size, request.limit) for size in sizes)
+
+
 def check_data(requests: Iterable[EvaluationRequest]) -> None:
     """Load the data of every request once, so that an error comes before a model is loaded.
 

@@ -207,6 +207,21 @@ def test_a_base_with_an_adapter_scores_as_the_merged_checkpoint(expert, tmp_path
     assert samples_of(alone, SW) != samples_of(cold, SW)
 
 
+def test_a_dry_run_counts_items_and_writes_nothing(expert, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("--languages", "sw,te", "--benchmarks", "mgsm,mbpp", "--data-dir", DATA)
+    code, text = invoke(expert, *words, "--backend", "hf", "--limit", 3, "--dry-run")
+    assert code == 0, text
+    lines = [line.split() for line in text.splitlines()]
+    assert [SW, "3", "to", "do"] in lines
+    assert [TE, "3", "to", "do"] in lines
+    assert any(line[:2] == ["layerswap_mbpp_sw", "skipped:"] for line in lines)
+    assert "to do: 2 tasks, 6 items" in text
+    assert list(tmp_path.iterdir()) == []
+    code, text = invoke(expert, "--dry-run", "--json")
+    assert (code, "--dry-run prints no JSON" in text) == (2, True)
+
+
 @pytest.mark.slow
 def test_a_model_may_have_a_name_of_its_own(expert, tmp_path, monkeypatch, caplog):
     """In its folder, tables and JSON; another name later loses nothing and warns of nothing."""

@@ -38,7 +38,7 @@ OTHER_FORMS = {
     "search": {"dry_run"},
     "plan": set(),
     "merge": set(),
-    "evaluate": set(),
+    "evaluate": {"dry_run"},
     "compare": set(),
     "verify": set(),
     "explain": {"has_word"},

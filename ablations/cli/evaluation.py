@@ -220,13 +220,16 @@ def _run_options(command: Callable[..., Any]) -> Callable[..., Any]:
     help="Run only some cells, such as kind=recipe. Several values of a name are alternatives.",
 )
 @_run_options
-def run(study: str, dry_run: bool, **options: Any) -> None:
+@json_option
+def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     """Merge and evaluate all models of a study.
 
     STUDY is a file or a shipped study such as layer_count (docs/studies.md lists them). A cell is
     one model of the study, merged or not, from one pair of experts. Finished cells are reused, and
     a cell that fails does not stop the others.
     """
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints no JSON; leave out --json")
     with watched("loading the libraries"):
         from ablations.runner import run as runner
 
@@ -248,9 +251,19 @@ def run(study: str, dry_run: bool, **options: Any) -> None:
     print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.run_tables import answer_of_run
+        from ablations.runs.score_table import table_of_scores
 
         answer = answer_of_run(result.run, result.results)
-    if answer:
+    if as_json:
+        print_json(
+            folder=result.run.path,
+            evaluated=result.summary.evaluated,
+            before=result.summary.before,
+            failed=result.summary.failed,
+            answer=answer or None,
+            scores=table_of_scores(result.run),
+        )
+    elif answer:
         print_line(f"\n{answer}")
     if result.summary.failed:
         sys.exit(1)

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ablations.cli.completion import complete_training
+from ablations.cli.json_output import json_option, print_json
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -37,14 +38,22 @@ from ablations.cli.options import (
     help="Say rows, steps and memory, and show one row as tokens; train nothing.",
 )
 @code_options
+@json_option
 def train(
-    config: str, out: Path | None, settings: tuple[str, ...], dry_run: bool, **options: Any
+    config: str,
+    out: Path | None,
+    settings: tuple[str, ...],
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Train the expert that CONFIG describes: a file, or a shipped one such as math_1.
 
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints no JSON; leave out --json")
     from ablations.train import run
     from ablations.train.config import read_training_file
 
@@ -57,10 +66,16 @@ def train(
     if dry_run:
         print_line(run.describe_training(training, out, isolation=isolation))
         return
-    run.train_expert(training, out, isolation=isolation)
-    if is_first:
-        expert = f"{training.base}+{out}" if training.writes_adapter else out
-        click.echo(f"expert: {expert}\nfor studies: {out / 'experts.yml'}")
+    record = run.train_expert(training, out, isolation=isolation)
+    expert, file = (
+        f"{training.base}+{out}" if training.writes_adapter else str(out),
+        out / "experts.yml",
+    )
+    if is_first and as_json:
+        facts = record.get("facts", {})
+        print_json(expert=expert, experts_file=file, facts=facts, losses=record["losses"])
+    elif is_first:
+        click.echo(f"expert: {expert}\nfor studies: {file}")
 
 
 @click.group()

@@ -188,7 +188,7 @@ def test_an_error_is_an_object_with_the_same_exit_code(words, code, text, tmp_pa
 
 @pytest.mark.parametrize(
     "words",
-    [["merge", "x.yml", "out", "--json"], ["recipes", "copy", "soup", "--json"], ["run", "--json"]],
+    [["merge", "x.yml", "out", "--json"], ["recipes", "copy", "soup", "--json"]],
 )
 def test_of_a_command_without_the_option_an_error_is_text(words):
     result = layerswap(*words)

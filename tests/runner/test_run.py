@@ -1,5 +1,6 @@
 """Whole runs with transformers on random experts: live engine, checkpoints, CLI."""
 
+import json
 import shutil
 
 import pytest
@@ -12,7 +13,7 @@ from ablations.study.schema import Study
 from ablations.study.wording import kind_text
 from layerswap_method.errors import InputError
 from tests.runner.fakes import scores_by_label
-from tests.standins.command import output_of
+from tests.standins.command import layerswap, output_of
 from tests.standins.fine_tunes import train_adapter
 from tests.standins.studies import study_document, write_expert, write_yaml
 
@@ -152,3 +153,20 @@ def test_runs_share_answers(tmp_path, experts, monkeypatch):
     assert answers_before("wider", limit=3, level=0.5) == {(3, 3)}
     assert not started  # no engine was started
     assert answers_before("more", limit=5) == {(3, 5)}
+
+
+@pytest.mark.slow
+def test_the_command_prints_a_run_as_json(tmp_path, experts):
+    study = write_yaml(tmp_path / "small.yml", study_document(vary={"bottom_layers": [1]}))
+    words = ["run", study, "--experts", experts, "--backend", "hf", "--out", tmp_path / "out"]
+    result = layerswap(*words, "--json")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert list(made) == ["folder", "evaluated", "before", "failed", "answer", "scores"]
+    assert (made["folder"], made["before"], made["failed"]) == (str(tmp_path / "out"), [], {})
+    assert {row["cell"] for row in made["scores"]} == {*made["evaluated"]}
+    again = json.loads(layerswap(*words, "--json").stdout)
+    assert (again["before"], again["evaluated"]) == (made["evaluated"], [])
+    assert again["scores"] == made["scores"]
+    refused = layerswap(*words, "--json", "--dry-run")
+    assert (refused.exit_code, "--dry-run prints no JSON" in refused.stdout) == (2, True)

@@ -406,3 +406,15 @@ def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base)
     assert re.search(r"memory: about \d\.\d GB", text)
     assert text.endswith("'w1' 'w2' [ 'w0' 'w1' 'w2' 'w3' 'w4' 'w5' ]")  # the rest was cut
     assert "16 of 16 rows are longer than max_length (8 tokens) and were cut" in result.stderr
+
+
+@pytest.mark.slow
+def test_training_prints_what_the_next_command_takes_as_json(tmp_path, base, rows):
+    config = write_config(tmp_path / "mine.yml", base, rows, regime="lora", lora={"r": 2})
+    out = tmp_path / "out"
+    result = layerswap("train", config, "--out", out, "--json")
+    assert result.exit_code == 0, result.output
+    made = json.loads(result.stdout)
+    assert list(made) == ["expert", "experts_file", "facts", "losses"]
+    assert (made["expert"], made["experts_file"]) == (f"{base}+{out}", str(out / "experts.yml"))
+    assert [row["step"] for row in made["losses"]] == [1, 2, 3, 4]

@@ -53,7 +53,7 @@ COMMANDS = dict(sorted((name, module) for module in _MODULES for name in _MODULE
 SECTIONS = {
     "Merge": "recipes init check plan merge swap-adapters compat harmonize card",
     "Evaluate": "tasks evaluate compare answers runs",
-    "Study": "studies run report power",
+    "Study": "studies run search report power",
     "Train": "train pocket smol quickstart",
     "Look": "delta explain verify cache",
 }

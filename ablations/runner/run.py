@@ -326,8 +326,18 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
 
 
 def _no_longer_shown(earlier: records.RunFile, head: records.RunFile, out: Path) -> list[str]:
-    """Return the names of cells with records that an earlier call had and this one has not."""
-    shown = {label for model in head.models for label in model.cells}
+    """Return the names of cells with records that an earlier call had and this one has not.
+
+    A model of new weights replaces the one of its name only if it is of the same place.
+    """
+    places = earlier.experts.items() & head.experts.items()
+    labels = {label for model in head.models for label in model.cells}
+    shown = {
+        cell.label
+        for cell in earlier.cells
+        if cell.label in labels
+        and places >= {(n, earlier.experts[n]) for n in cell.experts.values()}
+    }
     weights = {cell.weights_key for cell in head.cells}  # of models that have a new name
     return [
         cell.label

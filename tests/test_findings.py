@@ -75,6 +75,27 @@ def compared(first, second, metric="operation", task="smol_math_twins_es"):
     return difference
 
 
+def flattery(folder, halves=2000):
+    """Return by how much the best setting of half of the items is worse on the other half.
+
+    That is its difference to the soup on the half that chose it, minus that on the other: the mean
+    over random halves, and the range of 95 % of them.
+    """
+    analysis = analyse(load_run(RESULTS / folder))
+    shown = analysis.shown
+    task = shown.primary[shown.languages[0]][0]
+    by_model = shown.matrices[task].groupby(level="model").mean().dropna(axis="columns")
+    settings = [model.label for model in analysis.models if model.kind == "recipe"]
+    gains = (by_model.loc[settings] - by_model.loc["soup"]).to_numpy()
+    rng, found = np.random.default_rng(0), []
+    for _ in range(halves):
+        order = rng.permutation(gains.shape[1])
+        choose, report = order[: len(order) // 2], order[len(order) // 2 :]
+        best = gains[gains[:, choose].mean(axis=1).argmax()]
+        found.append(best[choose].mean() - best[report].mean())
+    return interval(np.mean(found), *np.quantile(found, (0.025, 0.975)))
+
+
 def zone(folder, task, model, width):
     return comparison(folder, task, f"{model} t_b=0 t_u=0", f"{model} t_b={width} t_u={width}")
 
@@ -272,6 +293,11 @@ NUMBERS = {
             f"BLEU: {place} layer alone minus both ends": layers("one_end", "b=1 u=1", counts, BLEU)
             for place, counts in (("bottom", "b=1 u=0"), ("top", "b=0 u=1"))
         },
+    },
+    "Is the best layer count flattered by the items that chose it?": lambda: {
+        "pocket: best of 37 counts": flattery("swap_map"),
+        "pocket: best of 4 counts": flattery("layer_count"),
+        "SmolLM2: best of 4 counts": flattery("real_model_layers"),
     },
     "Does averaging the layers at the seams help?": lambda: {
         **{

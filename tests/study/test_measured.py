@@ -151,5 +151,5 @@ def test_a_live_engine_and_checkpoints_give_the_same_records(both_ways):
         measured = [cell["measured"] for cells in found for cell in cells.values()]
         one, other = (each[kind] for each in measured if kind in each)
         assert one == other
-    rows = found[0]["weighted_soup"]["measured"]["weights"]
+    rows = found[0]["weighted soup"]["measured"]["weights"]
     assert [(r["model"], r["role"]) for r in rows] == [("math", "task"), ("swahili", "language")]

@@ -16,7 +16,7 @@ import pandas as pd
 
 from ablations.report.contrasts import Contrast, contrasts
 from ablations.report.shown_tasks import ShownTasks
-from ablations.runs.observations import ROLES
+from ablations.runs.observations import CELL_ROLES
 from ablations.runs.results import Results
 from ablations.runs.score_table import check_names
 from ablations.statistics.holm import holm
@@ -168,7 +168,7 @@ def estimate_of(rows: pd.DataFrame) -> Estimate | None:
     rows = rows.dropna(axis="columns")
     if rows.empty:
         return None
-    axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
+    axes = [rows.index.get_level_values(role).tolist() for role in CELL_ROLES]
     return estimate(rows.to_numpy(), np.full(len(rows), 1 / len(rows)), axes)
 
 
@@ -219,7 +219,7 @@ def compare_sides(
             p=mcnemar_p(first_only, second_only),
             p_margin=paired_p_outside(first_only, second_only, items, margin),
         )
-    axes = [rows.index.get_level_values(role).tolist() for role in ROLES]
+    axes = [rows.index.get_level_values(role).tolist() for role in CELL_ROLES]
     fewest = min(len(first_weights), len(second_weights))
     least = 1 / (items + 2) ** 2 / fewest if is_binary else 0.0
     return _tested(estimate(values, weights, axes, least), items, len(rows), level, margin)
@@ -237,7 +237,7 @@ def _matched_weights(
     ]
     shared = {*sides[0]["stratum"]} & {*sides[1]["stratum"]}
     sides = [side[side["stratum"].isin(shared)] for side in sides]
-    names = ["stratum", *(role for role in ROLES if {*sides[0][role]} == {*sides[1][role]})]
+    names = ["stratum", *(role for role in CELL_ROLES if {*sides[0][role]} == {*sides[1][role]})]
     groups = [pd.MultiIndex.from_frame(side[names]) for side in sides]
     common = groups[0].intersection(groups[1])
     weights = []

@@ -18,7 +18,7 @@ import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from ablations.machine.whole_files import read_regular, read_regular_lines
-from ablations.runs.observations import ROLES, items_of
+from ablations.runs.observations import CELL_ROLES, items_of
 from ablations.runs.results import Results
 from ablations.runs.score_table import score_rows, scores_frame
 from ablations.scoring.evaluation import Sample, TaskScore
@@ -176,7 +176,7 @@ def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
 
 def _head(label: str) -> dict[str, str]:
     """Return the columns that describe the model in observations and scores."""
-    empty = dict.fromkeys(("base", *ROLES, "language"), "")
+    empty = dict.fromkeys(("base", *CELL_ROLES, "language"), "")
     return {"model": label, "kind": "base", "cell": label, "weights": "", **empty}
 
 

@@ -15,10 +15,10 @@ from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
 from ablations.study.grouping import StudyModel
 
-ROLES = ("task_expert", "language_expert", "seed")
+CELL_ROLES = ("task_expert", "language_expert", "seed")
 """Columns that tell the cells of a model apart; empty for a role that a model does not have."""
 
-CELL = ("model", *ROLES)
+CELL = ("model", *CELL_ROLES)
 
 SCORE = ("task", "metric", "filter")
 
@@ -111,12 +111,12 @@ def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
         heads = [head_of(model, cell) for cell in cells]
         rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
-        for role in ROLES:
-            other_columns = [name for name in (*ROLES, "language") if name != role]
+        for role in CELL_ROLES:
+            other_columns = [name for name in (*CELL_ROLES, "language") if name != role]
             groups = rows.groupby(other_columns)["weights"]
             if (groups.size() > 1).any() and (groups.nunique() == 1).all():
                 rows[role] = ""
-        for at, row in rows.drop_duplicates([*ROLES, "language"]).iterrows():
+        for at, row in rows.drop_duplicates([*CELL_ROLES, "language"]).iterrows():
             yield cells[at], {str(name): str(value) for name, value in row.items()}
 
 

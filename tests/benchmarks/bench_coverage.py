@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ablations.report.comparisons import compare_sides
-from ablations.runs.observations import ROLES
+from ablations.runs.observations import CELL_ROLES
 
 PAIRS = {1: (1, 1), 2: (1, 2), 3: (1, 3), 9: (3, 3)}
 """Number of pairs -> task experts and language experts."""
@@ -72,7 +72,7 @@ def coverage(pairs, mean, spread, *, draws, items, seed=0):
             "task_expert": [f"t{t}" for t in range(tasks) for _ in range(languages)],
             "language_expert": [f"l{at}" for _ in range(tasks) for at in range(languages)],
         }
-    ).assign(seed="")[list(ROLES)]
+    ).assign(seed="")[list(CELL_ROLES)]
     sides = [
         pd.MultiIndex.from_frame(cells.assign(model=name, weights=name)) for name in ("a", "b")
     ]

@@ -202,10 +202,11 @@ def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path, mon
 @pytest.mark.slow
 def test_scores_of_another_model_are_refused(model, scored):
     edited(model, rms_norm_eps=1e-5)
+    (only,) = load_run(scored).cells
     for cell, code, message in (
         ([], 2, "no cell has the weights of"),
-        (["--cell", "bose"], 2, "did you mean 'base'?"),
-        (["--cell", "base"], 2, "are of other weights, config or tokenizer than"),
+        (["--cell", f"{only.label}s"], 2, f"did you mean '{only.label}'?"),
+        (["--cell", only.label], 2, "are of other weights, config or tokenizer than"),
     ):
         found = card(model, "--results", scored, *cell)
         assert (found[0], message in found[1]) == (code, True)

@@ -76,7 +76,11 @@ def test_each_heavy_package_has_one_home():
     assert asking == {"ablations/engines", "ablations/requests", "ablations/tasks"}
     assert {path.split("/")[1] for path in homes.pop("mergekit")} == {"mergekit_plugin"}
     # Adapters are loaded by the one door to from_pretrained, and made where they are trained.
-    assert homes.pop("peft") == {"ablations/models/load.py", "ablations/train/apply_regime.py"}
+    assert homes.pop("peft") == {
+        "ablations/models/load.py",
+        "ablations/train/apply_regime.py",
+        "ablations/train/side_adapters.py",
+    }
     assert "matplotlib" in homes
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 

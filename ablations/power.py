@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ablations.models.find import Expert
 from ablations.report.analysis import analyse
@@ -21,7 +22,7 @@ from ablations.statistics.as_text import percent
 from ablations.statistics.power import Design, Spread
 from ablations.study.checks import expert_names
 from ablations.study.expansion import expand
-from ablations.study.files import find_file, read_study
+from ablations.study.files import open_study_file
 from ablations.study.grouping import derive_models
 from ablations.study.schema import Study
 from ablations.tasks.names import task_language
@@ -38,7 +39,7 @@ computes them again."""
 
 
 def power_of(
-    place: str,
+    place: str | Mapping[str, Any],
     *,
     items: int | None = None,
     difference: float | None = None,
@@ -50,7 +51,7 @@ def power_of(
 
     Args:
         place: a run folder, whose answers say what differences vary by; or a study, for which
-            `ASSUMED` does.
+            `ASSUMED` does: a file, the name of a shipped one, or its content as a mapping.
         items: of each task, in place of those of the run, or of the study's limit.
         difference: to be seen, in points; how many items or experts do so is added.
         base_rate: score of the models, in percent, in place of what a study is assumed to have.
@@ -67,7 +68,7 @@ def power_of(
         raise InputError(f"--difference is {difference:g}; give points above 0 and below 100")
     stated = {"base-rate": base_rate, "disagreement": disagreement, "expert-sd": expert_sd}
     stated = {name: value for name, value in stated.items() if value is not None}
-    if is_folder(Path(place)):
+    if not isinstance(place, Mapping) and is_folder(place):
         if stated:
             raise InputError(
                 f"{place}: a run has its own answers; leave out --{' --'.join(stated)}"
@@ -81,7 +82,8 @@ def power_of(
                 "layerswap run finishes it"
             )
     else:
-        study = read_study(find_file(place, "study")).study
+        file = open_study_file(place)
+        study = file.study
         spread = _stated(base_rate, disagreement, expert_sd)
         entries = [*_assumed(study, items, spread)]
         source = (
@@ -90,7 +92,9 @@ def power_of(
         )
         source += ", but for what is given" if stated else ""
         if not entries:
-            raise InputError(f"{place}: no comparison is planned; write report: {{primary: ...}}")
+            raise InputError(
+                f"{file.path}: no comparison is planned; write report: {{primary: ...}}"
+            )
     if items is not None:
         entries = [replace(each, design=replace(each.design, items=items)) for each in entries]
     return power_table(study, source, entries, wanted)

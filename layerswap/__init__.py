@@ -94,6 +94,9 @@ Paths = PathLike | Sequence[PathLike]
 RecipeLike = PathLike | Mapping[str, Any]
 """A recipe: a file, the name of a shipped one such as ``swahili``, or its content as a dict."""
 
+StudyLike = PathLike | Mapping[str, Any]
+"""A study: a file, the name of a shipped one such as ``layer_count``, or its content as a dict."""
+
 Names = str | Sequence[str]
 """Several names, or a text that joins them by commas, as on the command line."""
 
@@ -376,7 +379,7 @@ def evaluate(
 
 @checked
 def run(
-    study: PathLike,
+    study: StudyLike,
     *,
     experts: PathLike | None = None,
     out: PathLike | None = None,
@@ -403,7 +406,7 @@ def run(
     the result, and the same call tries it again.
 
     Args:
-        study: a file, or a shipped study such as ``layer_count``.
+        study: a file, a shipped study such as ``layer_count``, or a dict.
         experts: experts file, or a shipped one such as ``pocket``; None is the one of the study.
         out: run folder; None is runs/STUDY, with what is not the study's own in its name.
         executor: ``local`` is this machine, ``ray`` a running Ray cluster.
@@ -453,13 +456,13 @@ def run(
             metadata=metadata,
         ),
     )
-    result = run_study(os.fspath(study), options)
+    result = run_study(_study(study), options)
     return RunTables(result.run)
 
 
 @checked
 def search(
-    study: PathLike,
+    study: StudyLike,
     *,
     experts: PathLike | None = None,
     out: PathLike | None = None,
@@ -487,7 +490,7 @@ def search(
     dropped when; ``print`` it for the answer. Finished work is reused: the same call goes on.
 
     Args:
-        study: a file, or a shipped study such as ``search``.
+        study: a file, a shipped study such as ``search``, or a dict.
         experts: experts file, or a shipped one such as ``pocket``; None is the one of the study.
         out: folder of the search; None is runs/search/STUDY, with what is not the study's own.
         budget: minutes; the last rounds that do not fit are left out. None is no limit.
@@ -535,7 +538,11 @@ def search(
             metadata=metadata,
         ),
     )
-    return run_search(os.fspath(study), options, budget)
+    return run_search(_study(study), options, budget)
+
+
+def _study(study: StudyLike) -> str | Mapping[str, Any]:
+    return study if isinstance(study, Mapping) else os.fspath(study)
 
 
 def _run_options(
@@ -572,7 +579,7 @@ def load_run(folder: PathLike | pd.DataFrame) -> RunTables:
 
 @checked
 def power(
-    study: PathLike,
+    study: StudyLike,
     *,
     items: int | None = None,
     difference: float | None = None,
@@ -586,8 +593,8 @@ def power(
     would do. ``print`` it for both in words. Differences are on the scale of the score.
 
     Args:
-        study: a run folder, whose answers say what differences vary by; or a study's file or name,
-            of which that is assumed from our results.
+        study: a run folder, whose answers say what differences vary by; or a study's file, name or
+            dict, of which that is assumed from our results.
         items: of each task, in place of the run's, or of the study's limit.
         difference: in points; `table` then says how many items or experts show it.
         base_rate: score of the models in percent; for a study, in place of what is assumed.
@@ -603,7 +610,7 @@ def power(
 
     with as_input_errors():
         return power_of(
-            os.fspath(study),
+            _study(study),
             items=items,
             difference=difference,
             base_rate=base_rate,

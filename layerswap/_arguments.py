@@ -43,6 +43,10 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
         lambda v: _is_path(v) or isinstance(v, Mapping),
         "a file, the name of a shipped recipe, or a dict",
     ),
+    "StudyLike": (
+        lambda v: _is_path(v) or isinstance(v, Mapping),
+        "a path, the name of a shipped study, or a dict",
+    ),
     "Names": (
         lambda v: _is_list_of(v, lambda name: isinstance(name, str)),
         "a name or a list of names",
@@ -100,7 +104,7 @@ def _checked(aliases: Mapping[str, Any], name: str, value: Any, annotation: str)
             f"{name} is {_short(value)}; give {' or '.join(words for _, words in forms)}"
         )
     for path in [value] if _is_path(value) else value if "Paths" in types else ():
-        is_path = {"PathLike", "Paths", "RecipeLike"}.intersection(types)
+        is_path = {"PathLike", "Paths", "RecipeLike", "StudyLike"}.intersection(types)
         if is_path and (problem := path_problem(path)) is not None:
             raise InputError(f"{name} {problem}; give the path of a file or folder")
     if "int" not in types or isinstance(value, str):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablations.drawing.colors import COLORS, UNCLEAR_COLOR
 from ablations.gallery.find import open_recipe
 from ablations.gallery.model_facts import look_up
 from layerswap_method.errors import InputError, input_errors
@@ -26,6 +28,17 @@ from layerswap_method.methods.table import OUR_METHODS
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.recipe.references import is_folder, named_models
 from layerswap_method.tensor_names import Decoder
+
+_COLORS: dict[Source, str] = {
+    "language": COLORS[1],
+    "average": COLORS[5],
+    "task": COLORS[0],
+    "base": UNCLEAR_COLOR,
+}
+"""Colours of the drawing in a notebook."""
+
+_LEFT, _SIDE = 64, 18
+"""Pixels left of the first layer, and from one layer to the next."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,34 @@ class RecipePlan:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+    def _repr_html_(self) -> str:
+        """Return a drawing: a square for each layer in the colour of its source, and a legend."""
+        rows, used = dict(self.modules) or {"layer": self.layers}, set[Source]()
+        parts = [
+            f'<text x="{_LEFT + _SIDE * layer}" y="12">{layer}</text>'
+            for layer in range(0, self.num_layers, 5)
+        ]
+        for row, (name, sources) in enumerate(rows.items(), 1):
+            used.update(sources)
+            parts.append(f'<text x="0" y="{_SIDE * row + 13}">{name}</text>')
+            parts += [
+                f'<rect x="{_LEFT + _SIDE * layer}" y="{_SIDE * row}" width="{_SIDE - 2}" '
+                f'height="{_SIDE - 2}" fill="{_COLORS[source]}">'
+                f"<title>layer {layer}: {source}</title></rect>"
+                for layer, source in enumerate(sources)
+            ]
+        width, height = _LEFT + _SIDE * self.num_layers, _SIDE * (len(rows) + 1)
+        legend = []
+        for source in (source for source in _COLORS if source in used):
+            names = ", ".join(model for model, role in self.models.items() if role == source)
+            words = html.escape(f"{source}: {names}" if names else source)
+            legend.append(f'<span style="color: {_COLORS[source]}">&#9632;</span> {words}')
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" style="max-width: 100%" fill="currentColor" font-size="12">'
+            f"{''.join(parts)}</svg>\n<p>{'<br>'.join(legend)}</p>"
+        )
 
 
 def plan_recipe(

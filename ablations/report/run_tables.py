@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,14 @@ import pandas as pd
 
 from ablations.machine.progress import Step, show_step
 from ablations.report.analysis import Analysis, analyse
+from ablations.report.answers import select_answers
 from ablations.report.write import (
     FORMATS,
     Report,
     answer_text,
     make_report,
     report_folder,
+    scores_of,
     write_report,
 )
 from ablations.runs.records import Run, as_input_errors, load_run
@@ -30,7 +33,8 @@ from layerswap_method.errors import InputError, nearest_of
 class RunTables:
     """A run of a study, finished or not; as text it is the question and the answer.
 
-    As a path it is the run folder. The tables have the names of the files that hold them.
+    A notebook shows both, and the scores of the models. As a path it is the run folder. The tables
+    have the names of the files that hold them.
     """
 
     run: Run
@@ -96,6 +100,44 @@ class RunTables:
         by_model = matrices[task].groupby(level="model").mean()
         return by_model.reindex([name for name in self.models if name in by_model.index]).T
 
+    def answers(self, task: str, model: str) -> pd.DataFrame:
+        """Return what a model, or a cell of it, answered to a task: a row for each item.
+
+        ``prompt`` is as sent; ``answer`` is what was generated, or the likeliest choice. ``taken``
+        is what the filter of `means` took of it. ``is_right`` is by the metric of `means`, None
+        where an item alone is neither right nor wrong (BLEU). ``attrs["notes"]`` says what has no
+        text any more.
+
+        Raises:
+            InputError: for a task or a model that the run has no score of, a model of several
+                cells, and where no text is stored any more.
+        """
+        with as_input_errors():
+            selected = select_answers(f"{self.folder}:{model}", task)
+        shown = self.analysis.shown.scores.loc[task, "filter"]
+        rows = []
+        for item in selected.items:
+            (answer,) = item.answers
+            first = answer.responses[answer.likeliest or 0] if answer.responses else None
+            if answer.likeliest is not None:
+                first = item.choices[answer.likeliest]
+            rows.append(
+                {
+                    "item": item.item,
+                    "repeat": item.repeat,
+                    "prompt": "\n".join(item.prompts),
+                    "target": item.target,
+                    "answer": first,
+                    "taken": next(iter(answer.taken.get(shown, ())), None),
+                    "is_right": answer.is_right,
+                    "is_cut": answer.is_cut,
+                    "is_empty": answer.is_empty,
+                }
+            )
+        frame = pd.DataFrame(rows)
+        frame.attrs["notes"] = selected.notes
+        return frame
+
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings that a reader must know before the scores."""
@@ -119,6 +161,21 @@ class RunTables:
 
     def __str__(self) -> str:
         return answer_text(self._report)
+
+    def _repr_html_(self) -> str:
+        try:
+            report = self._report
+        except InputError as error:  # no cell is finished
+            return f"<p>{html.escape(str(error))}</p>"
+        table = scores_of(report)
+        parts = [
+            f"<p><b>{html.escape(report.question)}</b></p>",
+            *(f"<p><b>Warning:</b> {html.escape(line)}</p>" for line in report.problems),
+            *(f"<p>{html.escape(line)}</p>" for line in report.sentences),
+            table.to_html(index=False, border=0),
+            *(f"<p>{html.escape(note)}</p>" for note in table.attrs["notes"]),
+        ]
+        return "\n".join(parts)
 
     @cached_property
     def analysis(self) -> Analysis:

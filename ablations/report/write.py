@@ -183,9 +183,14 @@ def write_report(report: Report, formats: Sequence[str], out: Path) -> tuple[Pat
     return tuple(out / name for name in files)
 
 
+def scores_of(report: Report) -> pd.DataFrame:
+    """Return the table of models and tasks."""
+    return next(table for table in report.tables if table.attrs["key"] == "scores")
+
+
 def scores_text(report: Report) -> str:
     """Return the table of models and tasks as it stands in a terminal."""
-    return frame_text(next(table for table in report.tables if table.attrs["key"] == "scores"))
+    return frame_text(scores_of(report))
 
 
 def answer_text(report: Report) -> str:

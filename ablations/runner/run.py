@@ -30,7 +30,7 @@ from ablations.sandbox import Isolation
 from ablations.study.cells import requests_of, selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
-from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, read_study
+from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, open_study_file
 from ablations.study.planning import StudyPlan, plan_study
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, counted
@@ -141,8 +141,10 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, Study]:
     return text, plan.study
 
 
-def run_study(study: str, options: RunOptions) -> RunResult:
+def run_study(study: str | Mapping[str, Any], options: RunOptions) -> RunResult:
     """Run a study: finished work is reused, and a cell that fails does not stop the others.
+
+    `study` is as in `open_study_file`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -194,10 +196,10 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     return RunResult(run, summary, tasks, results)
 
 
-def open_study(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
+def open_study(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study as far as it can be read, and its run folder."""
     show_step(Step("reading the study"))
-    file = read_study(find_file(study, "study"), options.settings)
+    file = open_study_file(study, options.settings)
     if options.out is not None:
         return file, options.out.absolute()
     stated, other = file.experts_file, None

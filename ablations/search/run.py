@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ablations.engines.backends import describe_start
 from ablations.machine.whole_files import write_text
@@ -66,11 +67,13 @@ def dry_run_of_search(study: str, options: RunOptions, budget: float | None = No
     return "\n".join(_described(search, plan, read_progress(out), budget))
 
 
-def run_search(study: str, options: RunOptions, budget: float | None = None) -> SearchResult:
+def run_search(
+    study: str | Mapping[str, Any], options: RunOptions, budget: float | None = None
+) -> SearchResult:
     """Search the best setting of a study; finished work is reused.
 
     Args:
-        study: a file, or the name of a shipped study.
+        study: a file, the name of a shipped study, or its content as a mapping.
         options: of every run; their `out` is the folder of the search.
         budget: minutes for all of it; None for no limit. After the first round, by whose rate it is
             known what is left, the last rounds that do not fit are left out.
@@ -111,7 +114,7 @@ def run_search(study: str, options: RunOptions, budget: float | None = None) -> 
     return load_search(out)
 
 
-def _opened(study: str, options: RunOptions) -> tuple[StudyFile, Path]:
+def _opened(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyFile, Path]:
     """Return a study with the comparators, and the folder of its search."""
     file, out = open_study(study, options)
     if options.out is None:

@@ -27,7 +27,7 @@ from layerswap_method.errors import InputError, describe_error, nearest
 from layerswap_method.frozen import Described
 from layerswap_method.recipe.kinds import document_kind, place_kind
 from layerswap_method.recipe.references import is_there, resolve_from, working_folder
-from layerswap_method.recipe.strict_yaml import read_yaml
+from layerswap_method.recipe.strict_yaml import plain_document, read_yaml
 from layerswap_method.recipe.validation import validation_texts
 
 STUDIES = Path(__file__).parent.parent / "studies"
@@ -45,6 +45,8 @@ class StudyFile:
     """A study and the file it was read from."""
 
     path: Path
+    """Of a study that a program wrote, ``study`` in the working directory."""
+
     study: Study
     settings: tuple[str, ...] = ()
     """Keys that the command line has set; they count before the experts file's."""
@@ -120,6 +122,19 @@ def find_file(text: str, kind: Literal["study", "experts"]) -> Path:
     )
 
 
+def open_study_file(
+    study: str | Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> StudyFile:
+    """Return a study by its path or its shipped name, or what a program wrote in its place.
+
+    That is a mapping with the keys of the file, whose paths start at the working directory. Raises
+    `InputError` as `find_file` and `read_study` do.
+    """
+    if isinstance(study, Mapping):
+        return _study_file(Path("study"), plain_document(study, "study"), settings)
+    return read_study(find_file(study, "study"), settings)
+
+
 def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFile:
     """Return the study in a file, as if `settings` of the command line stood in it.
 
@@ -128,8 +143,11 @@ def read_study(path: Path, settings: Mapping[str, Any] | None = None) -> StudyFi
     Raises:
         InputError: with every problem of form, or when the file cannot be read as YAML at all.
     """
+    return _study_file(path, read_yaml(path), settings)
+
+
+def _study_file(path: Path, document: Any, settings: Mapping[str, Any] | None) -> StudyFile:
     settings, listed = settings or {}, list[str]()
-    document = read_yaml(path)
     keys = Study.model_fields.keys() - {"experts"}
     if not isinstance(document, dict) or not document.keys() & keys:
         form = (

@@ -6,8 +6,6 @@ place of one; `read_recipe` makes a recipe of either, or of what this program ma
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +16,7 @@ from layerswap_method.errors import InputError
 from layerswap_method.methods.table import METHODS, OUR_METHODS
 from layerswap_method.recipe.document import OtherRecipe, Recipe
 from layerswap_method.recipe.kinds import document_kind
-from layerswap_method.recipe.strict_yaml import parse_yaml, read_text_and_yaml
+from layerswap_method.recipe.strict_yaml import parse_yaml, plain_document, read_text_and_yaml
 
 
 class RecipeFile(NamedTuple):
@@ -41,10 +39,7 @@ def file_of_document(document: Mapping[str, Any]) -> RecipeFile:
 
     Raises `InputError` where it is not a recipe, or holds what YAML has no plain value for.
     """
-    try:
-        plain = json.loads(json.dumps(document, default=os.fspath))
-    except (TypeError, ValueError) as error:
-        raise InputError(f"recipe: holds a value that no recipe can hold: {error}") from error
+    plain = plain_document(document, "recipe")
     text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
     return _checked("recipe", text, parse_yaml(text, "recipe"))
 

@@ -7,6 +7,9 @@ elsewhere a few of them can make a document of enormous size.
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,17 @@ def read_text_and_yaml(path: Path) -> tuple[str, Any]:
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read: it is not UTF-8 text ({error})") from error
     return text, parse_yaml(text, str(path))
+
+
+def plain_document(document: Mapping[str, Any], kind: str) -> Any:
+    """Return what a program wrote as a mapping as YAML would give it; paths become strings.
+
+    `kind` is for the message. Raises `InputError` where YAML has no plain value for a part of it.
+    """
+    try:
+        return json.loads(json.dumps(document, default=os.fspath))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"{kind}: holds a value that no {kind} can hold: {error}") from error
 
 
 def parse_yaml(text: str, where: str) -> Any:

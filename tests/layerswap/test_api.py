@@ -1,8 +1,10 @@
 """The functions of `layerswap`: arguments are the commands' options, an error is one text."""
 
+import html
 import inspect
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +19,8 @@ import yaml
 
 import layerswap
 from ablations.cli import main
+from ablations.report.write import make_report
+from ablations.runner.run import RunOptions, open_study
 from layerswap import _arguments
 from layerswap_method import NOT_ON_WINDOWS
 from layerswap_method import merge as merging
@@ -28,6 +32,9 @@ from tests.standins.merging import recipe, roles, tensors_of
 from tests.standins.oracle import assert_same, stored
 from tests.standins.scripted import DATA
 from tests.standins.studies import study_document, write_yaml
+
+RUN = "runs/small-limit-3"
+"""The run folder of the study that tests write, with three items."""
 
 ROOT = Path(layerswap.__file__).parents[1]
 SWAP = {"bottom_layers": 1, "top_layers": 1}
@@ -186,6 +193,31 @@ def test_what_the_user_wrote_is_refused_in_one_text(trio, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_study_may_be_a_dict(tmp_path, monkeypatch):
+    """It is read as its file is, and its paths start at the working directory."""
+    monkeypatch.chdir(tmp_path)
+    places = {"base": Path("m/base"), "task": ("./m/a", "./m/b"), "language": ["./m/c"]}
+    (tmp_path / "tasks").mkdir()
+    evaluate = {"tasks": ["words"], "include_path": Path("tasks")}
+    document = study_document(experts=places, evaluate=evaluate)
+    plain = json.loads(json.dumps(document, default=str))
+    file = write_yaml(Path("study.yml"), plain)
+    settings = RunOptions(settings={"evaluate.limit": 3})
+    read, out = open_study(document, settings)
+    assert (read.study, out) == (open_study("study.yml", settings)[0].study, tmp_path / RUN)
+    assert str(layerswap.power(document, items=100)) == str(layerswap.power(file, items=100))
+    wrong = {**document, "evaluate": {"task": ["words"]}}
+    for function in (layerswap.run, layerswap.search, layerswap.power):
+        with pytest.raises(layerswap.InputError, match=r"(?s)^study: .*did you mean 'tasks'\?"):
+            function(wrong)
+        with pytest.raises(layerswap.InputError, match=r"^study: is not a study; "):
+            function({"models": []})
+        with pytest.raises(layerswap.InputError, match=r"^study: holds a value that no study"):
+            function({**document, "vary": object()})
+        with pytest.raises(layerswap.InputError, match="study is 5; give a path, the name of"):
+            function(5)
+
+
 def test_an_argument_of_another_type_is_named_with_what_is_expected(tmp_path):
     swap = {"merge_method": "layer_swap"}
     frame = pd.DataFrame({"value": [0.5]})
@@ -285,6 +317,36 @@ def test_a_run_has_the_tables_of_its_files(made_up):
     assert str(run).startswith(run.run.study.question)
     shown = run.means[run.means["model"] == "base"].iloc[0]
     assert shown["low"] < shown["value"] < shown["high"]
+
+
+def test_a_run_is_a_page_in_a_notebook(made_up, tmp_path):
+    """Question, warning, answer and the scores of the models, and nothing in it is markup."""
+    run = layerswap.load_run(made_up.path)
+    page = run._repr_html_()
+    assert "Does it matter? &lt;b&gt; &amp; 100 % of $x_1$" in page
+    assert page.count("no memory") == 1
+    assert page.count("<table") == 1
+    for model in run.models:
+        assert f"<td>{model}</td>" in page
+    answer = make_report(run.run, draw=False).sentences
+    assert answer
+    assert all(html.escape(sentence) in page for sentence in answer)
+    empty = write_run(
+        tmp_path / "empty", study_of(), level, items=2, failed={"layer swap": "no memory"}
+    )
+    assert "none of its 1 cells is finished" in layerswap.load_run(empty.path)._repr_html_()
+
+
+def test_a_plan_is_a_drawing_in_a_notebook(trio):
+    plan = layerswap.plan(recipe(roles(trio), SWAP, trio.base))
+    page = plan._repr_html_()
+    drawn = re.findall(r"<title>layer (\d+): (\w+)</title>", page)
+    assert drawn == [(str(layer), source) for layer, source in enumerate(plan.layers)]
+    assert f"language: {trio.language}" in page
+    assert "base" not in page.split("<p>")[1].replace(str(trio.base), "")
+    moved = layerswap.plan(recipe(roles(trio), {**SWAP, "swap_modules": "mlp"}, trio.base))
+    assert moved._repr_html_().count("<title>") == 2 * moved.num_layers
+    assert ">attention</text>" in moved._repr_html_()
 
 
 _OPENED: dict[str, list[str]] = {}

@@ -13,6 +13,7 @@ from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.report.answers import print_answers, select_answers
 from ablations.report.pages import _sha256
+from ablations.report.run_tables import load_tables
 from ablations.report.write import make_report, render_markdown, write_report
 from ablations.runner.run import RunOptions, run_study
 from ablations.runs.examples import read_examples
@@ -193,6 +194,35 @@ def test_two_models_are_shown_and_counted_where_they_differ(folder):
     assert (
         translated.selection == f"{len(translated.items)} of {ITEMS} items differ in their values"
     )
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_answers_are_a_frame(folder, task):
+    """Those of `answers --json`, with means that are those of the models."""
+    run = load_tables(folder / "run")
+    for model in run.models:
+        frame = run.answers(task, model)
+        items = select_answers(f"{folder}/run:{model}", task).items
+        assert len(frame) == len(items) == ITEMS
+        for row, item in zip(frame.to_dict("records"), items, strict=True):
+            (answer,) = item.answers
+            assert row["prompt"] == item.prompts[0]
+            assert (row["item"], row["target"]) == (item.item, item.target)
+            if task == "choose":
+                assert row["answer"] == item.choices[answer.likeliest]
+                assert row["is_right"] == (str(answer.likeliest) == row["target"])
+            else:
+                assert row["answer"] == answer.responses[0]
+                assert row["taken"] == next(iter(answer.taken.values()))[0]
+        if task != "translate":
+            means = run.means.set_index(["model", "task"])["value"]
+            assert frame["is_right"].mean() == pytest.approx(means[model, task])
+        else:
+            assert frame["is_right"].isna().all()
+    with pytest.raises(InputError, match=r"no cell or model 'suop'; valid are base"):
+        run.answers(task, "suop")
+    with pytest.raises(InputError, match=f"did you mean '{task}'"):
+        run.answers(task[:-1], "base")
 
 
 def test_json_has_what_is_shown_and_the_counts(folder):

@@ -124,7 +124,7 @@ def test_the_wheel_works_without_a_clone(installed, recipe, experts, tmp_path):
     drawn = installed.run("layerswap", "plan", "mine/swahili.yml", "--layers", "32").stdout
     assert "layers: language 0-4,30-31; task 5-29" in drawn
     assert "layer_count" in installed.run("layerswap", "run", "--help").stdout
-    assert "layerswap_mgsm_sw" in installed.run("layerswap", "tasks").stdout
+    assert "layerswap_mgsm_sw" in installed.run("layerswap", "tasks", "--language", "sw").stdout
     installed.run("mergekit-yaml", recipe, tmp_path / "out")
     assert_swapped(tmp_path / "out", experts)
     packages = installed.site_packages

@@ -66,8 +66,12 @@ class RunTables:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """A row for every score of every cell, with its interval over items; see scores.csv."""
-        return self.analysis.results.scores
+        """A row for every score of every cell, with its interval over items; see scores.csv.
+
+        Behind the columns of the file there is one for each key that the study varies, as in
+        `means`.
+        """
+        return self._with_settings(self.analysis.results.scores)
 
     @property
     def observations(self) -> pd.DataFrame:
@@ -82,8 +86,12 @@ class RunTables:
 
     @property
     def means(self) -> pd.DataFrame:
-        """A row for each model and task: the mean over its cells, with its interval."""
-        return self.analysis.score_frame
+        """A row for each model and task: the mean over its cells, with its interval.
+
+        A column for each key that the study varies has the model's value, such as
+        ``bottom_layers``; models without it, such as baselines, have a gap.
+        """
+        return self._with_settings(self.analysis.score_frame)
 
     def items(self, task: str) -> pd.DataFrame:
         """Return the values of a task: a row for each item, a column for each model.
@@ -176,6 +184,16 @@ class RunTables:
             *(f"<p>{html.escape(note)}</p>" for note in table.attrs["notes"]),
         ]
         return "\n".join(parts)
+
+    def _with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:
+        settings = {model.label: model.setting for model in self.run.models}
+        keys = dict.fromkeys(key for setting in settings.values() for key in setting)
+        columns = {
+            key: frame["model"].map({name: s[key] for name, s in settings.items() if key in s})
+            for key in keys
+            if key not in frame
+        }
+        return frame.assign(**columns)
 
     @cached_property
     def analysis(self) -> Analysis:

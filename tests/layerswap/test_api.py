@@ -319,6 +319,24 @@ def test_a_run_has_the_tables_of_its_files(made_up):
     assert shown["low"] < shown["value"] < shown["high"]
 
 
+def test_frames_have_a_column_for_each_key_that_varies(tmp_path):
+    """A grid is pivoted without a look into names; the files have no such columns."""
+    grid = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1]}
+    path = write_run(tmp_path / "run", study_of(vary=grid, baseline=["soup"]), level, items=9).path
+    run = layerswap.load_run(path)
+    means = run.means[run.means["task"] == "pocket_math_sw"]
+    assert means.loc[means["model"] == "soup", [*grid]].isna().all(axis=None)
+    table = means.pivot_table(index="bottom_layers", columns="top_layers", values="value")
+    assert (table.shape, list(table.index), list(table.columns)) == ((3, 2), [0, 1, 2], [0, 1])
+    by_name = means.set_index("model")["value"]
+    assert table.loc[2, 1] == by_name["layer swap b=2 u=1"]
+    assert run.scores.groupby("model")["bottom_layers"].first()["layer swap b=2 u=1"] == 2
+    run.report(formats=["csv"])
+    file = pd.read_csv(path / "report" / "scores.csv")
+    assert list(run.scores.columns) == [*file.columns, *grid]
+    assert "bottom_layers" not in run.analysis.score_frame
+
+
 def test_a_run_is_a_page_in_a_notebook(made_up, tmp_path):
     """Question, warning, answer and the scores of the models, and nothing in it is markup."""
     run = layerswap.load_run(made_up.path)

@@ -22,6 +22,7 @@ _TITLES: dict[ExampleKind, str] = {
     "right": "Right",
     "cut": "Cut off at the token limit",
     "empty": "Empty",
+    "neither": "Some answers",
 }
 
 
@@ -60,7 +61,12 @@ def examples_markdown(examples: Sequence[TaskExamples]) -> list[str]:
     """Return the lines of the examples in Markdown, each task folded."""
     if not examples:
         return []
-    lines = ["", "## Answers", "", "All others: `layerswap answers RUN:MODEL --task TASK`."]
+    lines = [
+        "",
+        "## What the models answered",
+        "",
+        "All others: `layerswap answers RUN:MODEL --task TASK`.",
+    ]
     for task in examples:
         lines += ["", f"<details><summary>{_escaped(task.task)}</summary>"]
         for title, items in task.kinds:

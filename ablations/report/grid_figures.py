@@ -164,9 +164,9 @@ def _map(
     is_whole = len(cells) == len(rows.ticks) * len(columns.ticks)
     has_stars = (best["is_open"] & best["is_best"]).any()
     caption = [
-        "Darker is better, with a scale for each task.",
+        "The more a field stands out, the better, with a scale for each task.",
         _best_rule("★", "Framed", level) if has_stars else "",
-        "" if is_whole else "White: not in the study.",
+        "" if is_whole else "Empty: not in the study.",
         "" if finished >= {*cells.values()} else "Hatched: no result.",
     ]
     return f"Score by {rows.title} and {columns.title}", " ".join(filter(None, caption)), draw

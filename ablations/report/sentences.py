@@ -25,12 +25,18 @@ from ablations.tasks.names import task_name
 MOST_SENTENCES = 4
 """Primary comparisons with a sentence each; more are counted, above a table of all."""
 
+_MOST_NAMED = 3
+"""Settings with the same best score that are named; more are counted."""
+
 _RIVALS = {
     "better_expert": "both experts",
     "setting": "another setting",
     "base": "the base",
     "first_setting": "the first setting of its kind",
 }
+_SEVERAL = {"better_expert", "setting", "first_setting"}
+"""Rivals that may be several models."""
+
 _COUNTED = {
     NO_RESULT: "without a result",
     WORSE: "worse",
@@ -61,6 +67,9 @@ def sentences(
     """
     primary = frame[frame["family"] == "primary"]
     lines = [*_floors(scores)]
+    if best is not None and not is_stated:  # else the study says what answers the question
+        bests = best_sentences(best, scores[scores["is_primary"]])
+        lines += bests if len(bests) <= MOST_SENTENCES else []
     if primary.empty:
         lines.append(
             "No comparison was planned. The tables have all scores, and layerswap compare tests "
@@ -68,10 +77,12 @@ def sentences(
         )
     else:
         by = "Planned" if is_stated else "By default"
-        lines += _counts(primary, by) if has_answers_table(frame) else _answers(primary, margin)
-    if best is not None and not is_stated:  # else the study says what answers the question
-        bests = best_sentences(best, scores[scores["is_primary"]])
-        lines += bests if len(bests) <= MOST_SENTENCES else []
+        is_grid = best is not None
+        lines += (
+            _counts(primary, by, is_grid=is_grid)
+            if has_answers_table(frame)
+            else _answers(primary, margin)
+        )
     lines += [*_clusters(frame, primary), *_pairs(scores)]
     if scores["trainings"].max() == 1:
         lines.append(
@@ -138,8 +149,12 @@ def best_sentences(best: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
             text = f"The data cannot tell any of the other {others} settings from {them}."
         elif not still_open:
             text = f"All of the other {others} settings are worse."
-        winners = f"{first} scores" if len(tied) == 1 else f"{len(tied)} settings score"
-        lines.append(f"On {task_text(score, scores)}, {winners} best {value}. {text}")
+        winners = f"{len(tied)} settings"
+        if len(tied) <= _MOST_NAMED:
+            *some, last = tied["model"]
+            winners = f"{', '.join(some)} and {last}" if some else last
+        verb = "scores" if len(tied) == 1 else "score"
+        lines.append(f"On {task_text(score, scores)}, {winners} {verb} best {value}. {text}")
     return lines
 
 
@@ -159,8 +174,14 @@ def _answers(primary: pd.DataFrame, margin: float) -> Iterator[str]:
             yield from (answer(row, primary, margin) for row in rows)
 
 
-def _counts(primary: pd.DataFrame, by: str) -> Iterator[str]:
-    """Yield how the primary comparisons came out, one sentence per rival; `by` begins it."""
+def _counts(primary: pd.DataFrame, by: str, *, is_grid: bool) -> Iterator[str]:
+    """Yield how the primary comparisons came out, one sentence per rival.
+
+    Args:
+        primary: comparisons.
+        by: begins the sentences.
+        is_grid: whether the merges are the settings of a grid.
+    """
     for rival, part in primary.groupby("rival", sort=False):
         verdicts = part["verdict"].map(list(_COUNTED).index)
         if rival == "better_expert":
@@ -178,7 +199,11 @@ def _counts(primary: pd.DataFrame, by: str) -> Iterator[str]:
         counts = [f"{number} {words[rank]}" for rank, number in numbers.items()]
         baseline = kind_text(str(rival))
         name = _RIVALS.get(str(rival)) or (baseline if baseline.isupper() else f"the {baseline}")
-        yield f"{by}, against {name}: {', '.join(counts)} (table below)."
+        told = ", ".join(counts)
+        if is_grid and rival not in _SEVERAL and {*part["verdict"]} == {UNCLEAR}:
+            noun = "settings" if part["first"].is_unique else "comparisons"
+            told = f"none of {len(part)} {noun} can be told from it"
+        yield f"{by}, against {name}: {told} (table below)."
 
 
 def _clusters(frame: pd.DataFrame, primary: pd.DataFrame) -> Iterator[str]:

@@ -169,7 +169,7 @@ def answers_table(frame: pd.DataFrame, level: float) -> pd.DataFrame:
     return table(
         _wide("contrast", texts).fillna(""),
         "answers",
-        "Answers",
+        "Main comparisons",
         f"Differences in points with {level:.0%} intervals, which are not corrected; {marks} "
         f"(p corrected by Holm's method{exploratory}).",
     )

@@ -47,8 +47,9 @@ FORMATS = ("html", "md", "latex", "csv")
 """Formats of a report. The two frames are always written as parquet."""
 
 _WIDTH = 100
-_MOST_OPEN, _MOST_ON_PHONE = 40, 40
-"""Most rows of a table that is shown at once, and most numbers of one that is on a phone."""
+_MOST_OPEN, _MOST_ANSWERS, _MOST_ON_PHONE = 40, 8, 40
+"""Most rows of a table that is shown at once, of that of the main comparisons (of a grid, sentences
+say what it has), and most numbers of one that is on a phone."""
 
 
 class Report(NamedTuple):
@@ -342,7 +343,7 @@ def _parts(frame: pd.DataFrame, is_first: bool) -> list[_Part]:
             if len(part)
         ]
     is_detail = key in ("cells", "to-best") or key.startswith("published-")
-    is_open = rows <= _MOST_OPEN and not is_detail
+    is_open = rows <= (_MOST_ANSWERS if key == "answers" else _MOST_OPEN) and not is_detail
     if is_open and (is_first or frame.size <= _MOST_ON_PHONE):
         return [_Part(frame, "")]
     return [_Part(frame, f"{rows} rows", is_open)]

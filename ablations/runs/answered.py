@@ -20,7 +20,7 @@ from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, PROMPT_TRUNCATED, TRUNCATED
 from layerswap_method.frozen import Frozen
 
-ExampleKind = Literal["differ", "wrong", "right", "cut", "empty"]
+ExampleKind = Literal["differ", "wrong", "right", "cut", "empty", "neither"]
 """Why an answer is shown as an example."""
 
 

@@ -5,7 +5,8 @@
 
 The folder of answers is shared by runs and large, so a run has a few texts of its own: for each
 task items on which models differ, and for each model some that it has right or wrong, whose answer
-was cut off, or is empty. A task whose data must not be published has none.
+was cut off, or is empty, or any others of a task without right and wrong. A task whose data must
+not be published has none.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ KINDS: dict[ExampleKind, Callable[[ModelAnswer], bool]] = {
     "right": lambda answer: answer.is_right is True,
     "cut": lambda answer: answer.is_cut,
     "empty": lambda answer: answer.is_empty,
+    "neither": lambda answer: answer.is_right is None and not answer.is_cut and not answer.is_empty,
 }
-"""Kind -> whether an answer is of it, of those that are chosen model by model."""
+"""Kind -> whether an answer is of it, of those that are chosen model by model.
+
+``neither``: of tasks that are not scored right or wrong, such as translation by BLEU.
+"""
 
 _MOST_SIGNS = 4000
 """Most characters of a text in an example."""

@@ -221,7 +221,8 @@ class ReportBlock(Described):
     examples: StrictInt = Field(default=2, ge=0, le=50)
     """Answers that the run folder and the report show with their prompts: for each task so many
     items on which models differ, and for each model so many right, wrong, cut-off and empty
-    answers; 0 for none. Tasks that say ``publish: false`` have none."""
+    answers, or others of a task without right and wrong; 0 for none. Tasks that say
+    ``publish: false`` have none."""
 
     facts: Annotated[tuple[StrictStr, ...], Listed] = ()
     """Facts of the experts that differ between models, such as ``experts.task.drift``. For each the

@@ -406,11 +406,15 @@ def test_a_report_shows_examples_and_obeys_none(folder, browser, tmp_path):
     assert [task.task for task in report.examples] == ["speak", "choose", "translate"]
     titles = {title for task in report.examples for title, _ in task.kinds}
     assert {"Some models right, others wrong", "Wrong", "Right"} <= titles
+    (translated,) = (task for task in report.examples if task.task == "translate")
+    said = next(items for title, items in translated.kinds if title == "Some answers")
+    assert {answer.is_right for item in said for answer in item.answers} == {None}
+    assert {answer.is_cut or answer.is_empty for item in said for answer in item.answers} == {False}
     write_report(report, ["html"], tmp_path)
     text = refuse_all(browser, tmp_path / "report.html", "#examples")
     assert HOSTILE[0] in text
     markdown = render_markdown(report)
-    part = markdown.partition("\n## Answers\n")[2].partition("\n## Notes\n")[0]
+    part = markdown.partition("\n## What the models answered\n")[2].partition("\n## Notes\n")[0]
     assert part.count("<details>") == part.count("\n</details>\n") == 3
     fence, outside = "", []
     for line in part.splitlines():

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from scipy.stats import binomtest, norm
 
+from ablations.report.comparisons import UNCLEAR
 from ablations.report.grids import ParameterGrid, differences_to_best, find_grid
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import MARKS
@@ -116,6 +117,30 @@ def test_the_answer_names_the_best_and_how_many_may_be(nine_settings):
     text = " ".join(answer_text(make_report(nine_settings, draw=False)).split())
     assert "On math, Swahili, layer swap b=" in text
     assert "5 of the other 8 settings cannot be told from it." in text
+    assert text.index("On math, Swahili, layer swap b=") < text.index(
+        "By default, against the soup:"
+    )
+    assert "none of" not in text  # b=0 is worse than the soup
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_grid_says_whether_any_setting_can_be_told_from_the_soup(number, tmp_path):
+    tasks = ["pocket_math_sw", "pocket_math_en"]
+    study = study_of(
+        vary={"bottom_layers": [0, 1, 2], "top_layers": [0, 1]},
+        baseline=["soup", "task_expert", "language_expert"],
+        evaluate={"tasks": tasks},
+        report={"primary": {"against": ["soup", "better_expert"], "tasks": tasks[:number]}},
+    )
+    run = write_run(tmp_path / "run", study, lambda *_: 0.0, items=30)
+    report = make_report(run, draw=False)
+    primary = report.comparisons[report.comparisons["family"] == "primary"]
+    assert {*primary["verdict"]} == {UNCLEAR}
+    rivals = primary["rival"].value_counts()
+    text = " ".join(answer_text(report).split())
+    noun = "settings" if number == 1 else "comparisons"
+    assert f"Planned, against the soup: none of {rivals['soup']} {noun} can be told from it" in text
+    assert f"against both experts: {rivals['better_expert'] // 2} unclear" in text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +161,8 @@ def test_settings_that_tie_are_all_marked_and_none_where_all_tie(vary, star, tmp
 
     text, figure, table = report_of("two", of_two)
     count = 4 if star else 2
-    assert f"{count} settings score best (100.0). All of the other" in text
+    winners = "4 settings" if star else "layer swap b=1 u=1 and layer swap b=2 u=1"
+    assert f"{winners} score best (100.0). All of the other" in text
     if star:
         assert figure.images["svg"].decode().count(f"<!-- {star} -->") == count
     assert "the best score" in figure.caption

@@ -1,11 +1,13 @@
 """The page in a real browser: sorting, filtering, folding, sizes. The tables in real LaTeX."""
 
+import io
 import itertools
 import re
 import shutil
 import subprocess
 
 import pytest
+from PIL import Image, ImageStat
 
 from ablations.report.write import make_report, write_report
 from tests.report.runs import level, study_of, write_run
@@ -118,6 +120,27 @@ def test_primary_comparisons_are_seen_and_details_fold(browser, file):
     assert page.locator("#cells tbody tr:visible").count() == 0
     page.locator(f"{EXPLORATORY} summary").click()
     assert seen.count() == rows.count()
+    page.close()
+
+
+@pytest.mark.slow
+def test_the_page_has_one_answer_and_folds_the_comparisons_of_a_grid(browser, grid_run, tmp_path):
+    report = make_report(grid_run)
+    write_report(report, ["html"], tmp_path)
+    page = browser.new_page(viewport=DESK, color_scheme="dark")
+    page.goto((tmp_path / "report.html").as_uri())
+    heads = page.locator("h2").all_inner_texts()
+    assert [head for head in heads if "nswer" in head] == ["Answer"]
+    rows = page.locator("#answers tbody tr")
+    assert rows.count() == 18
+    assert page.locator("#answers tbody tr:visible").count() == 0
+    page.locator("#answers summary").click()
+    assert page.locator("#answers tbody tr:visible").count() == 18
+    for scheme, is_dark in (("dark", True), ("light", False)):
+        page.emulate_media(color_scheme=scheme)
+        picture = Image.open(io.BytesIO(page.locator("figure svg").first.screenshot()))
+        red, *_ = ImageStat.Stat(picture.convert("RGB")).median
+        assert (red < 60) == is_dark
     page.close()
 
 

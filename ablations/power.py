@@ -18,6 +18,8 @@ from ablations.report.power import (
     power_table,
 )
 from ablations.runs.records import load_run
+from ablations.search.plan import SEARCH_FILE
+from ablations.search.result import HELD_OUT
 from ablations.statistics.as_text import percent
 from ablations.statistics.power import Design, Spread
 from ablations.study.checks import expert_names
@@ -73,7 +75,10 @@ def power_of(
             raise InputError(
                 f"{place}: a run has its own answers; leave out --{' --'.join(stated)}"
             )
-        analysis = analyse(load_run(Path(place)))
+        folder = Path(place)
+        if (folder / SEARCH_FILE).is_file():
+            folder /= HELD_OUT
+        analysis = analyse(load_run(folder))
         entries = [*measured_differences(analysis)]
         study, source = analysis.study, f"measured in {place}"
         if not entries:

@@ -283,14 +283,14 @@ class SearchResult:
 
     def _floor_text(self, name: str, task: str) -> str:
         expert, (difference, low, high), most = self._floor(name, task)
-        verdict = "this is not shown"
+        verdict = "cannot be told to keep"
         if low >= -most:
-            verdict = "so it keeps the floor"
+            verdict = "keeps"
         elif high < -most:
-            verdict = "so it is below the floor"
+            verdict = "does not keep"
         return (
-            f"{name} may lose {most:g} points on {task_name(task)} against the {expert}; the "
-            f"difference is {difference:+.1f} [{low:+.1f}, {high:+.1f}]: {verdict}."
+            f"{name} {verdict} its floor on {task_name(task)}, at most {most:g} points below the "
+            f"{expert}: the difference is {difference:+.1f} [{low:+.1f}, {high:+.1f}]."
         )
 
 

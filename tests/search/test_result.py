@@ -86,7 +86,7 @@ def test_all_below_the_floor_leaves_the_comparator(tmp_path):
     floors = {"pocket_comprehension_sw": 2.0}
     result = load_search(made_search(tmp_path, with_best(2.0, loss=2.0), floors=floors))
     assert result.taken == "soup"
-    assert any("so it is below the floor" in line for line in result.sentences)
+    assert any("does not keep its floor" in line for line in result.sentences)
 
 
 def test_pairs_that_report_are_others(tmp_path):

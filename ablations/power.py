@@ -18,8 +18,7 @@ from ablations.report.power import (
     power_table,
 )
 from ablations.runs.records import load_run
-from ablations.search.plan import SEARCH_FILE
-from ablations.search.result import HELD_OUT
+from ablations.search.result import HELD_OUT, is_search
 from ablations.statistics.as_text import percent
 from ablations.statistics.power import Design, Spread
 from ablations.study.checks import expert_names
@@ -76,7 +75,7 @@ def power_of(
                 f"{place}: a run has its own answers; leave out --{' --'.join(stated)}"
             )
         folder = Path(place)
-        if (folder / SEARCH_FILE).is_file():
+        if is_search(folder):
             folder /= HELD_OUT
         analysis = analyse(load_run(folder))
         entries = [*measured_differences(analysis)]

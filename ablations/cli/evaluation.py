@@ -17,7 +17,7 @@ from ablations.cli.completion import (
     complete_study,
     complete_tasks,
 )
-from ablations.cli.json_output import json_option, print_json
+from ablations.cli.json_output import json_option, print_json, refuse_json_of
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -98,8 +98,7 @@ def evaluate(
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
     with the same model, engine, --limit, --dtype, --max-model-len and protocol (chat, sampling).
     """
-    if dry_run and as_json:
-        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+    refuse_json_of(dry_run=dry_run, as_json=as_json)
     if not dry_run:
         show_log()
     with watched():
@@ -228,8 +227,7 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     one model of the study, merged or not, from one pair of experts. Finished cells are reused, and
     a cell that fails does not stop the others.
     """
-    if dry_run and as_json:
-        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+    refuse_json_of(dry_run=dry_run, as_json=as_json)
     with watched("loading the libraries"):
         from ablations.runner import run as runner
 

@@ -47,6 +47,12 @@ def print_json(**content: Any) -> None:
     click.get_current_context().meta[_TEXT] = as_json_text(content)
 
 
+def refuse_json_of(*, dry_run: bool, as_json: bool) -> None:
+    """Refuse ``--json`` of a command that has `json_option` and only says what it would do."""
+    if dry_run and as_json:
+        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+
+
 def has_option(words: Sequence[str], option: str) -> bool:
     """Return whether the words of a command line have an option, also where they are wrong."""
     options = words[: words.index("--")] if "--" in words else words

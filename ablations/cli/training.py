@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from ablations.cli.completion import complete_training
-from ablations.cli.json_output import json_option, print_json
+from ablations.cli.json_output import json_option, print_json, refuse_json_of
 from ablations.cli.log import print_line, show_log, watched
 from ablations.cli.options import (
     COUNT,
@@ -52,8 +52,7 @@ def train(
     A run that was stopped continues with the same command. For several
     GPUs put this before it: accelerate launch --multi_gpu --num_processes N --no_python
     """
-    if dry_run and as_json:
-        raise click.UsageError("--dry-run prints no JSON; leave out --json")
+    refuse_json_of(dry_run=dry_run, as_json=as_json)
     from ablations.train import run
     from ablations.train.config import read_training_file
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -33,6 +33,8 @@ from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import draw_line
 
 SEARCH_FILE = "search.json"
+
+_Form = TypeVar("_Form", bound=Frozen)
 
 COMPARATORS: tuple[BaselineKind, ...] = ("base", "task_expert", "language_expert", "soup")
 """Models that are in every round and never dropped."""
@@ -348,9 +350,18 @@ def read_search(out: Path) -> Search | None:
     Raises:
         InputError: where its file cannot be read.
     """
+    return read_file(out / SEARCH_FILE, Search)
+
+
+def read_file(path: Path, form: type[_Form]) -> _Form | None:
+    """Return what a file of a search holds; None where there is no such file.
+
+    Raises:
+        InputError: where it cannot be read.
+    """
     try:
-        return Search.model_validate_json(read_regular(out / SEARCH_FILE))
+        return form.model_validate_json(read_regular(path))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError, LayerSwapError) as error:
-        raise InputError(f"{out / SEARCH_FILE}: cannot be read: {first_line(error)}") from error
+        raise InputError(f"{path}: cannot be read: {first_line(error)}") from error

@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from pydantic import ValidationError
 
 from ablations.drawing.canvas import can_draw, new_canvas
 from ablations.drawing.colors import COLORS, SAME_COLOR, ZERO_COLOR
 from ablations.drawing.text_table import wrapped
-from ablations.machine.whole_files import read_regular
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import BETTER, estimate_of, rows_of
 from ablations.report.figure_layout import SMALL_PT, WIDTH_IN, Figure, draw_figure
@@ -23,12 +21,12 @@ from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import table
 from ablations.report.write import FORMATS, Report, make_report, report_folder, write_report
 from ablations.runs.records import Run, as_input_errors, load_run
-from ablations.search.plan import COMPARATORS, SEARCH_FILE, Search, read_search
+from ablations.search.plan import COMPARATORS, SEARCH_FILE, Search, read_file, read_search
 from ablations.search.rounds import FINALISTS, Bound, best_first
 from ablations.statistics.as_text import p_text, percent, points
 from ablations.study.wording import kind_text
 from ablations.tasks.names import task_name
-from layerswap_method.errors import InputError, counted, first_line
+from layerswap_method.errors import InputError, counted
 from layerswap_method.frozen import Frozen
 
 ROUNDS_FILE = "rounds.json"
@@ -84,12 +82,7 @@ def read_progress(out: Path) -> Progress | None:
     Raises:
         InputError: where its file cannot be read.
     """
-    try:
-        return Progress.model_validate_json(read_regular(out / ROUNDS_FILE))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        raise InputError(f"{out / ROUNDS_FILE}: cannot be read: {first_line(error)}") from error
+    return read_file(out / ROUNDS_FILE, Progress)
 
 
 def scores_of_round(search: Search, run: Run, number: int, *, is_last: bool) -> pd.DataFrame:

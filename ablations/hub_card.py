@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 from ablations.engines.chat import has_template
 from ablations.gallery.find import languages as header_languages
 from ablations.gallery.find import read_recipe_header
+from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.machine.whole_files import write_errors, write_text
+from ablations.runner.run import default_answers
 from ablations.runs.cell_of_model import cell_of
-from ablations.runs.records import FINGERPRINTS_FILE, CellRecord, Run, TaskRecord, load_run
+from ablations.runs.records import CellRecord, Run, TaskRecord, load_run
 from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
 from ablations.statistics.as_text import with_interval
@@ -97,7 +99,7 @@ def complete_card(
     sections = [*_recipe_section(model, recipe), *_use_section(model)]
     if results is not None:
         run = load_run(results)
-        fingerprints = Fingerprints(run.path / FINGERPRINTS_FILE)
+        fingerprints = Fingerprints(FileHashes(default_answers(run.path) / HASHES))
         record = cell_of(run, model, cell, recipe, fingerprints)
         data.model_name = model.resolve().name
         data.eval_results = model_index(record)

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import os
-import platform
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +32,10 @@ _CHECKPOINT_FILES = (
 )
 
 _LARGE = 50_000_000
-"""Bytes from which on files are read by several threads, with progress, and one is remembered."""
+"""Bytes from which on files are read by several threads, with progress."""
+
+_REMEMBERED = 1_000_000
+"""Bytes from which on the hash of a file is remembered for other runs."""
 
 _PIECE = 1 << 22
 """Bytes that are hashed at a time: an interrupt waits for no more."""
@@ -113,10 +115,15 @@ def fingerprint_files(folder: Path, paths: set[Path], hashes: FileHashes | None 
     return digest.hexdigest()
 
 
-class FileHashes:
-    """SHA-256 of files, which stand in a file of lines: a large file is read once for all runs.
+HASHES = ".sha256.jsonl"
+"""Name of the file of `FileHashes` in a folder of answers."""
 
-    A file is known by machine, device, inode, size and the times of its last write and change.
+
+class FileHashes:
+    """SHA-256 of files, which stand in a file of lines: all but small files are read once.
+
+    A file is known by its path, inode, size and the times of its last write and change, so that
+    machines that share a disk share its hashes.
     """
 
     def __init__(self, cache: Path | None = None) -> None:
@@ -131,8 +138,9 @@ class FileHashes:
                         self._sha256_by_identity[str(entry["file"])] = str(entry["sha256"])
 
     def unread_bytes(self, paths: Iterable[Path]) -> int:
-        """Return how much `of` would read."""
-        return sum(path.stat().st_size for path in paths if self._remembered(path) is None)
+        """Return how much `of` would read, without the small files that are never remembered."""
+        unread = (path.stat().st_size for path in paths if self._remembered(path) is None)
+        return sum(size for size in unread if size >= _REMEMBERED)
 
     def of(self, paths: Iterable[Path]) -> dict[Path, str]:
         """Return path -> SHA-256, as hexadecimal digits; for files of the hub's cache, its claim.
@@ -157,7 +165,7 @@ class FileHashes:
 
     def _remember(self, identity: str, sha256: str, size: int) -> None:
         self._sha256_by_identity[identity] = sha256
-        if self._cache is not None and size >= _LARGE:
+        if self._cache is not None and size >= _REMEMBERED:
             # A line that a killed run has left unfinished ends before this one.
             line = "\n" + json.dumps({"file": identity, "sha256": sha256})
             with contextlib.suppress(OSError):  # the file is read again then
@@ -199,8 +207,8 @@ def hash_file(path: Path, advance: Callable[[int], object] = lambda count: None)
 
 def _identity(path: Path) -> str:
     state = path.stat()
-    times = (state.st_mtime_ns, state.st_ctime_ns)
-    return " ".join(map(str, (platform.node(), state.st_dev, state.st_ino, state.st_size, *times)))
+    parts = (state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns, path.resolve())
+    return " ".join(map(str, parts))
 
 
 def _hash_files(paths: Sequence[Path]) -> dict[Path, str]:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from ablations.engines.options import BackendChoice
 from ablations.engines.task_loading import check_data
+from ablations.machine.fingerprint import HASHES
 from ablations.machine.progress import Step, show_step
 from ablations.runner.jobs import (
     Start,
@@ -37,9 +38,6 @@ from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.methods.read import read_recipe
 
 logger = logging.getLogger(__name__)
-
-HASHES = ".sha256.jsonl"
-"""File of the folder of answers with the hashes of large files, which runs share."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +215,6 @@ def plan_of_run(file: StudyFile, options: RunOptions, out: Path, *, dry: bool = 
         file,
         find_file(str(experts), "experts") if isinstance(experts, (str, Path)) else experts,
         backend=options.backend,
-        cache=out / records.FINGERPRINTS_FILE,
         hashes=_answers(options, out) / HASHES,
         dry=dry,
         is_engine_local=options.executor == "local" and not dry,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.drawing.text_table import list_table
-from ablations.machine.fingerprint import FileHashes
+from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
 from ablations.runs.records import RUN_FILE, CellRecord, Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
@@ -23,8 +23,6 @@ _DEPTHS = ("*", "*/*", "*/*/*")
 
 _SHOWN = 3
 """Models and tasks of a run that the table names."""
-
-_HASHES = RUNS / "answers" / ".sha256.jsonl"
 
 
 class EvaluatedRun(NamedTuple):
@@ -175,4 +173,4 @@ def _weights_key(name: str) -> str | None:
         if is_folder(base):
             raise
         return None
-    return checkpoint_key(expert, Fingerprints(None, hashes=FileHashes(_HASHES)))
+    return checkpoint_key(expert, Fingerprints(FileHashes(RUNS / "answers" / HASHES)))

@@ -58,8 +58,6 @@ SCHEMA_VERSION = 7
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
 RECORDS_FILE = "records.jsonl"
-FINGERPRINTS_FILE = ".fingerprints.json"
-"""Hashes of the experts' weights."""
 
 _MOST_ROWS = 20_000_000
 """Most rows of observations; the largest of the shipped runs has 282,000."""
@@ -275,11 +273,6 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
     if head is None:
         fault = no_such_folder(path)
         if is_folder(path):
-            if (path / FINGERPRINTS_FILE).is_file():  # the first file of a run
-                raise InputError(
-                    f"{path}: the run was stopped before it evaluated anything; run its command "
-                    "again"
-                )
             fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"
             inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
             if inside:

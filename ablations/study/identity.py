@@ -12,14 +12,10 @@ Of library versions those count that `backend_versions` names, and mergekit's fo
 
 from __future__ import annotations
 
-import contextlib
 import importlib.metadata
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
-
-from pydantic import TypeAdapter
 
 import layerswap_method
 from ablations.engines.options import EngineOptions
@@ -30,7 +26,6 @@ from ablations.machine.fingerprint import (
     fingerprint_checkpoint,
     fingerprint_of,
 )
-from ablations.machine.whole_files import read_regular, write_text
 from ablations.models.find import Expert
 from ablations.requests.fingerprint import TaskFingerprints, fingerprints_of
 from ablations.scoring import SCORING_VERSION
@@ -51,59 +46,38 @@ _DONATED = ("config.json", "generation_config.json", *TOKENIZER_DATA)
 """Files that a merge takes from its base."""
 
 
-_CACHED = TypeAdapter(dict[str, tuple[str, str]])
-"""Folder -> its state and its hash, as the cache has them."""
-
-
 class Fingerprints:
-    """Fingerprints of expert folders, cached in a file while sizes and dates stay the same."""
+    """Fingerprints of the folders of checkpoints and adapters, from the hashes of their files."""
 
-    def __init__(self, cache: Path | None, *, hashes: FileHashes | None = None, dry: bool = False):
-        """Read the file `cache`; None keeps nothing. `hashes` may know files from other runs.
+    def __init__(self, hashes: FileHashes | None = None, *, dry: bool = False):
+        """Take the hashes of files that `hashes` knows from other runs.
 
-        With `dry`, no weights are read and nothing is written: a folder whose weights would have to
-        be read is known by its `folder_state`, and no record fits it.
+        With `dry`, no large file of weights is read: a folder that has one whose hash is unknown
+        has its `folder_state` as fingerprint, which fits no record.
         """
-        self._cache, self._hashes, self._dry = cache, hashes or FileHashes(), dry
-        self._known: dict[str, list[str]] = {}
-        if cache is not None:
-            with contextlib.suppress(OSError, ValueError, RecursionError):  # it is found out again
-                pairs = _CACHED.validate_json(read_regular(cache))
-                self._known = {folder: [*pair] for folder, pair in pairs.items()}
+        self._hashes, self._dry = hashes or FileHashes(), dry
+        self._known: dict[Path, tuple[str, str]] = {}
 
     def of(self, folder: Path) -> str:
         """Return the hash of a checkpoint's or adapter's files. Reads all of them, once."""
-        state, (then, content) = folder_state(folder), self._known.get(str(folder), ("", ""))
+        state, (then, content) = folder_state(folder), self._known.get(folder, ("", ""))
         if state != then:
             if self._dry and self._hashes.unread_bytes(_weights(folder)):
                 content = f"unread {state}"
             else:
                 content = fingerprint_checkpoint(folder, self._hashes)
-            self._known[str(folder)] = [state, content]
+            self._known[folder] = (state, content)
         return content
 
     def read(self, folders: Iterable[Path]) -> None:
         """Read the files of all folders at once, as several threads do it best."""
-        if self._dry:
-            return
-        files = [
-            file
-            for folder in folders
-            if self._known.get(str(folder), ("", ""))[0] != folder_state(folder)
-            for file in sorted(checkpoint_files(folder))
-            if file.is_file()
-        ]
-        self._hashes.of(files)
+        if not self._dry:
+            files = (file for folder in folders for file in sorted(checkpoint_files(folder)))
+            self._hashes.of(file for file in files if file.is_file())
 
     def states(self) -> dict[str, str]:
         """Return folder -> the state in which it was read."""
-        return {folder: state for folder, (state, _) in self._known.items()}
-
-    def save(self) -> None:
-        """Write what is known to the cache."""
-        if self._cache is not None and not self._dry:
-            with contextlib.suppress(OSError):
-                write_text(self._cache, json.dumps(self._known, indent=1) + "\n")
+        return {str(folder): state for folder, (state, _) in self._known.items()}
 
 
 def _weights(folder: Path) -> list[Path]:

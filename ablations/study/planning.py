@@ -113,7 +113,6 @@ def plan_study(
     experts_file: Path | ExpertsFile | None,
     *,
     backend: BackendChoice = "auto",
-    cache: Path | None = None,
     hashes: Path | None = None,
     dry: bool = False,
     is_engine_local: bool = False,
@@ -129,7 +128,6 @@ def plan_study(
         experts_file: names to folders, or the file with them; None takes the study's own
             `experts_file`.
         backend: what is to evaluate.
-        cache: file of the experts' fingerprints.
         hashes: file of the hashes of single files, which runs share.
         dry: whether to fetch no more than headers of experts, read no weights or data and write
             nothing.
@@ -156,11 +154,10 @@ def plan_study(
     needs = _fetch(checked, read, dry=dry)
     cells = [cell.model_copy(update=checked.requests[cell.language]) for cell in cells]
     show_step(Step("reading the experts"))
-    fingerprints = Fingerprints(cache, hashes=FileHashes(hashes), dry=dry)
+    fingerprints = Fingerprints(FileHashes(hashes), dry=dry)
     experts = checked.experts.values()
     fingerprints.read(dict.fromkeys(folder for expert in experts for folder in expert.folders))
     contents = read_contents(experts, fingerprints)
-    fingerprints.save()
     protocol = protocol_key(
         checked.requests[None]["request"], checked.backend, study.evaluate.options
     )

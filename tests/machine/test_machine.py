@@ -55,7 +55,7 @@ def test_the_state_of_an_expert_is_that_of_the_files_of_its_hash(tmp_path):
     """A changed chat template is another model, and a report written beside it is none."""
     folder = checkpoint(tmp_path / "model")
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    hashes = Fingerprints(None)
+    hashes = Fingerprints()
     state, found = folder_state(folder), hashes.of(folder)
     (folder / "divergence.json").write_text("{}")
     assert folder_state(folder) == state
@@ -95,6 +95,12 @@ def test_large_files_are_read_once_for_all_runs_by_threads_that_show_how_far_the
     assert FileHashes(cache).unread_bytes(files) == 60_000_000
     assert FileHashes(cache).of(files)[files[0]] == hash_file(files[0]) != first[files[0]]
     assert FileHashes(cache).unread_bytes(files) == 0
+    small, larger = (write_large(tmp_path / f"{n}", 9, n) for n in (999_999, 1_000_000))
+    assert FileHashes(cache).unread_bytes([small, larger]) == 1_000_000
+    FileHashes(cache).of([small, larger])
+    assert FileHashes(cache).unread_bytes([small, larger]) == 0
+    assert cache.read_text().count(str(larger)) == 1
+    assert str(small) not in cache.read_text()
 
 
 def test_an_error_or_an_interrupt_ends_the_threads_that_read(tmp_path):

@@ -6,10 +6,9 @@ import pytest
 
 from ablations.report.compare_models import compare_models
 from ablations.report.write import make_report
-from ablations.runs.records import FINGERPRINTS_FILE, load_run, write_run_file
+from ablations.runs.records import load_run, write_run_file
 from ablations.statistics.as_text import points
 from ablations.statistics.holm import holm
-from ablations.study.identity import Fingerprints
 from layerswap_method.errors import InputError
 from tests.report.runs import edit_record, level, same_model, study_of, write_run
 from tests.standins.command import layerswap, output_of
@@ -179,9 +178,6 @@ def test_bad_input_is_one_sentence(run, tmp_path):
     base, soup = single(tmp_path / "base", "base"), single(tmp_path / "soup", "soup")
     few = single(tmp_path / "few", "soup", items=40)
     other = single(tmp_path / "other", "soup", tasks=["pocket_math_en"])
-    begun = tmp_path / "begun"
-    begun.mkdir()
-    Fingerprints(begun / FINGERPRINTS_FILE).save()
     cases = [
         ([base], "two or more models"),
         ([base, base], "is the same as"),
@@ -189,7 +185,6 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([base, run.path], "has 4 cells; name one of them"),
         ([base, tmp_path], f"is not a run folder; give one inside it: {base}, {few}, {other}"),
         ([base, f"{run.path}:soop"], "did you mean 'soup'"),
-        ([base, begun], "the run was stopped before it evaluated anything; run its command"),
         ([base, other], "no task in common"),
         ([base, few], "bleu is of a whole corpus; evaluate both with the same --limit"),
         ([base, soup, "--tasks", "pocket_math"], "did you mean"),

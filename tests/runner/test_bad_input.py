@@ -191,7 +191,7 @@ def test_a_task_file_that_is_no_yaml_is_named(ask, tmp_path):
 def test_finished_cells_need_no_data(ask, tmp_path, experts):
     ask(*DRY, doc_to_text="{{questoin}}")
     study = read_study(tmp_path / "small.yml")
-    plan = plan_study(study, experts, backend="hf", cache=tmp_path / "fingerprints.json")
+    plan = plan_study(study, experts, backend="hf")
     keys = [key for cell in plan.cells for key in cell.records.values()]
     assert requests_of(plan.cells, ()) == {}
     for missing in (keys, keys[1:]):

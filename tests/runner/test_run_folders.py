@@ -72,11 +72,11 @@ def test_a_hash_that_only_the_hub_has_computed_is_said_to_be_its_claim(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     setting = yaml.safe_load(experts.read_text())
     study = read_study(write_yaml(tmp_path / "s.yml", study_document()))
-    own = plan_study(study, experts, cache=tmp_path / "own.json")
+    own = plan_study(study, experts, hashes=tmp_path / "own.jsonl")
     setting["experts"]["swahili"] = "org/swahili"
     file = write_yaml(tmp_path / "hub.yml", setting)
     for _ in range(2):  # it is said of what the first call has stored, too
-        plan = plan_study(study, file, cache=tmp_path / "run.json")
+        plan = plan_study(study, file, hashes=tmp_path / "run.jsonl")
         (note,) = (note for note in plan.notes if "hub" in note)
         assert note.startswith("from the hub's cache: swahili: their content is what the hub's")
         assert [cell.records for cell in plan.cells] == [cell.records for cell in own.cells]

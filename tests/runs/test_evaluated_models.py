@@ -27,7 +27,7 @@ def write_evaluation(folder, kind, model=None, *, tasks=TASKS, protocol="", crea
         update={"protocol": protocol, "created": f"{created}T12:00:00+00:00"}
     )
     if model is not None:
-        key = checkpoint_key(find_model(str(model)), Fingerprints(None))
+        key = checkpoint_key(find_model(str(model)), Fingerprints())
         cells = tuple(cell.model_copy(update={"weights_key": key}) for cell in head.cells)
         head = head.model_copy(update={"cells": cells})
     write_run_file(folder, head)
@@ -139,7 +139,7 @@ def test_several_models_are_evaluated_and_compared(here, models):
 
 def test_a_model_that_a_study_evaluated_is_its_cell(here, models):
     run = write_run(here / "runs" / "mine", study_of(baseline=["base", "soup"]), level, items=20)
-    keys = [checkpoint_key(find_model(str(model)), Fingerprints(None)) for model in models]
+    keys = [checkpoint_key(find_model(str(model)), Fingerprints()) for model in models]
     cells = [
         cell.model_copy(update={"weights_key": key})
         for cell, key in zip(run.head.cells, [*keys, "other"], strict=True)

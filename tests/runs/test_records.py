@@ -19,7 +19,6 @@ from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.results import csv_text, read_results, write_results
 from ablations.runs.score_table import SCORES
 from ablations.scoring.evaluation import Evaluation
-from ablations.study.identity import Fingerprints
 from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.document import Recipe
@@ -282,13 +281,6 @@ def test_a_number_of_an_item_that_no_table_holds_is_damage(folder):
     file.write_text(file.read_text().replace('"doc_id":0', f'"doc_id":{10**30}', 1))
     code, output = told("report", folder)
     assert (code, "s000.jsonl:2 is damaged" in output) == (2, True)
-
-
-@pytest.mark.parametrize("text", ["[1]", '{"a": 1}', "[" * 100_000, '{"a": ["b"]}', None])
-def test_a_cache_of_hashes_that_is_none_is_written_anew(tmp_path, text):
-    cache = tmp_path / "hashes.json"
-    cache.symlink_to("/dev/zero") if text is None else cache.write_text(text)
-    assert Fingerprints(cache).states() == {}
 
 
 def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):

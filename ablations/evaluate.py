@@ -8,6 +8,7 @@ language, the share cut off.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,9 +27,10 @@ from ablations.models.find import find_model
 from ablations.report.compare_models import ModelComparison, compare_models
 from ablations.report.notes import record_notes
 from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_file
+from ablations.runner.study_engine import NOT_LOADED, SharedEngine
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import Run, as_input_errors, missing
+from ablations.runs.records import RUN_FILE, Run, as_input_errors, load_run, missing
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.score_table import VALUES, table_of_scores
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
@@ -94,6 +96,11 @@ class SuiteResult:
     def scores(self) -> pd.DataFrame:
         """A row for every score of every task; the interval is from `low` to `high`."""
         return table_of_scores(self.run).assign(model=self.model)[[*_COLUMNS]]
+
+    @property
+    def shown_scores(self) -> pd.DataFrame:
+        """A row for every task: the score that tables show, which is its first."""
+        return self.scores.drop_duplicates("task", ignore_index=True)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -205,7 +212,7 @@ def _call(model: str, options: RunOptions, languages: Sequence[str], name: str |
         backend=backend,
         keep_earlier_tasks=True,
         # An adapter's change is added to the base in a live engine, as in any study.
-        materialize=expert.adapter is None,
+        materialize=expert.adapter is None and options.shared is None,
     )
     return _Call(name, suite, StudyFile(Path(f"layerswap {_NAME}"), study), out, options)
 
@@ -236,7 +243,8 @@ def _describe(call: _Call, width: int | None) -> str:
     plan = plan_of_run(call.file, call.options, call.out, dry=True)
     (cell,) = plan.cells
     left = missing(call.out, plan.cells)
-    rows, unknown, count = [], list[str](), 0
+    rates = _seconds_per_item(call.out, cell.weights_key, plan.backend)
+    rows, unknown, count, times = [], list[str](), 0, dict[str, float]()
     for task, request in cell.requests.items():
         state = "to do" if cell.records[task] in left else "finished"
         try:
@@ -246,7 +254,10 @@ def _describe(call: _Call, width: int | None) -> str:
             rows.append((task, "unknown", state))
             continue
         rows.append((task, f"{number:,}", state))
-        count += number if state == "to do" else 0
+        if state == "to do":
+            count += number
+            if task in rates:
+                times[task] = number * rates[task]
     rows += [(task, "", f"skipped: {why}") for task, why in cell.skipped.items()]
     to_do = sum(state == "to do" for _, _, state in rows)
     lines = [
@@ -256,11 +267,40 @@ def _describe(call: _Call, width: int | None) -> str:
         f"folder: {call.out}",
         f"to do: {counted(to_do, 'task')}, {counted(count, 'item')}"
         + (" and those that are unknown" if unknown else ""),
+        *_time_text(times, to_do),
         *dict.fromkeys(unknown),
         *(f"note: {note}" for note in plan.notes),
     ]
     table = list_table(("task", "items", "state"), rows, width)
     return "\n".join([*(wrapped(line, indent="  ") for line in lines), "", table])
+
+
+def _seconds_per_item(out: Path, weights_key: str, backend: Backend) -> dict[str, float]:
+    """Return task -> the most seconds that an item took in the runs of a model beside `out`.
+
+    Runs that went on, or began with stored answers, took less an item than the model needs.
+    """
+    rates = dict[str, float]()
+    for file in sorted(out.parent.glob(f"*/{RUN_FILE}")):
+        with contextlib.suppress(LayerSwapError):
+            for cell in load_run(file.parent).cells:
+                for record in cell.tasks:
+                    evaluation = record.evaluation
+                    is_same = (cell.weights_key, evaluation.backend) == (weights_key, backend)
+                    if not is_same or record.provenance.get("weights") == NOT_LOADED:
+                        continue
+                    rate = record.timing_s["evaluate"] / max(score.n for score in evaluation.scores)
+                    rates[record.task] = max(rate, rates.get(record.task, 0.0))
+    return rates
+
+
+def _time_text(times: Mapping[str, float], to_do: int) -> Iterator[str]:
+    """Yield how long the tasks take whose rate is known, of those that are to do."""
+    if times:
+        of = "" if len(times) == to_do else f" for {len(times)} of the {to_do} tasks"
+        minutes = round(sum(times.values()) / 60)
+        length = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
+        yield f"time: {length}{of}, at the rate of this model's runs beside it"
 
 
 def evaluate_models(
@@ -271,16 +311,25 @@ def evaluate_models(
 ) -> list[SuiteResult]:
     """Evaluate models one after the other, each into its own folder; see `evaluate_model`.
 
-    All models are looked for before the first is evaluated.
+    All models are looked for before the first is evaluated. On vLLM, whose starts are long, one
+    live engine serves all models that it can hold; transformers starts as soon as it loads.
 
     Raises:
         InputError: for a model that is named twice, or a name or a folder for several models.
     """
     _check_several(models, options, name)
-    return [evaluate_model(model, options, languages, name) for model in models]
+    if len(models) > 1 and resolve_backend(options.backend) == "vllm":
+        options = dataclasses.replace(options, shared=SharedEngine())
+    try:
+        return [evaluate_model(model, options, languages, name) for model in models]
+    finally:
+        if options.shared is not None:
+            options.shared.close()
 
 
 def _check_several(models: Sequence[str], options: RunOptions, name: str | None) -> None:
+    if not models:
+        raise InputError("name one model or more")
     if len(models) > 1:
         for option, value in (("--name", name), ("--out", options.out)):
             if value is not None:

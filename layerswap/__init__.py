@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from layerswap._arguments import checked
 from layerswap_method import NOT_ON_WINDOWS, __version__
@@ -293,10 +293,19 @@ def explain(merged: PathLike, parents: Paths, *, recipe: PathLike | None = None)
     return read_back(os.fspath(merged), names, _path(recipe))
 
 
-@checked
+@overload
+def evaluate(model: PathLike, /, **options: Any) -> pd.DataFrame: ...
+
+
+@overload
 def evaluate(
-    model: PathLike,
-    *,
+    model: PathLike, second: PathLike, /, *models: PathLike, **options: Any
+) -> ModelComparison: ...
+
+
+@checked  # type: ignore[misc]
+def evaluate(
+    *models: PathLike,
     languages: Names = (),
     benchmarks: Names = (),
     tasks: Names = (),
@@ -313,15 +322,16 @@ def evaluate(
     settings: Settings | None = None,
     name: str | None = None,
     out: PathLike | None = None,
-) -> pd.DataFrame:
-    """Evaluate a model and return its scores, a row for each task, metric and filter.
+) -> pd.DataFrame | ModelComparison:
+    """Evaluate a model and return its scores, a row for each task; compare several models.
 
-    The interval of ``value`` is from ``low`` to ``high``, over the ``n`` items. The frame's
-    ``attrs`` have the run ``folder`` (a text), ``warnings``, ``notes``, and the ``report`` that the
-    command prints. Finished tasks are reused.
+    A row has the metric that tables show. The interval of ``value`` is from ``low`` to ``high``,
+    over the ``n`` items. The frame's ``attrs`` have the run ``folder`` (a text), whose scores.csv
+    has all metrics, ``warnings``, ``notes``, and the ``report`` that the command prints. Of several
+    models the comparison is returned, as `compare` does. Finished tasks are reused.
 
     Args:
-        model: a folder, a hub id, BASE+ADAPTER, or what `merge` returned.
+        models: one or several, each a folder, a hub id, BASE+ADAPTER, or what `merge` returned.
         languages: codes, of the benchmarks, of tasks in `include_path` whose metadata name one, and
             in place of ``{lang}`` in a task's name; none are the paper's.
         benchmarks: names of the paper's benchmarks; none are all five.
@@ -339,14 +349,14 @@ def evaluate(
         code_isolation: what holds those programs; "none" also allows tasks that run programs by
             themselves.
         settings: key of a study's ``evaluate`` -> value, as ``--set KEY=VALUE``.
-        name: of the model in tables; None is the last part of its path.
-        out: folder for the records; None is runs/evaluate/MODEL/BACKEND.
+        name: of the only model in tables; None is the last part of its path.
+        out: folder for the records of the only model; None is runs/evaluate/MODEL/BACKEND.
 
     Raises:
         InputError: for a model, task, language or setting that is wrong.
         LayerSwapError: when a task fails; what was finished before it stays.
     """
-    from ablations.evaluate import evaluate_model
+    from ablations.evaluate import compare_results, evaluate_models
     from ablations.runner.run import RunOptions
 
     options = RunOptions(
@@ -366,8 +376,11 @@ def evaluate(
             include_path=_paths(include_path),
         ),
     )
-    result = evaluate_model(os.fspath(model), options, _names(languages), name)
-    scores = result.scores
+    results = evaluate_models([*map(os.fspath, models)], options, _names(languages), name)
+    if len(results) > 1:
+        return compare_results(results)
+    (result,) = results
+    scores = result.shown_scores
     scores.attrs = {  # plain values, as a Parquet file has them as JSON
         "folder": str(result.out.absolute()),
         "warnings": result.warnings,

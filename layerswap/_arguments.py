@@ -74,7 +74,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         signature = inspect.signature(function)
-        bound = signature.bind(*args, **kwargs)
+        for name in kwargs:
+            _check_name(function.__name__, name, signature)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:  # too many, or one is missing
+            raise InputError(f"{function.__name__}: {error}") from error
         check = functools.partial(_checked, vars(sys.modules[function.__module__]))
         for name, value in bound.arguments.items():
             form, kind = signature.parameters[name].annotation, signature.parameters[name].kind
@@ -86,6 +91,14 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _check_name(function: str, name: str, signature: inspect.Signature) -> None:
+    """Check that an argument may be written by its name."""
+    parameters = signature.parameters.values()
+    valid = [one.name for one in parameters if one.kind is not one.VAR_POSITIONAL]
+    if name not in valid:
+        raise InputError(f"{function} has no argument {name!r}{nearest_of(name, valid)}")
 
 
 def _checked(aliases: Mapping[str, Any], name: str, value: Any, annotation: str) -> Any:

@@ -29,6 +29,10 @@ class LayerSwapError(Exception):
         """Return what makes an equal error in another process, whatever its type is made from."""
         return _made_again, (type(self), self.args), self.__dict__
 
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook (IPython) shows in place of the traceback: kind and message."""
+        return [f"{type(self).__name__}: {printable(self.message)}"]
+
 
 def _made_again(kind: type[LayerSwapError], args: tuple[Any, ...]) -> LayerSwapError:
     return kind.__new__(kind, *args)

@@ -68,6 +68,14 @@ _PEERS = ("mergekit", "torch", "transformers", "lm_eval", "vllm")
 class LazyGroup(click.Group):
     """A group whose commands are imported when they are needed."""
 
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the command line, or say what a shell completes."""
+        if "_LAYERSWAP_COMPLETE" in os.environ:
+            from ablations.cli.completion import complete_in_bash
+
+            complete_in_bash()
+        return super().main(*args, **kwargs)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the command names, sorted."""
         return list(COMMANDS)
@@ -124,9 +132,9 @@ class LazyGroup(click.Group):
                 error = LayerSwapError(f"{where}{error.strerror or error}")
             if isinstance(error, LayerSwapError):
                 error = shown(error)
-            if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-                hint = _other_form(error.option_name, error.ctx.command)
+            if isinstance(error, click.NoSuchOption) and (hint := _other_form(error)):
                 error.message += hint  # type: ignore[misc]
+                error.possibilities = None  # type: ignore[misc]
             if isinstance(error, click.ClickException):
                 if ctx.meta[_AS_JSON] and has_json(error):
                     print_json_error(error)
@@ -135,16 +143,20 @@ class LazyGroup(click.Group):
             raise error
 
 
-def _other_form(option: str, command: click.Command) -> str:
-    """Return what `option`, which a command does not have, is there: an argument, or a value.
+def _other_form(error: click.NoSuchOption) -> str:
+    """Return what an option that a command does not have is there: an argument, or a value.
 
     ``--model M`` is M alone, and ``--cuda`` is ``--device cuda``.
     """
-    word = option.lstrip("-").replace("-", "_")
+    word = error.option_name.lstrip("-").replace("-", "_")
+    if error.ctx is None:
+        return ""
+    command = error.ctx.command
     for parameter in command.params:
         names = (parameter.name or "", (parameter.name or "").removesuffix("s"))
         if isinstance(parameter, click.Argument) and word in names:
-            return f" Write {command.name} {word.upper()}: it stands without an option."
+            written = (parameter.metavar or word.upper()).split()[0].rstrip(".")
+            return f" Write {command.name} {written}: it stands without an option."
         if isinstance(parameter.type, click.Choice) and word in parameter.type.choices:
             return f" Write {parameter.opts[0]} {word}."
     return ""

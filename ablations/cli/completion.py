@@ -1,12 +1,23 @@
-"""What a shell completes: files, shipped names of recipes, studies, experts and training, tasks."""
+"""What a shell completes: files, shipped names, tasks, and the models of runs."""
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import os
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    add_completion_class,
+    split_arg_string,
+)
 
 _STUDIES = Path(__file__).parents[1] / "studies"
 _TRAINING = "experts/"
@@ -64,6 +75,66 @@ def _tasks() -> Iterable[str]:
     from ablations.tasks.suites import read_suites
 
     return (*(task.name for task in list_tasks()), *read_suites())
+
+
+def complete_run_model(
+    context: click.Context, argument: click.Parameter, incomplete: str
+) -> list[CompletionItem[str]]:
+    """Complete ``RUN:MODEL`` by the models of a run folder, and everything else as a file."""
+    folder, colon, start = incomplete.partition(":")
+    names = list[str]()
+    with contextlib.suppress(OSError, ValueError, KeyError):  # no run, or an old one
+        head = json.loads((Path(folder) / "run.json").read_bytes())
+        names = [model["label"] for model in head["models"]]
+    if not colon or not names:
+        return [CompletionItem(incomplete, type="file")]
+    return [CompletionItem(f"{folder}:{name}") for name in names if name.startswith(start)]
+
+
+class _Bash(BashComplete):
+    """Bash takes words apart at colons and equals signs, and fills in what is behind the last."""
+
+    _before = ""
+    """The part of the last word that bash leaves as it is."""
+
+    _is_quoted = False
+    """Whether that word begins with a quotation mark."""
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """Return the words before the last one, and that one, each whole."""
+        number = int(os.environ["COMP_CWORD"])
+        text = os.environ["COMP_WORDS"]
+        words = split_arg_string(text)[: number + 1]
+        self._is_quoted = text.split("\n")[-1][:1] in ("'", '"')
+        joined = words[:1]
+        for before, word in itertools.pairwise(words):
+            if _is_break(word) or _is_break(before):
+                joined[-1] += word
+                self._before = re.sub("[^:=]*$", "", joined[-1])
+            else:
+                joined.append(word)
+                self._before = ""
+        if number == len(words) and not _is_break(words[-1]):
+            joined.append("")
+            self._before = ""
+        return joined[1:-1], joined[-1]
+
+    def format_completion(self, item: CompletionItem[Any]) -> str:
+        """Return type and value; outside of quotes a space has a backslash, which bash halves."""
+        value, space = (
+            str(item.value).removeprefix(self._before),
+            " " if self._is_quoted else r"\\ ",
+        )
+        return f"{item.type},{value.replace(' ', space)}"
+
+
+def _is_break(word: str) -> bool:
+    return bool(word) and not word.strip(":=")
+
+
+def complete_in_bash() -> None:
+    """Have bash complete words with colons."""
+    add_completion_class(_Bash)
 
 
 complete_place = _completing(tuple)

@@ -14,6 +14,7 @@ from ablations.cli.completion import (
     complete_benchmarks,
     complete_experts,
     complete_place,
+    complete_run_model,
     complete_study,
     complete_tasks,
 )
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("model", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_place)
+@click.argument(
+    "models", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_place
+)
 @names_option(
     "--languages",
     "Codes or English names joined by commas, such as sw,telugu: of the benchmarks, of the tasks "
@@ -82,7 +85,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def evaluate(
-    model: tuple[str, ...],
+    models: tuple[str, ...],
     languages: tuple[str, ...],
     name: str | None,
     as_json: bool,
@@ -92,7 +95,8 @@ def evaluate(
     """Run the paper's benchmarks on MODEL and print its scores.
 
     MODEL is a folder, a hub id, or BASE+ADAPTER for a LoRA adapter on its base. Several models are
-    evaluated one after the other, each into its own folder, and then compared.
+    evaluated one after the other, each into its own folder, and then compared; on vLLM one engine
+    serves all that fit it.
 
     `layerswap tasks` lists the benchmarks. Finished tasks are reused. The table, in the form of the
     paper's Table 5, has the tasks of this call; scores.csv in --out also has those of earlier calls
@@ -110,9 +114,9 @@ def evaluate(
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         if dry_run:
             width = terminal_width()
-            print_line(describe_evaluations(model, run_options, languages, name, width))
+            print_line(describe_evaluations(models, run_options, languages, name, width))
             return
-        results = evaluate_models(model, run_options, languages, name)
+        results = evaluate_models(models, run_options, languages, name)
     objects = [
         {
             "model": result.model,
@@ -309,7 +313,8 @@ def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> N
 @click.argument("run", type=FILE)
 @names_option("--format", "What to write, joined by commas.", default="html,md,latex,csv")
 @folder_option("--out", "Folder to write to.  [default: RUN/report]")
-def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
+@json_option
+def report(run: Path, format: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Write tables, figures and tests of a run, and print its answer.
 
     RUN is a folder that `layerswap run` wrote, finished or not, or one of `layerswap search`.
@@ -325,12 +330,15 @@ def report(run: Path, format: tuple[str, ...], out: Path | None) -> None:
             result = report_search(load_search(run), format, out)
         else:
             result = report_run(run, format, out)
-    print_line(str(result))
+    if as_json:
+        print_json(folder=result.folder, files=result.files, answer=result.answer)
+    else:
+        print_line(str(result))
 
 
 @click.command()
 @click.argument(
-    "models", nargs=-1, required=True, metavar="MODEL MODEL...", shell_complete=complete_place
+    "models", nargs=-1, required=True, metavar="MODEL MODEL...", shell_complete=complete_run_model
 )
 @names_option(
     "--tasks", "Names joined by commas: compare these only.  [default: those that all models have]"
@@ -445,13 +453,14 @@ def power(study: str, as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("model", metavar="RUN[:MODEL]", shell_complete=complete_place)
+@click.argument("model", metavar="RUN[:MODEL]", shell_complete=complete_run_model)
 @click.option("--task", metavar="NAME", help="The task; needed where the run has several.")
 @click.option("--wrong", is_flag=True, help="Show only the items that the model has wrong.")
 @click.option("--item", type=click.IntRange(min=0), help="Show this item only, with whole texts.")
 @click.option(
     "--against",
     metavar="MODEL",
+    shell_complete=complete_run_model,
     help="Show a second model next to it: one of the same run, or RUN:MODEL; items that differ.",
 )
 @click.option("--all", is_flag=True, help="With --against, show the items that do not differ, too.")

@@ -9,11 +9,13 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
+
+from ablations.cli.log import print_line
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -45,6 +47,19 @@ def print_json(**content: Any) -> None:
     numbers. A number that is not finite is null: JSON has no other name for it.
     """
     click.get_current_context().meta[_TEXT] = as_json_text(content)
+
+
+def print_lines(lines: Iterable[str], *, as_json: bool, **content: Any) -> None:
+    """Print lines as they come; of a command with `json_option` then `content` and its ``lines``.
+
+    Warnings among them go to stderr.
+    """
+    printed = []
+    for line in lines:
+        print_line(line, err=line.startswith("Warning:"))
+        printed.append(line)
+    if as_json:
+        print_json(**content, lines=printed)
 
 
 def refuse_json_of(*, dry_run: bool, as_json: bool) -> None:

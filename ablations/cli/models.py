@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.completion import complete_place
-from ablations.cli.json_output import json_option, print_json
+from ablations.cli.json_output import json_option, print_json, print_lines
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import FILE, FOLDER, Place, folder_option, names_option
 
@@ -151,6 +151,7 @@ def explain(
     help='Also measure the drift of the hidden states on these lines of {"text": "..."}. A run of '
     "layerswap train leaves such a file, held_out.jsonl.",
 )
+@json_option
 def delta(
     experts: tuple[str, ...],
     base: str | None,
@@ -158,6 +159,7 @@ def delta(
     out: Path,
     reference: str | None,
     texts: Path | None,
+    as_json: bool,
 ) -> None:
     """Show where fine-tuning changed a model, layer by layer.
 
@@ -175,8 +177,8 @@ def delta(
             from ablations.train.divergence import delta_with_drift
 
             analyse = functools.partial(delta_with_drift, texts=texts)
-        for line in analyse(experts, base, out=out, threshold=threshold, reference=reference):
-            print_line(line, err=line.startswith("Warning:"))
+        lines = analyse(experts, base, out=out, threshold=threshold, reference=reference)
+        print_lines(lines, as_json=as_json, folder=out)
 
 
 @click.command(short_help="Complete the model card of a merged folder.")
@@ -191,6 +193,7 @@ def delta(
 @names_option("--languages", "Codes, such as en,sw.  [default: the recipe's]")
 @click.option("--license", metavar="ID", help="Licence of the merge.  [default: its models']")
 @click.option("--offline", is_flag=True, help="Read no licence from the hub.")
+@json_option
 def card(
     model: Path,
     results: Path | None,
@@ -198,6 +201,7 @@ def card(
     languages: tuple[str, ...],
     license: str | None,
     offline: bool,
+    as_json: bool,
 ) -> None:
     """Complete the model card of the merged folder MODEL, for the hub.
 
@@ -216,4 +220,4 @@ def card(
             license=license,
             hub=not offline,
         )
-        print_line(str(path))
+        print_lines([str(path)], as_json=as_json, file=path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ablations.cli.completion import complete_recipe, complete_recipe_name
-from ablations.cli.json_output import json_option, print_json
+from ablations.cli.json_output import json_option, print_json, print_lines
 from ablations.cli.log import print_line, watched
 from ablations.cli.options import (
     COUNT,
@@ -162,6 +162,7 @@ def init(kind: str, file: Path | None, force: bool) -> None:
 @choice_option("--device", ["cpu", "cuda"], "Where averages are computed.")
 @click.option("--verify", is_flag=True, help="Read the output again and compare every tensor.")
 @download_option
+@json_option
 def merge(
     recipe: str,
     out: str,
@@ -171,6 +172,7 @@ def merge(
     device: str,
     verify: bool,
     download: str,
+    as_json: bool,
 ) -> None:
     """Merge RECIPE, a file or the name of a shipped one, into the folder OUT, in little memory.
 
@@ -192,9 +194,12 @@ def merge(
                 bar=byte_progress,
                 download=download,
             )
-            for line in lines:
-                print_line(line)
+            print_lines(lines, as_json=as_json, folder=Path(out))
     except MergekitFailed as error:
+        if as_json:
+            failure = click.ClickException(error.message)
+            failure.exit_code = error.exit_code
+            raise failure from error
         sys.exit(error.exit_code)
 
 
@@ -247,7 +252,8 @@ def harmonize(
     help="Highest rank of the new adapter: higher ranks are cut by SVD, and the error is "
     "printed.  [default: nothing is cut]",
 )
-def swap_adapters(recipe: str, out: str, rank: int | None) -> None:
+@json_option
+def swap_adapters(recipe: str, out: str, rank: int | None, as_json: bool) -> None:
     """Write the adapter that is the layer swap of RECIPE, without merged weights.
 
     RECIPE is a layer_swap recipe whose models are BASE+ADAPTER: LoRA adapters, or prefixes. The new
@@ -259,5 +265,5 @@ def swap_adapters(recipe: str, out: str, rank: int | None) -> None:
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
     with watched("swapping the adapters"):
-        for line in swap(open_recipe(recipe), find_model, out, rank):
-            print_line(line)
+        lines = swap(open_recipe(recipe), find_model, out, rank)
+        print_lines(lines, as_json=as_json, folder=Path(out))

@@ -24,7 +24,7 @@ from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
 from ablations.models.tokens import prompt_tokens
-from ablations.scoring.evaluation import Evaluation, EvaluationRequest
+from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
@@ -248,8 +248,17 @@ class LiveEvaluator:
             self._disabled = message if for_good else None
             raise SwapFailed(message) from error
 
+    def fits(self, model: Merge, backend: Backend, options: EngineOptions) -> bool:
+        """Return whether an engine of these options that a model starts would be this one."""
+        is_same = (backend, options) == (self.backend, self._options)
+        return is_same and not self._problems(model)
+
     def _check_fit(self, model: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
+        if problems := self._problems(model):
+            raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
+
+    def _problems(self, model: Merge) -> list[str]:
         problems = []
         if odd := sorted(set(model.tensors) ^ set(self._base.tensors)):
             problems.append(
@@ -262,8 +271,7 @@ class LiveEvaluator:
                 f"its {', '.join(differing)} (from {model.donor}) would differ from the engine's "
                 f"(from {self._base.donor})"
             )
-        if problems:
-            raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
+        return problems
 
 
 def _final_norm(model: Merge) -> str | None:

@@ -1,6 +1,6 @@
-"""The step that a command is at: bars on a terminal, and a line now and then in a log file.
+"""The step that a command is at: bars on a terminal or in a notebook, now and then a line in a log.
 
-Both go to stderr, and say how much is done, the rate and the time that is left. The rate is what
+All say how much is done, the rate and the time that is left. The rate is what
 was done since the step began, by the time until the last of it was: rich's own counts from its
 first sample, which for answers that come in batches is the end of the first batch. The time that is
 left goes down between two ends, and up where the next end is later than any before.
@@ -9,6 +9,9 @@ left goes down between two ends, and up where the next end is later than any bef
 from __future__ import annotations
 
 import datetime
+import html
+import importlib
+import itertools
 import logging
 import math
 import os
@@ -30,6 +33,9 @@ T = TypeVar("T")
 
 FIRST_LINE_S, NEXT_LINE_S = 5.0, 30.0
 """Time before the first line in a log file, and between two of them."""
+
+CELL_S = 1.0
+"""Time between two looks of a notebook's cell."""
 
 
 @dataclass(frozen=True)
@@ -118,9 +124,9 @@ def status_line(shown: bool | None = None) -> Iterator[None]:
     """Show every step until the block ends; inside another such block its display is shared.
 
     Args:
-        shown: True draws bars, False shows nothing; None draws bars on a terminal, and elsewhere
-            writes a line now and then. The variable that turns off the bars of libraries makes it
-            False.
+        shown: True draws bars, False shows nothing; None draws bars on a terminal and in the cell
+            of a notebook, and elsewhere writes a line now and then. The variable that turns off
+            the bars of libraries makes it False.
     """
     if _displays:
         yield
@@ -271,12 +277,35 @@ class _Display:
         return next(task for task in self.progress.tasks if task.id == row)
 
     def _write_lines(self, ended: threading.Event) -> None:
-        wait_s = FIRST_LINE_S
-        while not ended.wait(wait_s):
-            wait_s = NEXT_LINE_S
+        if (show := _in_cell()) is not None:
+            while not ended.wait(CELL_S):
+                show(_cell_page(self.progress.tasks))
+            show("")
+            return
+        for wait_s in itertools.chain([FIRST_LINE_S], itertools.repeat(NEXT_LINE_S)):
+            if ended.wait(wait_s):
+                return
             if tasks := self.progress.tasks:
                 sys.stderr.write("; ".join(map(_row_text, tasks)) + "\n")
                 sys.stderr.flush()
+
+
+def _in_cell() -> Callable[[str], None] | None:
+    """Return what shows HTML in the cell of this notebook, in one place; None outside of one."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if getattr(shell, "kernel", None) is None:
+        return None
+    display = importlib.import_module("IPython.display").display
+    handle = display({"text/html": ""}, raw=True, display_id=True)
+    return lambda page: handle.update({"text/html": page}, raw=True)
+
+
+def _cell_page(tasks: Sequence[Task]) -> str:
+    rows = []
+    for task in tasks:
+        share = f' value="{task.completed / task.total:.3f}"' if task.total else ""
+        rows.append(f"<div><progress{share}></progress> {html.escape(_row_text(task))}</div>")
+    return "\n".join(rows)
 
 
 def _title(step: Step) -> str:

@@ -24,6 +24,7 @@ from ablations.report.write import (
     scores_of,
     write_report,
 )
+from ablations.runs.observations import SCORE
 from ablations.runs.records import Run, as_input_errors, load_run
 from ablations.runs.results import Results
 from layerswap_method.errors import InputError, nearest_of
@@ -66,17 +67,21 @@ class RunTables:
 
     @property
     def scores(self) -> pd.DataFrame:
-        """A row for every score of every cell, with its interval over items; see scores.csv.
+        """A row for every cell and task: its score, with its interval over items.
 
-        Behind the columns of the file there is one for each key that the study varies, as in
-        `means`.
+        It is of the metric that `means` has; scores.csv in the folder has all. Behind the columns
+        of the file there is one for each key that the study varies, as in `means`.
         """
-        return self._with_settings(self.analysis.results.scores)
+        return self._with_settings(self._of_shown_metrics(self.analysis.results.scores))
 
     @property
     def observations(self) -> pd.DataFrame:
-        """A row for every item of every score: its ``value``; see observations.parquet."""
-        return self.analysis.results.observations
+        """A row for every cell, task and item: its ``value``.
+
+        It is of the metric that `means` has; observations.parquet in the folder has all. The
+        columns are those of the file and of the keys that the study varies, as in `scores`.
+        """
+        return self._with_settings(self._of_shown_metrics(self.analysis.results.observations))
 
     @property
     def comparisons(self) -> pd.DataFrame:
@@ -185,6 +190,12 @@ class RunTables:
         ]
         return "\n".join(parts)
 
+    def _of_shown_metrics(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the metric and filter that the report shows, and of what failed."""
+        shown = pd.MultiIndex.from_frame(self.analysis.shown.scores[[*SCORE]])
+        rows = pd.MultiIndex.from_frame(frame[[*SCORE]]).isin(shown) | frame["metric"].isna()
+        return frame[rows].reset_index(drop=True)
+
     def _with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:
         settings = {model.label: model.setting for model in self.run.models}
         keys = dict.fromkeys(key for setting in settings.values() for key in setting)
@@ -214,9 +225,14 @@ class WrittenReport(NamedTuple):
     folder: Path
     files: tuple[Path, ...]
 
+    @property
+    def answer(self) -> str:
+        """The answer as text."""
+        return answer_text(self.report)
+
     def __str__(self) -> str:
         paths = [str(path) for path in self.files if path.parent == self.folder]
-        return "\n".join([*paths, "", answer_text(self.report)])
+        return "\n".join([*paths, "", self.answer])
 
 
 def report_run(

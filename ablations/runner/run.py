@@ -23,7 +23,7 @@ from ablations.runner.jobs import (
     run_cells,
     show_scores,
 )
-from ablations.runner.study_engine import StudyEngine
+from ablations.runner.study_engine import SharedEngine, StudyEngine
 from ablations.runner.work import now
 from ablations.runs import records
 from ablations.runs.results import Results, write_results
@@ -77,6 +77,9 @@ class RunOptions:
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the study, such as ``evaluate.limit``, and their values in place of the study's."""
+
+    shared: SharedEngine | None = None
+    """The live engine of several calls in this process; None is one of this call alone."""
 
     keep_earlier_tasks: bool = False
     """Whether the run folder keeps the tasks that an earlier call evaluated with the same protocol,
@@ -179,7 +182,14 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         summary = run_cells(
             out,
             cells,
-            functools.partial(StudyEngine, plan, out, answers, materialize=options.materialize),
+            functools.partial(
+                StudyEngine,
+                plan,
+                out,
+                answers,
+                materialize=options.materialize,
+                shared=options.shared,
+            ),
             protocol=plan.protocol,
             show=show if options.show_scores else None,
             start=_start(options, plan.options.gpus),

@@ -47,8 +47,32 @@ logger = logging.getLogger(__name__)
 
 _TAIL_LINES = 15
 
+NOT_LOADED = "not loaded: every answer was stored"
+"""Provenance of the weights of a model that was not asked."""
+
 _Ask = Callable[..., Evaluation]
 """Takes a request and a file of ``answers``; asks a model what is not in the file."""
+
+
+class SharedEngine:
+    """The live engine of several run folders, one after the other in this process."""
+
+    def __init__(self) -> None:
+        """Start nothing."""
+        self.live: LiveEvaluator | None = None
+
+    def fitting(self, model: Merge, plan: StudyPlan) -> LiveEvaluator | None:
+        """Return the engine if a model of this plan can be loaded into it, else end it."""
+        live = self.live
+        if live is not None and not live.fits(model, plan.backend, plan.options):
+            self.close()
+        return self.live
+
+    def close(self) -> None:
+        """End the engine."""
+        if self.live is not None:
+            self.live.close()
+        self.live = None
 
 
 class StudyEngine:
@@ -57,7 +81,15 @@ class StudyEngine:
     A loaded model stays for the next task of the same weights.
     """
 
-    def __init__(self, plan: StudyPlan, out: Path, answers: Path, *, materialize: bool = False):
+    def __init__(
+        self,
+        plan: StudyPlan,
+        out: Path,
+        answers: Path,
+        *,
+        materialize: bool = False,
+        shared: SharedEngine | None = None,
+    ):
         """Start nothing. `answers` is the folder that runs share; see `RunOptions` for the rest."""
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
@@ -75,6 +107,7 @@ class StudyEngine:
         """Whether that model is in the live engine."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
+        self._shared = shared
 
     def single(self, cell: Cell) -> Expert | None:
         """Return the expert that a cell evaluates as it is; None for a merge."""
@@ -106,7 +139,7 @@ class StudyEngine:
             self._check_unchanged(work)
             answers = answer_file(self, work)
             if (evaluation := self._rescore(work, answers)) is not None:
-                weights = {"weights": "not loaded: every answer was stored"}
+                weights = {"weights": NOT_LOADED}
                 return evaluation, self._provenance(work, answers, evaluation, weights)
             if self._key != work.cell.weights_key:
                 self._close_model()
@@ -207,8 +240,8 @@ class StudyEngine:
         """End every engine."""
         show_step(Step("ending the engine"))
         self._close_model()
-        if self._live is not None:
-            self._live.close()
+        if self._shared is None:
+            self._close_live()
 
     def _close_live(self) -> None:
         if self._live is not None:
@@ -267,9 +300,13 @@ class StudyEngine:
             assert folder is not None
             stream = merge_of_one(Model(str(folder), folder))
             weights = {"weights": "merged by mergekit-yaml, then streamed", **read_measured(folder)}
+        if self._live is None and self._shared is not None:
+            self._live = self._shared.fitting(stream, plan)
         if self._live is None:
             show_step(Step(f"loading the libraries of {plan.backend}"))
             self._live = LiveEvaluator(self._start_folder(), plan.backend, plan.options)
+            if self._shared is not None:
+                self._shared.live = self._live
         self._live.swap(stream)
         return functools.partial(self._live.evaluate, stream), weights
 

@@ -43,7 +43,7 @@ def cell_of(
     key = checkpoint_key(find_model(str(model)), fingerprints)
     cells = [cell for cell in chosen if cell.weights_key == key]
     if not cells:
-        key = _merge_key(recipe, fingerprints) or ""
+        key = key_of_merge(recipe, fingerprints) or ""
         cells = [cell for cell in chosen if cell.weights_key == key]
     if cells:
         return cells[0]
@@ -58,8 +58,8 @@ def cell_of(
     )
 
 
-def _merge_key(recipe: Recipe, fingerprints: Fingerprints) -> str | None:
-    """Return the key of a recipe's merge; None where its models are not to be had.
+def key_of_merge(recipe: Recipe, fingerprints: Fingerprints) -> str | None:
+    """Return the key that a recipe's merge has in studies; None where its models are not to be had.
 
     Of a model on the hub, the headers are enough: they come with the names of the contents.
     """

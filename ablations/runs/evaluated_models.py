@@ -10,9 +10,11 @@ from typing import NamedTuple
 from ablations.drawing.text_table import list_table
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
+from ablations.runs.cell_of_model import key_of_merge
 from ablations.runs.records import RUN_FILE, CellRecord, Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError, LayerSwapError, first_line
+from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import is_folder, is_hub_id
 
 RUNS = Path("runs")
@@ -107,9 +109,10 @@ def list_runs(folder: Path = RUNS) -> EvaluatedRuns:
 def places_of_models(names: Sequence[str]) -> list[str]:
     """Return names with each model in the place of a run that has its weights: ``RUN:MODEL``.
 
-    What is no model (a run folder, RUN:MODEL, an output of lm-eval) stays as it is. Where a model
-    was evaluated several times, runs with the settings that most of the models have are taken, of
-    these the ones with most tasks, then the newest.
+    A merge may also be the cell of a study that merges the same tensors. What is no model (a run
+    folder, RUN:MODEL, an output of lm-eval) stays as it is. Where a model was evaluated several
+    times, runs with the settings that most of the models have are taken, of these the ones with
+    most tasks, then the newest.
 
     Raises:
         InputError: for a model that was evaluated in no run below `RUNS`.
@@ -123,6 +126,10 @@ def places_of_models(names: Sequence[str]) -> list[str]:
         for name, key in keys.items()
     }
     for name, cells in by_name.items():
+        if not cells and (key := _key_by_recipe(Path(name))) is not None:
+            cells += [
+                (run, cell) for run in loaded for cell in run.cells if cell.weights_key == key
+            ]
         if not cells:
             raise InputError(
                 f"{name}: no run in {RUNS} has a score of these weights; evaluate it (layerswap "
@@ -158,6 +165,15 @@ def _loaded(folder: Path, warnings: list[str]) -> list[Run]:
             except LayerSwapError as error:
                 warnings.append(first_line(error))
     return runs
+
+
+def _key_by_recipe(folder: Path) -> str | None:
+    """Return the key that a merge has as a cell of a study, by the recipe that mergekit leaves."""
+    file = folder / "mergekit_config.yml"
+    if not file.is_file():
+        return None
+    recipe = read_recipe(read_recipe_file(file).document)
+    return key_of_merge(recipe, Fingerprints(None, hashes=FileHashes(_HASHES)))
 
 
 def _weights_key(name: str) -> str | None:

@@ -11,6 +11,7 @@ import pytest
 from ablations.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
+RUN = "ablations/results/layer_count"
 
 
 def completed(*words):
@@ -54,6 +55,10 @@ def test_bash_completes_commands():
         (("evaluate", "m", "--tasks", "a,layerswap_mbpp_t"), ["plain,a,layerswap_mbpp_te"]),
         (("run", "x", "--qui"), ["plain,--quiet"]),
         (("nonsense", "x"), []),
+        (("answers", RUN, ":", "so"), ["plain,soup"]),
+        (("compare", f"{RUN}:base", RUN, ":"), ["plain,base", r"plain,task\\", "expert"]),
+        (("answers", "x", "--against", RUN, ":", "T"), ["plain,TIES"]),
+        (("run", "x", "--set", "limit", "=", "5", "--dry"), ["plain,--dry-run"]),
     ],
 )
 def test_bash_completes_names_and_options(words, expected):
@@ -75,7 +80,10 @@ COMP_WORDS=(layerswap run layer_) COMP_CWORD=2
 compopt() { :; }
 _layerswap_completion layerswap
 echo "${COMPREPLY[@]}"
-"""
+COMP_WORDS=(layerswap answers RUN : task) COMP_CWORD=4 COMPREPLY=()
+_layerswap_completion layerswap
+echo "${COMPREPLY[@]}"
+""".replace("RUN", str(ROOT / RUN))
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "--norc", "-c", script]
     environment = {**os.environ, "PATH": path}
@@ -84,4 +92,5 @@ echo "${COMPREPLY[@]}"
     assert done.stdout.splitlines() == [
         "complete -o nosort -F _layerswap_completion layerswap",
         "layer_count",
+        r"task\ expert",
     ]

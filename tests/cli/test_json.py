@@ -144,6 +144,24 @@ def test_lists(trio):
     assert object_of("cache")["removed"] is False
 
 
+def test_what_writes_files_says_where(trio, recipe_file, tmp_path):
+    made = object_of("merge", recipe_file, tmp_path / "merged")
+    assert made["folder"] == str(tmp_path / "merged")
+    assert any("layers" in line for line in made["lines"])
+    card = object_of("card", tmp_path / "merged", "--offline")
+    assert card == {"file": made["folder"] + "/README.md", "lines": [made["folder"] + "/README.md"]}
+    delta = object_of("delta", trio.task, "--base", trio.base, "--out", tmp_path / "delta")
+    assert delta["folder"] == str(tmp_path / "delta")
+    assert str(tmp_path / "delta" / "delta.csv") in delta["lines"]
+    run = write_run(tmp_path / "run", study_of(baseline=["base"]), level, items=9)
+    report = object_of("report", run.path, "--format", "csv")
+    assert report["folder"] == f"{run.path}/report"
+    assert all(Path(file).is_file() for file in report["files"])
+    assert report["answer"] in layerswap("report", run.path, "--format", "csv").stdout
+    failed = layerswap("merge", recipe_file, tmp_path / "other", "--json", "--", "--no-such-option")
+    assert (failed.exit_code, strict(failed.stdout)["error"]["kind"]) == (2, "input")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_evaluate_as_a_program_whose_engines_log(backend, tmp_path):
@@ -188,7 +206,7 @@ def test_an_error_is_an_object_with_the_same_exit_code(words, code, text, tmp_pa
 
 @pytest.mark.parametrize(
     "words",
-    [["merge", "x.yml", "out", "--json"], ["recipes", "copy", "soup", "--json"]],
+    [["init", "study", "--json"], ["recipes", "copy", "soup", "--json"]],
 )
 def test_of_a_command_without_the_option_an_error_is_text(words):
     result = layerswap(*words)

@@ -218,6 +218,7 @@ def test_a_dry_run_counts_items_and_writes_nothing(expert, tmp_path, monkeypatch
     assert [TE, "3", "to", "do"] in lines
     assert any(line[:2] == ["layerswap_mbpp_sw", "skipped:"] for line in lines)
     assert "to do: 2 tasks, 6 items" in text
+    assert "time:" not in text  # of which no run says how long an item takes
     assert list(tmp_path.iterdir()) == []
     code, text = invoke(expert, "--dry-run", "--json")
     assert (code, "--dry-run prints no JSON" in text) == (2, True)
@@ -233,6 +234,8 @@ def test_a_model_may_have_a_name_of_its_own(expert, tmp_path, monkeypatch, caplo
     content, _ = json.JSONDecoder().raw_decode(text[text.index("{\n") :])
     assert content["model"] == "mine"
     assert {row["model"] for row in content["scores"]} == {"mine"}
+    code, text = invoke(expert, "--name", "mine", *rest[:4], "--limit", 4, *rest[6:8], "--dry-run")
+    assert "time: less than a minute, at the rate of this model's runs beside it" in text
     out = Path("runs/evaluate/mine/hf-limit-2")
     assert {cell.label for cell in load_run(out).head.cells} == {"mine"}
     with caplog.at_level(logging.WARNING, "ablations"):

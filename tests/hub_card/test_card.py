@@ -11,6 +11,7 @@ from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
 from ablations.evaluate import evaluate_model
+from ablations.report.compare_models import compare_models
 from ablations.runner.run import RunOptions
 from ablations.runs.records import load_run
 from layerswap_method import __version__
@@ -180,7 +181,7 @@ def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path, mon
     )
     study = write_yaml(tmp_path / "study.yml", document)
     experts = write_yaml(tmp_path / "experts.yml", {"experts": {**models, "base": models["task"]}})
-    out = tmp_path / "run"
+    out = tmp_path / "runs" / "mine"
     output_of("run", study, "--experts", experts, "--backend", "hf", "--out", out)
     code, said = card(model, "--results", out)
     assert code == 0, said
@@ -188,6 +189,9 @@ def test_a_merge_of_a_study_is_found_by_its_tensors(model, merged, tmp_path, mon
     code, said = card(model, "--results", out, "--cell", "layer swap b=1")
     assert (code, "did you mean 'layer swap b=" in said) == (2, True), said
     monkeypatch.chdir(tmp_path)
+    compared = compare_models([str(model), models["task"]])
+    assert compared.places[0].startswith("runs/mine:layer swap b=")
+    assert compared.models[1] == "task expert"
     for entry in recipe["models"]:
         entry["model"] = os.path.relpath(entry["model"], tmp_path)
     write_yaml(model / "mergekit_config.yml", recipe)

@@ -230,7 +230,13 @@ def test_an_argument_of_another_type_is_named_with_what_is_expected(tmp_path):
         (lambda: layerswap.merge(swap, tmp_path, shard_size=0), "shard_size is 0; give 1 or more"),
         (lambda: layerswap.merge(swap, tmp_path, shard_size=2.5), "give a whole number or a text"),
         (lambda: layerswap.plan(swap, layers="many"), "layers is 'many'; give a whole number"),
-        (lambda: layerswap.evaluate(swap), "model is of type dict; give a path or a name"),
+        (lambda: layerswap.evaluate(swap), "models[0] is of type dict; give a path or a name"),
+        (lambda: layerswap.evaluate("m", task="t"), "evaluate has no argument 'task'; did you me"),
+        (lambda: layerswap.evaluate("m", task="t"), "did you mean 'tasks'? Valid are languages, "),
+        (lambda: layerswap.merge(swap), "merge: missing a required argument: 'out'"),
+        (lambda: layerswap.verify("a", "b", "c"), "verify: too many positional arguments"),
+        (lambda: layerswap.compare(models="a"), "compare has no argument 'models'; valid are tas"),
+        (lambda: layerswap.evaluate(), "name one model or more"),
         (lambda: layerswap.evaluate("m", limit="20"), "limit is '20'; give a whole number"),
         (lambda: layerswap.evaluate("m", limit=True), "limit is True; give a whole number"),
         (lambda: layerswap.evaluate("m", tasks=[1]), "tasks is of type list; give a name or a l"),
@@ -299,14 +305,20 @@ def test_a_run_has_the_tables_of_its_files(made_up):
         name: pd.read_csv(made_up.path / "report" / f"{name}.csv")
         for name in ("scores", "comparisons")
     }
+    shown = run.analysis.shown.scores.loc["pocket_math_sw", "metric"]
+    file = files["scores"]
+    files["scores"] = file[file["metric"].eq(shown) | file["metric"].isna()]
+    assert 0 < len(files["scores"]) < len(file)
     for name, file in files.items():
         frame = getattr(run, name)
         assert list(frame.columns) == list(file.columns)
         assert len(frame) == len(file) > 0
         assert frame["low"].dropna().tolist() == pytest.approx(file["low"].dropna().tolist())
     observed = pd.read_parquet(made_up.path / "report" / "observations.parquet")
-    pd.testing.assert_frame_equal(run.observations, observed)
-    assert run.observations["item"].nunique() == 40
+    of_metric = observed[observed["metric"] == shown].reset_index(drop=True)
+    assert 0 < len(of_metric) < len(observed)
+    pd.testing.assert_frame_equal(run.observations, of_metric)
+    assert run.observations.groupby(["model", "task"]).size().unique() == [40]
     assert run.models == ("task expert", "base", "soup", "layer swap")
     assert repr(run) == f"RunTables({str(made_up.path)!r})"
     with pytest.raises(layerswap.InputError, match="is a run, whose files the report"):
@@ -330,7 +342,8 @@ def test_frames_have_a_column_for_each_key_that_varies(tmp_path):
     assert (table.shape, list(table.index), list(table.columns)) == ((3, 2), [0, 1, 2], [0, 1])
     by_name = means.set_index("model")["value"]
     assert table.loc[2, 1] == by_name["layer swap b=2 u=1"]
-    assert run.scores.groupby("model")["bottom_layers"].first()["layer swap b=2 u=1"] == 2
+    for frame in (run.scores, run.observations):
+        assert frame.groupby("model")["bottom_layers"].first()["layer swap b=2 u=1"] == 2
     run.report(formats=["csv"])
     file = pd.read_csv(path / "report" / "scores.csv")
     assert list(run.scores.columns) == [*file.columns, *grid]
@@ -393,7 +406,7 @@ def test_the_items_of_a_run_are_read_once_for_all_tables_and_its_answer(made_up)
 
 
 def test_the_items_of_a_run_are_those_of_its_means(made_up, monkeypatch):
-    """`observations` have other metrics, too, whose mean with them is no score."""
+    """Of each item they are the value of the metric that is shown, whatever else was observed."""
     monkeypatch.chdir(made_up.path.parent)
     run = layerswap.load_run("run")
     assert run.folder == Path(run) == made_up.path
@@ -413,7 +426,6 @@ def test_shipped_results_have_the_items_of_their_scores():
     run = layerswap.load_run(ROOT / "ablations" / "results" / "layer_count")
     value = run.items("pocket_math_sw")["base"].mean()
     score = run.scores[(run.scores["model"] == "base") & (run.scores["task"] == "pocket_math_sw")]
-    score = score[score["metric"] == "exact_match"]
     assert value == pytest.approx(score["value"].item()) == pytest.approx(0.497, abs=0.001)
 
 
@@ -479,3 +491,11 @@ def test_what_no_path_is_is_refused_at_the_door(path, trio, tmp_path):
     for call in calls:
         with pytest.raises(layerswap.InputError, match=BAD_PATHS[path]):
             call()
+
+
+def test_a_notebook_shows_an_error_as_its_text():
+    """IPython asks an exception for the lines that it shows in place of a traceback."""
+    with pytest.raises(layerswap.InputError) as caught:
+        layerswap.load_run("no\x1bwhere")
+    (line,) = caught.value._render_traceback_()
+    assert line.startswith("InputError: no\\x1bwhere: no such folder")

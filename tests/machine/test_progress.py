@@ -3,6 +3,7 @@
 import re
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -82,6 +83,24 @@ def test_a_log_file_has_a_line_now_and_then(lines):
     assert re.fullmatch(
         r"training math [4-8]/900 steps, \d[.0-9]* steps/s, 0:\d\d:\d\d left", written[-1]
     ), written
+
+
+def test_the_cell_of_a_notebook_has_one_place_for_both_bars(monkeypatch, capsys):
+    """It is written anew, and empty at the end; IPython is not among what tests need."""
+    pages = []
+    handle = SimpleNamespace(update=lambda data, raw: pages.append(data["text/html"]))
+    parts = {"display": lambda data, raw, display_id: handle}
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(**parts))
+    monkeypatch.setattr(progress, "CELL_S", 0.1)
+    with status_line():
+        show_slowly(whole(1, 4, "model 1 of 2"), Step("a<b", 3, 12))
+        time.sleep(0.3)
+    *_, last, end = pages
+    assert last.count("<progress value=") == 2
+    assert 'value="0.250"></progress> a&lt;b 3/12 items' in last
+    assert (end, capsys.readouterr().err) == ("", "")
 
 
 def test_the_variable_of_other_bars_turns_the_lines_off(lines, monkeypatch):

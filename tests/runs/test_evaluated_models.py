@@ -1,16 +1,25 @@
 """`layerswap runs`, the runs of a model by its weights, and `layerswap evaluate` of several."""
 
+import dataclasses
 import json
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from ablations.engines import live
+from ablations.engines.lm_eval_backend import start_model
+from ablations.evaluate import evaluate_models
 from ablations.models.find import find_model
 from ablations.report.compare_models import compare_models
+from ablations.runner.run import RunOptions
+from ablations.runner.study_engine import SharedEngine
 from ablations.runs.evaluated_models import list_runs, places_of_models
 from ablations.runs.records import load_run, write_run_file
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError
+from tests.engines.backends import BACKENDS
 from tests.report.runs import level, study_of, write_run
 from tests.standins.command import layerswap, output_of
 from tests.standins.tasks import write_tasks
@@ -135,6 +144,38 @@ def test_several_models_are_evaluated_and_compared(here, models):
     assert [Path(one["folder"]).is_dir() for one in made["evaluations"]] == [True, True]
     assert made["comparison"]["models"] == ["one", "two"]
     assert len(list_runs().runs) == 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_live_engine_serves_all_models_that_fit_it(here, models, backend, monkeypatch):
+    """Scores are those of an engine on each checkpoint; a model of another shape starts another."""
+    other = write_model(here / "other", 3, hidden_size=32)
+    settings = {
+        "tasks": ("words_choose", "words_generate"),
+        "include_path": (str(write_tasks(here / "tasks")),),
+        "options": {"kv_cache_gib": 1, "gpu_memory_utilization": 0.3},
+    }
+    starts = []
+
+    def start(folder, *arguments):
+        starts.append(folder)
+        return start_model(folder, *arguments)
+
+    def scores(options, folder):
+        options = dataclasses.replace(options, answers=here / folder / "answers")
+        results = evaluate_models([str(model) for model in (*models, other)], options)
+        shutil.rmtree(here / "runs")
+        return pd.concat([result.scores for result in results])["value"].tolist()
+
+    options = RunOptions(backend=backend, settings=settings)
+    monkeypatch.setattr(live, "start_model", start)
+    shared = SharedEngine() if backend == "hf" else None  # vLLM, whose starts are long, has one
+    together = scores(dataclasses.replace(options, shared=shared), "together")
+    assert starts == [models[0], other]
+    monkeypatch.setattr("ablations.evaluate.SharedEngine", lambda: None)
+    assert scores(options, "each") == pytest.approx(together)
+    assert len(starts) == 2
+    assert len({*together}) > 3
 
 
 def test_a_model_that_a_study_evaluated_is_its_cell(here, models):

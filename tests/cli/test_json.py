@@ -25,7 +25,7 @@ from tests.standins.word_models import write_model
 
 PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("\n## JSON") :]
-ROWS = re.findall(r"^\| `layerswap ([a-z ]+)` \| (.+) \|$", SECTION, re.MULTILINE)
+ROWS = re.findall(r"^\| `layerswap ([a-z -]+)` \| (.+) \|$", SECTION, re.MULTILINE)
 KEYS = {command: re.findall(r"`(\w+)`", keys) for command, keys in ROWS}
 TEXTS = dict(re.findall(r"^- \*\*([a-z ]+)\*\*: ((?:.+\n)+?)(?=- \*\*|$|\Z)", SECTION, re.M))
 
@@ -158,7 +158,11 @@ def test_what_writes_files_says_where(trio, recipe_file, tmp_path):
     assert report["folder"] == f"{run.path}/report"
     assert all(Path(file).is_file() for file in report["files"])
     assert report["answer"] in layerswap("report", run.path, "--format", "csv").stdout
-    failed = layerswap("merge", recipe_file, tmp_path / "other", "--json", "--", "--no-such-option")
+
+
+@pytest.mark.slow
+def test_a_failure_of_mergekit_is_one_too(recipe_file, tmp_path):
+    failed = layerswap("merge", recipe_file, tmp_path / "out", "--json", "--", "--no-such-option")
     assert (failed.exit_code, strict(failed.stdout)["error"]["kind"]) == (2, "input")
 
 

@@ -376,7 +376,8 @@ def evaluate(
             include_path=_paths(include_path),
         ),
     )
-    results = evaluate_models([*map(os.fspath, models)], options, _names(languages), name)
+    names = [os.fspath(model) for model in models]
+    results = evaluate_models(names, options, _names(languages), name)
     if len(results) > 1:
         return compare_results(results)
     (result,) = results

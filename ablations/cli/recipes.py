@@ -198,7 +198,7 @@ def merge(
     except MergekitFailed as error:
         if as_json:
             failure = click.ClickException(error.message)
-            failure.exit_code = error.exit_code
+            failure.exit_code = error.exit_code  # type: ignore[misc]
             raise failure from error
         sys.exit(error.exit_code)
 

@@ -295,7 +295,8 @@ def made_up(tmp_path):
     """A run of four models on two tasks, of which one soup failed."""
     tasks = {"tasks": ["pocket_math_sw", "pocket_math_en"]}
     study = study_of(baseline=["task_expert", "base", "soup"], evaluate=tasks)
-    return write_run(tmp_path / "run", study, level, items=40, failed={"soup": "no memory"})
+    more = {"failed": {"soup": "no memory"}, "observed": {"truncated": 0.0}}
+    return write_run(tmp_path / "run", study, level, items=40, **more)
 
 
 def test_a_run_has_the_tables_of_its_files(made_up):

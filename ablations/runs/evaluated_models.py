@@ -173,7 +173,11 @@ def _key_by_recipe(folder: Path) -> str | None:
     if not file.is_file():
         return None
     recipe = read_recipe(read_recipe_file(file).document)
-    return key_of_merge(recipe, Fingerprints(None, hashes=FileHashes(_HASHES)))
+    return key_of_merge(recipe, _fingerprints())
+
+
+def _fingerprints() -> Fingerprints:
+    return Fingerprints(FileHashes(RUNS / "answers" / HASHES))
 
 
 def _weights_key(name: str) -> str | None:
@@ -189,4 +193,4 @@ def _weights_key(name: str) -> str | None:
         if is_folder(base):
             raise
         return None
-    return checkpoint_key(expert, Fingerprints(FileHashes(RUNS / "answers" / HASHES)))
+    return checkpoint_key(expert, _fingerprints())

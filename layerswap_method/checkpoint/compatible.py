@@ -19,7 +19,7 @@ from layerswap_method.checkpoint.checkpoint import (
     name_list,
 )
 from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
-from layerswap_method.checkpoint.settings import mixed_settings
+from layerswap_method.checkpoint.settings import settings_warning
 from layerswap_method.checkpoint.stored import FLOATS, TORCH_NAMES
 from layerswap_method.checkpoint.tied_heads import mixed_head_problems, tied_head_problems, ties
 from layerswap_method.checkpoint.vocabulary import ALIGN, same_tokens, token_conflicts
@@ -171,11 +171,8 @@ def merge_warnings(
         yield from doubtful_experts(checkpoints, base)
     yield from damaged_tensors(checkpoints)
     yield from _mixed_dtypes(checkpoints) if dtype is None else _lossy_casts(checkpoints, dtype)
-    if differing := mixed_settings(checkpoints):
-        yield (
-            f"the checkpoints have different settings ({'; '.join(differing)}); the merge has "
-            f"those of its base_model, if its log names no other"
-        )
+    if warning := settings_warning(checkpoints):
+        yield warning
     yield from _extra_tensors(checkpoints)
     yield from _missing_heads(checkpoints)
     if not aligned:

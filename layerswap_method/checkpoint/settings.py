@@ -1,8 +1,8 @@
 """Settings of the configs that change what a model computes or generates, compared.
 
-Everything that a text config says counts, except the keys in `_HARMLESS`. Configs that are not
-written alike are read by their class in transformers, which knows the spellings of all versions and
-the default of every key that is left out.
+Keys of which it is known what they change are compared by meaning: where configs are not written
+alike, as their class in transformers reads them, which knows the spellings of all versions and the
+default of every key that is left out. Every other key is compared as it is written.
 """
 
 from __future__ import annotations
@@ -17,123 +17,49 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.config import stated_rope, text_part
 from layerswap_method.errors import InputError
 
-_NOTES = (
-    "_*",
-    "architectures",
-    "auto_map",
-    "finetuning_task",
-    "model_type",
-    "name_or_path",
-    "task_specific_params",
-    "transformers.*",
-    "unsloth*",
-    "*_version",
-)
-"""Names, versions and notes of whoever saved the model; its class is compared before."""
+_COMPUTED: Mapping[str, tuple[str, ...]] = {
+    "RoPE": (
+        "no_rope_*",
+        "original_max_position_embeddings",
+        "partial_rotary_factor",
+        "rope_*",
+        "rotary_*",
+    ),
+    "norms": ("*norm_eps", "*norm_epsilon", "*residual_connection_post_layernorm"),
+    "activation": ("activation_function", "hidden_act*", "swiglu_*"),
+    "attention": (
+        "*sliding_window",
+        "*softcapping",
+        "attention_chunk_size",
+        "clip_qkv",
+        "head_dim",
+        "layer_types",
+        "n_head",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "query_pre_attn_scalar",
+        "scale_attn_*",
+        "use_bidirectional_attention",
+    ),
+    "choice of experts": (
+        "moe_top*",
+        "n_group",
+        "norm_topk_prob",
+        "num_experts_per_tok",
+        "route*_scal*",
+        "scoring_func",
+        "topk_*",
+    ),
+    "scales": ("*_multiplier*", "dim_model_base", "logit*_scal*", "scale_*"),
+}
+"""What the layers compute with -> patterns of its keys in text configs."""
 
-_RUNNING = (
-    "attn_implementation",
-    "chunk_size_feed_forward",
-    "dtype",
-    "gradient_checkpointing",
-    "init_device",
-    "num_logits_to_keep",
-    "output_attentions",
-    "output_hidden_states",
-    "output_router_logits",
-    "pretraining_tp",
-    "quantization_config",
-    "return_dict",
-    "torch_dtype",
-    "use_associative_scan",
-    "use_cache",
-    "use_flash_attn",
-    "use_mamba_kernels",
-    "use_mambapy",
-    "use_mem_eff_path",
-)
-"""Settings of how weights are stored, and of the programs that run a model."""
-
-_TRAINING = (
-    "freeze_*",
-    "label_smoothing",
-    "neftune_noise_alpha",
-    "rescale_prenorm_residual",
-    "z_loss*",
-    "*_init_scheme",
-    "*_pdrop",
-    "*aux_loss*",
-    "*dropout*",
-    "*init_std",
-    "*init_variance_scale",
-    "*initializer*",
-    "*jitter_noise",
-    "*layerdrop",
-)
-"""Settings that only training reads."""
-
-_CLASSIFYING = ("classifier_*", "id2label", "label2id", "num_labels", "problem_type", "summary_*")
-"""Heads of classifiers."""
-
-_GENERATING = (
-    "bos_token_id",
-    "cls_token_id",
-    "decoder_start_token_id",
-    "do_sample",
-    "eod_token_id",
-    "eos_token_id",
-    "forced_*",
-    "generation_config",
-    "length_penalty",
-    "mask_token_id",
-    "max_length",
-    "min_length",
-    "no_repeat_ngram_size",
-    "num_beams",
-    "pad_token_id",
-    "repetition_penalty",
-    "sep_token_id",
-    "temperature",
-    "top_k",
-    "top_p",
-    "*suppress_tokens",
-)
-"""Settings of generation, see `generation_notes`."""
-
-_STORED = (
-    "mtp_*",
-    "num_mtp_layers",
-    "num_nextn_predict_layers",
-    "tie_word_embeddings",
-    "vocab_size",
-)
-"""Settings that follow from the tensors, which are compared themselves."""
-
-_LENGTHS = (
-    "max_position_embeddings",
-    "max_seq_len",
-    "model_max_length",
-    "n_ctx",
-    "n_positions",
-    "seq_length",
-)
-"""Longest sequences: on shorter ones nothing changes. RoPE that depends on them has them in its own
-form."""
-
-_WINDOWS = ("max_window_layers", "sliding_window_pattern")
-"""Rules for `layer_types`, which transformers derives from them."""
-
-_HARMLESS = (
-    *_NOTES,
-    *_RUNNING,
-    *_TRAINING,
-    *_CLASSIFYING,
-    *_GENERATING,
-    *_STORED,
-    *_LENGTHS,
-    *_WINDOWS,
-)
-"""Patterns of keys that cannot change what the layers compute, or that are judged elsewhere."""
+_ELSEWHERE = {
+    *("architectures", "dtype", "quantization_config", "torch_dtype"),
+    *("bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings", "vocab_size"),
+    *("name_or_path", "transformers_version", "use_cache"),
+}
+"""Keys that other checks compare, and those of whoever saved a model."""
 
 _ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
 _BY_LENGTH = ("dynamic", "longrope")
@@ -147,12 +73,12 @@ _SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
     """Return the text configs of checkpoints, all in one form.
 
-    They are as they are written where nothing that counts differs, which costs no import, and else
-    as transformers reads them; where it cannot read one of them, all are as they are written.
+    They are as they are written where no key of `_COMPUTED` differs, which costs no import, and
+    else as transformers reads them; where it cannot read one of them, all are as they are written.
     """
     documents = [model.document for model in checkpoints]
     texts = [text_part(document) for document in documents]
-    settings = [_counting(text) for text in texts]
+    settings = [_computed(text) for text in texts]
     if all(stated == settings[0] for stated in settings):
         return texts
     completed = [_as_transformers(document) for document in documents]
@@ -160,11 +86,11 @@ def text_configs(checkpoints: Sequence[Checkpoint]) -> list[dict[str, Any]]:
 
 
 def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Return the settings in which `text_configs` differ: key -> the value of each.
+    """Return the keys of `_COMPUTED` in which `text_configs` differ: key -> the value of each.
 
     A key that one of them lacks has no known default and is no difference.
     """
-    settings = [{**_counting(text), **_rope_form(text)} for text in texts]
+    settings = [{**_computed(text), **_rope_form(text)} for text in texts]
     differing: dict[str, list[Any]] = {}
     for key in dict.fromkeys(key for stated in settings for key in stated):
         is_complete = all(key in stated for stated in settings)
@@ -177,18 +103,37 @@ def differing_settings(texts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any
     return differing
 
 
-def mixed_settings(checkpoints: Sequence[Checkpoint]) -> list[str]:
-    """Return each setting in which the checkpoints differ, with the value of each of them.
+def settings_warning(checkpoints: Sequence[Checkpoint]) -> str | None:
+    """Return what the layers of the checkpoints compute differently, with all values, as a warning.
 
-    Those of the text model count with their defaults, those of towers where they are written.
+    It is None where they compute the same.
     """
     differing = differing_settings(text_configs(checkpoints))
-    documents = [model.document for model in checkpoints]
-    others = [_of_other_parts(document, text_part(document)) for document in documents]
-    for key, first in others[0].items():
-        values = [stated.get(key, first) for stated in others]
-        differing |= _parts(key, values)
-    return _listed(checkpoints, differing)
+    parts = dict[str, list[str]]()
+    for line, key in zip(_listed(checkpoints, differing), differing, strict=True):
+        parts.setdefault(_changed_by(key.partition("[")[0]) or "", []).append(line)
+    if not parts:
+        return None
+    settings = "; ".join(f"{part} ({'; '.join(lines)})" for part, lines in parts.items())
+    return (
+        f"the checkpoints have different settings of {settings}; the merge has those of its "
+        "base_model, if its log names no other"
+    )
+
+
+def settings_note(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> str | None:
+    """Return every other difference of what all configs state, as they are written, as a note."""
+    stated = [_other_settings(model.document, text_part(model.document)) for model in checkpoints]
+    differing: dict[str, list[Any]] = {}
+    for key in stated[0]:
+        if all(key in settings for settings in stated):
+            differing |= _parts(key, [settings[key] for settings in stated])
+    if not differing:
+        return None
+    return (
+        f"other settings of the configs differ, too ({'; '.join(_listed(checkpoints, differing))})"
+        f"; the merge has those of {donor.name}"
+    )
 
 
 def generation_notes(checkpoints: Sequence[Checkpoint], donor: Checkpoint) -> Iterator[str]:
@@ -233,18 +178,21 @@ def _chat_template(checkpoint: Checkpoint) -> str | None:
     return None
 
 
-def _of_other_parts(document: Mapping[str, Any], text: object, place: str = "") -> dict[str, Any]:
-    """Return what a config says of everything but its `text` part: PART.KEY -> value, if it counts.
+def _other_settings(document: Mapping[str, Any], text: object, place: str = "") -> dict[str, Any]:
+    """Return PART.KEY -> value of all keys that are neither in `_COMPUTED` nor in `_ELSEWHERE`.
 
-    A config that is all text says nothing of other parts.
+    `text` is the text part of the document; the keys of other parts are not in `_COMPUTED`.
     """
-    stated: dict[str, Any] = {}
-    for key, value in ({} if document is text else _counting(document)).items():
+    settings: dict[str, Any] = {}
+    for key, value in document.items():
+        is_compared = document is text and _changed_by(key) is not None
+        if is_compared or key in _ELSEWHERE or key.startswith("_"):
+            continue
         if isinstance(value, dict):
-            stated |= _of_other_parts(value, text, f"{place}{key}.")
+            settings |= _other_settings(value, text, f"{place}{key}.")
         else:
-            stated[f"{place}{key}"] = value
-    return stated
+            settings[f"{place}{key}"] = value
+    return settings
 
 
 def _listed(checkpoints: Sequence[Checkpoint], differing: Mapping[str, Sequence[Any]]) -> list[str]:
@@ -263,13 +211,17 @@ def _short(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _counting(text: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a text config that may change the function, RoPE's as they are written."""
-    return {
-        key: value
-        for key, value in text.items()
-        if not any(fnmatchcase(key, pattern) for pattern in _HARMLESS)
-    }
+def _computed(text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a text config that are in `_COMPUTED`, RoPE's as they are written."""
+    return {key: value for key, value in text.items() if _changed_by(key) is not None}
+
+
+def _changed_by(key: str) -> str | None:
+    """Return what a key of a text config changes in the layers; None where that is not known."""
+    for part, patterns in _COMPUTED.items():
+        if any(fnmatchcase(key, pattern) for pattern in patterns):
+            return part
+    return None
 
 
 def _as_transformers(document: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -13,7 +13,7 @@ from layerswap_method.checkpoint.compatible import (
     same_vocabulary,
     vocabulary_problems,
 )
-from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.checkpoint.settings import generation_notes, settings_note
 from layerswap_method.recipe.document import Recipe
 
 
@@ -59,7 +59,9 @@ def check_models(
     donor = checkpoints[0] if base is None else base
     if rows_from is not None and not by_mergekit:
         donor = donor_of([m for m in checkpoints if m.name in rows_from] or checkpoints, donor)
-    notes = generation_notes(checkpoints, donor)
+    notes = [*generation_notes(checkpoints, donor)]
+    if note := settings_note(checkpoints, donor):
+        notes.append(note)
     return Checked(tuple(problems), tuple(warnings), tuple(notes), donor)
 
 

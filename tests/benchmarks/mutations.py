@@ -56,6 +56,8 @@ if _TIKTOKEN.match(content): => if False:
 layerswap_method/checkpoint/settings.py @ checkpoint/test_settings.py
 if is_complete or is_other_rope: => if is_complete:
 completed = [_as_transformers(document) for => completed = [None for
+if all(key in settings for settings in stated): => if True:
+is_compared = document is text and => is_compared =
 **_ROPE_DEFAULTS, **part} => **part}
 if is_known and any( => if any(
 layerswap_method/checkpoint/origin.py @ checkpoint/test_origin.py

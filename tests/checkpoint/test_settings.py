@@ -9,7 +9,7 @@ from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_warnings
-from layerswap_method.checkpoint.settings import generation_notes
+from layerswap_method.checkpoint.settings import generation_notes, settings_note
 from layerswap_method.errors import InputError
 from tests.merge.test_merge import run_merge
 from tests.standins.fine_tunes import edited
@@ -45,6 +45,11 @@ def saved(family, folder, **changes):
 def warnings(*folders):
     models = [read_checkpoint(folder.name, folder) for folder in folders]
     return [*merge_warnings(models, dtype=None)]
+
+
+def note(*folders):
+    models = [read_checkpoint(folder.name, folder) for folder in folders]
+    return settings_note(models, models[0])
 
 
 def in_words_of_four(folder, to):
@@ -121,49 +126,79 @@ DIFFERENT = [
         "gemma3",
         {"rope_parameters": {**NESTED, "full_attention": LOCAL | {"rope_theta": 1e6}}},
         {"rope_parameters": NESTED},
+        "RoPE",
         ["full_attention.rope_type: a default, b linear", "full_attention.factor: a None, b 8.0"],
     ),
     (
         "gemma3",
         {"rope_parameters": NESTED},
         {"rope_parameters": {**NESTED, "full_attention": GLOBAL | {"rope_theta": 1e4}}},
+        "RoPE",
         ["rope_parameters.full_attention.rope_theta: a 1000000.0, b 10000.0"],
     ),
     (
         "phi3",
         {"rope_parameters": LONG},
         {"rope_parameters": {**LONG, "long_factor": [2.0, 3.0, 4.0, 2.0]}},
+        "RoPE",
         ["rope_parameters.long_factor[1] (and 1 more): a 2.0, b 3.0"],
     ),
-    ("llama", {}, {"rope_parameters": YARN}, ["rope_parameters.rope_type: a default, b yarn"]),
+    (
+        "llama",
+        {},
+        {"rope_parameters": YARN},
+        "RoPE",
+        ["rope_parameters.rope_type: a default, b yarn"],
+    ),
     (
         "llama",
         {"rope_parameters": YARN},
         {"rope_parameters": {**YARN, "beta_fast": 16}},
+        "RoPE",
         ["rope_parameters.beta_fast: a 32, b 16"],
     ),
-    ("gpt_neox", {}, {"rotary_pct": 0.5}, ["partial_rotary_factor: a 0.25, b 0.5"]),
+    ("gpt_neox", {}, {"rotary_pct": 0.5}, "RoPE", ["partial_rotary_factor: a 0.25, b 0.5"]),
     (
         "gemma3",
         {},
         {"layer_types": ["full_attention"] * 6},
+        "attention",
         ["layer_types[0] (and 4 more): a sliding_attention, b full_attention"],
     ),
     (
         "qwen3_moe",
         {"norm_topk_prob": False},
         {"norm_topk_prob": True},
+        "choice of experts",
         ["norm_topk_prob: a False, b True"],
     ),
-    ("gemma2", {}, {"attn_logit_softcapping": 30.0}, ["attn_logit_softcapping: a 50.0, b 30.0"]),
-    ("gpt2", {}, {"scale_attn_by_inverse_layer_idx": True}, ["inverse_layer_idx: a False, b True"]),
-    ("gemma3_vl", {}, {"text_config": {"query_pre_attn_scalar": 64}}, ["attn_scalar: a 256, b 64"]),
+    (
+        "gemma2",
+        {},
+        {"attn_logit_softcapping": 30.0},
+        "attention",
+        ["attn_logit_softcapping: a 50.0, b 30.0"],
+    ),
+    (
+        "gpt2",
+        {},
+        {"scale_attn_by_inverse_layer_idx": True},
+        "attention",
+        ["inverse_layer_idx: a False, b True"],
+    ),
+    (
+        "gemma3_vl",
+        {},
+        {"text_config": {"query_pre_attn_scalar": 64}},
+        "attention",
+        ["attn_scalar: a 256, b 64"],
+    ),
 ]
 
 
 @pytest.mark.parametrize("spelling", [4, 5])
-@pytest.mark.parametrize(("family", "first", "other", "parts"), DIFFERENT)
-def test_another_function_is_one_warning(family, first, other, parts, spelling, tmp_path):
+@pytest.mark.parametrize(("family", "first", "other", "what", "parts"), DIFFERENT)
+def test_another_function_is_one_warning(family, first, other, what, parts, spelling, tmp_path):
     if "text_config" in other:
         text = make_config(family).to_dict()["text_config"]
         other = {"text_config": text | other["text_config"]}
@@ -174,7 +209,7 @@ def test_another_function_is_one_warning(family, first, other, parts, spelling, 
     if spelling == 4:
         b = in_words_of_four(b, tmp_path / "old" / "b")
     (warning,) = warnings(a, b)
-    assert warning.startswith("the checkpoints have different settings (")
+    assert warning.startswith(f"the checkpoints have different settings of {what} (")
     for part in parts:
         assert part in warning
     compared = check_compatibility([str(a), str(b)])
@@ -186,13 +221,17 @@ def test_another_function_is_one_warning(family, first, other, parts, spelling, 
 
 def test_what_the_class_does_not_know_is_compared_where_both_state_it(tmp_path):
     a, b = (edited(saved("llama", tmp_path / n), model_type="own_llama") for n in "ab")
-    edited(a, clip_qkv=8, added_by_one=1, num_labels=3)
-    edited(b, clip_qkv=4, num_labels=4)
+    edited(a, clip_qkv=8, added_by_one=1, its_scale=3, part={"sizes": [2, 3]})
+    edited(b, clip_qkv=4, its_scale=4, part={"sizes": [2, 4]})
     (warning,) = warnings(a, b)
-    assert "different settings (clip_qkv: a 8, b 4);" in warning
+    assert "different settings of attention (clip_qkv: a 8, b 4);" in warning
+    assert note(a, b) == (
+        "other settings of the configs differ, too (its_scale: a 3, b 4; part.sizes[1]: a 3, b 4); "
+        "the merge has those of a"
+    )
 
 
-def test_harmless_keys_cost_no_import(tmp_path, monkeypatch):
+def test_keys_of_no_known_meaning_cost_no_import(tmp_path, monkeypatch):
     a, b = (saved("llama", tmp_path / n) for n in "ab")
     edited(b, use_cache=False, attention_dropout=0.5, transformers_version="4.40.0", pad_token_id=9)
 
@@ -201,6 +240,7 @@ def test_harmless_keys_cost_no_import(tmp_path, monkeypatch):
 
     monkeypatch.setattr("layerswap_method.checkpoint.settings._as_transformers", fail)
     assert warnings(a, b) == []
+    assert "(attention_dropout: a 0.0, b 0.5);" in note(a, b)
 
 
 def generating(folder, **settings):
@@ -262,14 +302,15 @@ def test_another_chat_template_is_a_note(trio_copy):
 
 def test_settings_of_a_tower_are_compared_where_both_state_them(tmp_path):
     first, other = (saved("mistral3_vl", tmp_path / name) for name in ("first", "other"))
-    assert not any("different settings" in warning for warning in warnings(first, other))
+    assert note(first, other) is None
     document = json.loads((other / "config.json").read_text())
     document["image_token_index"] = 7
     document["vision_config"]["patch_size"] += 1
+    document["vision_config"]["hidden_act"] = "relu"
     (other / "config.json").write_text(json.dumps(document))
-    (warning,) = (each for each in warnings(first, other) if "different settings" in each)
-    assert "image_token_index: first" in warning
-    assert "vision_config.patch_size: first" in warning
-    del document["image_token_index"], document["vision_config"]["patch_size"]
-    (other / "config.json").write_text(json.dumps(document))
+    for key in ("(image_token_index: first", "; vision_config.patch_size: first", ".hidden_act: "):
+        assert key in note(first, other)
     assert not any("different settings" in warning for warning in warnings(first, other))
+    del document["image_token_index"], document["vision_config"]
+    (other / "config.json").write_text(json.dumps(document))
+    assert note(first, other) is None

@@ -16,7 +16,7 @@ from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsup
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import METHODS, merge_open_models, open_models
+from layerswap_method.methods.table import METHODS, merge_models
 from layerswap_method.output import (
     check_output,
     claim_output,
@@ -110,8 +110,7 @@ def merge_file(
         places = find_models(recipe, functools.partial(find, hub=hub))
         check_output(out, [path for place in places.values() for path in place.folders])
         with hub.fetching(bar):
-            models = open_models(recipe, places)
-            merge = merge_open_models(recipe, models)  # the one check, then the method's build
+            merge = merge_models(recipe, places)  # each model is opened once, and let go here
         hub.fetch(merge.ranges, bar)
         for warning in merge.warnings:
             LOG.warning("%s", warning)

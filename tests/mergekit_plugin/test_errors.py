@@ -208,7 +208,7 @@ def test_what_check_warns_of_merges_warn_of(trio, warned, tmp_path):
     edited(turned, hidden_act="gelu", rope_parameters={"rope_type": "default", "rope_theta": 5e5})
     for document, wanted in (
         (swap(trio), ""),
-        (swap(trio, language=turned), "; rope_parameters.rope_theta: "),
+        (swap(trio, language=turned), "RoPE (rope_parameters.rope_theta: "),
         (wide, "different dtypes"),
         (wide | {"dtype": "bfloat16"}, "is stored in float32 and the merge is written in bfloat16"),
         (swap(trio, dtype="float16"), "whose largest number is 65504"),

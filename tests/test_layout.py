@@ -123,23 +123,6 @@ def test_one_name_is_one_thing():
     assert {each: where for each, where in places.items() if len(where) > 1} == {}
 
 
-def _identifiers(path):
-    """Yield the names that the code of a file gives and reads, attributes and arguments too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        for field in ("id", "arg", "attr", "name"):
-            if isinstance(identifier := getattr(node, field, None), str):
-                yield identifier
-
-
-def test_a_plan_is_of_layers_or_of_a_study():
-    """Cells, tensors, files and comparisons that are called planned are given their own names."""
-    identifiers = {(name, word) for name, path in EVERY.items() for word in _identifiers(path)}
-    assert len(identifiers) > 5000
-    assert [place for place in identifiers if "planned" in place[1].lower()] == []
-    plans = {word for _, word in identifiers if re.fullmatch(r"[A-Z]\w*Plan", word)}
-    assert plans == {"LayerPlan", "RecipePlan", "StudyPlan"}
-
-
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
 MAP = DESIGN.partition("## Where things are\n")[2].partition("\n## ")[0]
 

@@ -140,13 +140,6 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if name(page) != "CHANGELOG.md"], ids=name)
-def test_problems_that_differ_in_a_verb_are_called_minimal_pairs(page):
-    """Their other name is in the ids of tasks, which are code."""
-    prose = re.sub(r"`[^`]*`", "", without_code(page.read_text()))
-    assert not re.search(r"\btwins?\b", prose, re.IGNORECASE)
-
-
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_commands_parse(page):
     for words in commands(page):

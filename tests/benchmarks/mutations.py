@@ -120,6 +120,16 @@ math.sqrt(eps / shape.eps * stretch) => math.sqrt(eps / shape.eps)
 ablations/engines/questions.py @ engines/test_answers.py
 else (engine, kind) => else (kind,)
 protocol=protocol.overrides(), => protocol={}, @ runner/test_engines.py
+return min(wanted, max(1, room)) => return wanted @ scoring/test_outcomes.py
+ablations/engines/live.py @ engines/test_evaluator.py
+self._engine.load(tensors) => pass
+ablations/engines/hf_model.py @ scoring/test_outcomes.py
+stop = [end] if may_think else until => stop = [end]
+ablations/scoring/observed.py @ scoring/test_outcomes.py
+float(any(outcome.is_truncated for => float(not any(outcome.is_truncated for
+float(any(outcome.is_cut for => float(not any(outcome.is_cut for
+ablations/scoring/scores.py @ scoring/test_scoring.py
+if not agrees and aggregation in _MEANS: => if False:
 ablations/engines/answers.py @ engines/test_answers.py
 os.truncate(self.path, whole) => pass
 ablations/runner/study_engine.py @ runner/test_engines.py
@@ -130,6 +140,8 @@ ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
 return self._pattern.search => return self._last_of(self._pattern.pattern)
 (" " if "space" in groups else "") => " "
+ablations/tasks/boxed.py @ tasks/test_boxed.py
+start, end = min(boxes) => start, end = max(boxes)
 ablations/statistics/means_and_p_values.py @ statistics
 scale = math.sqrt(len(units) / (len(units) - 1)) => scale = 1.0
 room = margin - abs(self.mean) => room = margin
@@ -140,6 +152,8 @@ ablations/statistics/holm.py @ statistics
 np.maximum.accumulate(np.minimum(multiplied, 1.0)) => np.minimum(multiplied, 1.0)
 ablations/statistics/mcnemar.py @ statistics
 if mcnemar_p(first_only, second_only) >= alpha_of(level): => if False:
+ablations/report/compare_models.py @ report/test_compare_models.py
+["task", "document", "copy"], sort=False => ["task", "item", "copy"], sort=False
 ablations/report/comparisons.py @ report
 if (row.difference > 0) == row.higher_is_better => if row.difference > 0
 is_primary = row.family == "primary" => is_primary = False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from ablations.engines.task_loading import load_tasks
 from ablations.models.find import Expert
 from ablations.report.analysis import analyse
 from ablations.report.contrasts import contrasts, primary_tasks
@@ -17,17 +18,26 @@ from ablations.report.power import (
     power_sentence,
     power_table,
 )
+from ablations.requests.resolve import resolve
 from ablations.runs.records import load_run
+from ablations.scoring.evaluation import EvaluationRequest
+from ablations.search.plan import (
+    Search,
+    expected_comparison,
+    items_that_report,
+    with_comparators,
+)
 from ablations.search.result import HELD_OUT, is_search
 from ablations.statistics.as_text import percent
 from ablations.statistics.power import Design, Spread
-from ablations.study.checks import expert_names
+from ablations.study.checks import expert_names, study_problems
 from ablations.study.expansion import expand
-from ablations.study.files import open_study_file
+from ablations.study.files import StudyFile, open_study_file
 from ablations.study.grouping import derive_models
+from ablations.study.planning import requests_by_language, with_its_files
 from ablations.study.schema import Study
 from ablations.tasks.names import task_language
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.recipe.references import is_folder
 
 ASSUMED = Spread(
@@ -37,6 +47,11 @@ ASSUMED = Spread(
 of ablations/results/real_model, real_model_french and real_model_layers (SmolLM2-135M, math word
 problems, 3 x 3 experts), and of the mean score of both models; `tests/power/test_power.py`
 computes them again."""
+
+_FINALISTS = ("winner", "first runner-up", "second runner-up")
+"""What a search compares with the comparators, before it is known which settings these are."""
+
+_Counted = TypeVar("_Counted")
 
 
 def power_of(
@@ -53,16 +68,17 @@ def power_of(
     Args:
         place: a run folder, whose answers say what differences vary by; or a study, for which
             `ASSUMED` does: a file, the name of a shipped one, or its content as a mapping.
-        items: of each task, in place of those of the run, or of the study's limit.
+        items: of each task, in place of those of the run or the study; of a search, those that
+            report. Without it a study has its limit, or else as many as its tasks have.
         difference: to be seen, in points; how many items or experts do so is added.
         base_rate: score of the models, in percent, in place of what a study is assumed to have.
         disagreement: of two models that are as good, in percent of the items; likewise.
         expert_sd: standard deviation between the experts of a role, in points; likewise.
 
     Raises:
-        InputError: for a place that is neither, a study without a number of items, assumptions
-            that cannot be or are for a run, or a run without a planned comparison that can be
-            computed.
+        InputError: for a place that is neither, a study whose number of items is not known here,
+            assumptions that cannot be or are for a run, or a run without a planned comparison that
+            can be computed.
     """
     wanted = None if difference is None else difference / 100
     if wanted is not None and not 0 < wanted < 1:
@@ -86,29 +102,87 @@ def power_of(
                 "layerswap run finishes it"
             )
     else:
-        file = open_study_file(place)
-        study = file.study
         spread = _stated(base_rate, disagreement, expert_sd)
-        entries = [*_assumed(study, items, spread)]
+        study, entries = _of_file(open_study_file(place), items, spread)
         source = (
             "assumed: the medians of the shipped results real_model, real_model_french and "
             "real_model_layers (SmolLM2-135M, math word problems)"
         )
         source += ", but for what is given" if stated else ""
-        if not entries:
-            raise InputError(
-                f"{file.path}: no comparison is planned; write report: {{primary: ...}}"
-            )
     if items is not None:
         entries = [replace(each, design=replace(each.design, items=items)) for each in entries]
     return power_table(study, source, entries, wanted)
 
 
-def power_line(study: Study) -> str:
+def power_line(study: Study, num_layers: int | None = None) -> str:
     """Return in one line how large differences a study can show that has not run."""
-    if study.evaluate.limit is None:
-        return f"differences that it can show: layerswap power {study.name} --items N"
-    return power_sentence(study, [*_assumed(study, None, ASSUMED)])
+    if (limit := study.evaluate.limit) is None:
+        return f"differences that it can show: layerswap power {study.name}"
+    return power_sentence(study, [*_assumed(study, ASSUMED, limit, num_layers)])
+
+
+def power_line_of_search(search: Search) -> str:
+    """Return in one line how large differences the held-out comparison of a search can show."""
+    study = search.expected_report
+    items = len(search.report_items[search.report])
+    return f"held-out comparison: {power_sentence(study, [*_assumed(study, ASSUMED, items)])}"
+
+
+def _of_file(
+    file: StudyFile, items: int | None, spread: Spread
+) -> tuple[Study, list[StudyDifference]]:
+    """Return a study that nobody has run, and its planned comparisons.
+
+    Of a study with a `search` block those are the held-out ones of its search.
+    """
+    study = with_its_files(file)
+    if "search" in file.study.model_fields_set:
+        return _of_search(with_comparators(replace(file, study=study)).study, items, spread)
+    items = items or study.evaluate.limit
+    planned = [*_assumed(study, spread, items or 1)]
+    if not planned:
+        raise InputError(f"{file.path}: no comparison is planned; write report: {{primary: ...}}")
+    if items is None:
+        counts = _counted(study, lambda request: _item_counts(request, planned))
+        planned = [replace(p, design=replace(p.design, items=counts[p.task])) for p in planned]
+    return study, planned
+
+
+def _of_search(
+    whole: Study, items: int | None, spread: Spread
+) -> tuple[Study, list[StudyDifference]]:
+    study = expected_comparison(whole)
+    items = items or _counted(whole, lambda request: items_that_report(whole, request))
+    planned = [*_assumed(study, spread, items)]
+    names = dict(zip(dict.fromkeys(one.first for one in planned), _FINALISTS, strict=False))
+    return study, [replace(one, first=names[one.first]) for one in planned]
+
+
+def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _Counted:
+    """Return what is counted of a study's tasks, whose data is loaded."""
+    try:
+        InputError.raise_any(study.name, [*study_problems(study)])
+        return count(requests_by_language(study)[None]["request"])
+    except LayerSwapError as error:
+        raise InputError(
+            f"{study.name}: how many items its tasks have is not known here: {error.message}\n"
+            "Say it: --items 250"
+        ) from error
+
+
+def _item_counts(request: EvaluationRequest, planned: Iterable[StudyDifference]) -> dict[str, int]:
+    """Return task -> its items, of the tasks of comparisons."""
+    tasks = tuple(dict.fromkeys(one.task for one in planned))
+    resolved = resolve(request.model_copy(update={"tasks": tasks}))
+    sizes = {task.task_name: len(task.eval_docs) for task in load_tasks(resolved)}
+    counts = {}
+    for task in tasks:
+        if task not in resolved.chosen:
+            why = resolved.skipped.get(task, "it stands for several tasks")
+            raise InputError(f"{task} cannot be counted: {why}")
+        members = resolved.groups[task].members if task in resolved.groups else (task,)
+        counts[task] = sum(sizes[member] for member in members)
+    return counts
 
 
 def _stated(base_rate: float | None, disagreement: float | None, sd: float | None) -> Spread:
@@ -134,17 +208,18 @@ def _stated(base_rate: float | None, disagreement: float | None, sd: float | Non
     return replace(spread, items=factor * ASSUMED.items, rest=factor * ASSUMED.rest)
 
 
-def _assumed(study: Study, items: int | None, spread: Spread) -> Iterator[StudyDifference]:
-    """Yield the planned comparisons of a study that nobody has run, with assumed spreads."""
-    size = items or study.evaluate.limit
-    if size is None:
-        raise InputError(
-            f"{study.name}: it has no evaluate.limit; say how many items a task has: --items 250"
-        )
+def _assumed(
+    study: Study, spread: Spread, items: int, num_layers: int | None = None
+) -> Iterator[StudyDifference]:
+    """Yield the planned comparisons of a study that nobody has run, with assumed spreads.
+
+    Settings that come to the same layer counts are one where the number of layers is known.
+    """
     experts = {name: Expert(name, Path("/experts", name)) for name in expert_names(study)}
-    cells, problems = expand(study, experts, None)
+    cells, problems = expand(study, experts, num_layers)
     InputError.raise_any(study.name, problems)
-    models = derive_models(study, cells, None)
+    cells = [cell.model_copy(update={"weights_key": cell.label}) for cell in cells]
+    models = derive_models(study, cells, num_layers)
     labels = {model.label: model.cells for model in models}
     by_label = {cell.label: cell for cell in cells}
     for contrast in contrasts(study, models):
@@ -159,7 +234,7 @@ def _assumed(study: Study, items: int | None, spread: Spread) -> Iterator[StudyD
                 len({cell.experts[role] for cell in of_code if role in cell.experts})
                 for role in ("task", "language")
             )
-            design = Design(size, *(max(count, 1) for count in counts))
+            design = Design(items, *(max(count, 1) for count in counts))
             tasks = [*study.evaluate.languages.get(code, ()), *study.evaluate.tasks]
             languages = {task: task_language(task, {}) for task in tasks}
             for task in primary_tasks(study, tasks, code, languages):

@@ -242,10 +242,10 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
             **options,
         )
         if dry_run:
-            text, resolved = runner.dry_run(study, run_options)
+            text, plan = runner.dry_run(study, run_options)
             from ablations.power import power_line
 
-            line = power_line(resolved)
+            line = power_line(plan.study, plan.num_layers or None)
             print_line(f"{text}\n{line}" if line else text)
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
@@ -302,7 +302,10 @@ def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> N
             **options,
         )
         if dry_run:
-            print_line(dry_run_of_search(study, run_options, budget))
+            from ablations.power import power_line_of_search
+
+            text, planned = dry_run_of_search(study, run_options, budget)
+            print_line(f"{text}\n{power_line_of_search(planned)}")
             return
         show_log(logging.INFO)
         result = run_search(study, run_options, budget)

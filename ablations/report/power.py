@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ablations.drawing.text_table import list_table
+from ablations.drawing.text_table import list_table, text_table
 from ablations.report.analysis import Analysis
 from ablations.report.comparisons import rows_of
 from ablations.report.contrasts import contrasts
@@ -37,6 +38,9 @@ _ITEMS = (100, 250, 500, 1000)
 _EXPERTS = (1, 2, 3, 5)
 _MOST_EXPERTS = 30
 
+_WIDTH, _NAME = 80, 42
+"""Characters of a line, and of the name of a comparison in a table."""
+
 
 @dataclass(frozen=True)
 class PowerTable:
@@ -51,7 +55,8 @@ class PowerTable:
     several experts with scores below 3 % or above 97 %) and, for a given `difference`,
     ``items_needed`` and ``experts_needed`` of each role. Differences are
     on the scale of the score. `grid` has the smallest difference by items (rows) and experts of
-    each role (columns), for the comparison whose standard error is the median.
+    each role (columns), for the comparison whose standard error is the median; more than one expert
+    only where it is known how experts of both roles differ.
     """
 
     source: str
@@ -73,16 +78,20 @@ class PowerTable:
                     _smallest(replace(middle, design=Design(size, n, n)), self.alpha)
                     for size in _ITEMS
                 ]
-                for n in _EXPERTS
+                for n in (_EXPERTS if middle.are_experts_known else _EXPERTS[:1])
             },
             index=list(_ITEMS),
         )
 
     @property
     def sentence(self) -> str:
-        """The answer in one line, of the comparison whose standard error is the median."""
+        """The answer, of the comparison whose standard error is the median."""
         middle = _middle(self.entries)
-        return _sentence(self.entries[middle], float(self.table["smallest"].iloc[middle]))
+        entry, row = self.entries[middle], self.table.iloc[middle].to_dict()
+        text = _sentence(entry, row["smallest"])
+        if self.difference is None or not row["is_stated"]:
+            return text
+        return f"{text} {_needed_text(self.difference, entry, row)}"
 
     def grid_rows(self) -> list[dict[str, Any]]:
         """Return the cells of `grid`: items, experts of each role, smallest difference."""
@@ -99,15 +108,16 @@ class PowerTable:
         return "\n\n".join(self._parts())
 
     def _parts(self) -> Iterator[str]:
-        yield self.sentence
-        yield list_table(*_table_text(self.table, self.difference), width=80)
+        yield textwrap.fill(self.sentence, _WIDTH)
+        yield from _table_texts(self.table, self.difference)
         heads = ["items", *(f"{n} × {n} experts" for n in self.grid.columns)]
         rows = [
             [str(items), *map(_points, row)]
             for items, row in zip(self.grid.index, self.grid.to_numpy(), strict=True)
         ]
-        yield list_table(heads, rows, width=80)
-        yield "\n".join(self.notes)
+        title = "Smallest difference in points that would probably be seen:"
+        yield f"{title}\n\n{list_table(heads, rows, width=_WIDTH)}"
+        yield "\n".join(textwrap.fill(note, _WIDTH) for note in self.notes)
 
 
 def power_table(
@@ -153,6 +163,8 @@ class StudyDifference:
     task: str
     spread: Spread
     design: Design
+    are_experts_known: bool = True
+    """Whether the spread says how experts of both roles differ; one expert does not say that."""
 
 
 def measured_differences(analysis: Analysis) -> Iterator[StudyDifference]:
@@ -171,7 +183,8 @@ def measured_differences(analysis: Analysis) -> Iterator[StudyDifference]:
             tasks, languages, items = differences.shape
             score = float(np.nanmean(second.to_numpy())) if is_binary else None
             spread, design = spread_of(differences, score), Design(items, tasks, languages)
-            yield StudyDifference(row.first, row.second, row.task, spread, design)
+            known = tasks > 1 and languages > 1
+            yield StudyDifference(row.first, row.second, row.task, spread, design, known)
 
 
 def _differences(first: pd.DataFrame, second: pd.DataFrame) -> Array | None:
@@ -223,7 +236,9 @@ def _row(entry: StudyDifference, alpha: float, wanted: float | None) -> dict[str
         row["items_needed"] = row["experts_needed"] = None
         if row["is_stated"]:
             row["items_needed"] = items_needed(wanted, spread, design, alpha, POWER)
-        if _is_stated(replace(entry, design=Design(design.items, 2, 2))):
+        if entry.are_experts_known and _is_stated(
+            replace(entry, design=Design(design.items, 2, 2))
+        ):
             row["experts_needed"] = experts_needed(
                 wanted, spread, design, _MOST_EXPERTS, alpha, POWER
             )
@@ -264,10 +279,25 @@ def _sentence(entry: StudyDifference, smallest: float) -> str:
     size = f"differences of {percent(smallest)} points or more would probably be seen"
     if design.is_single:
         return (
-            f"With {design.items} items, {size} for these two experts; with one expert a side "
-            "nothing can be said of others."
+            f"With {design.items} items and one pair of experts, {size}; they hold for that pair, "
+            "not for other experts."
         )
     return f"With {design.items} items and {experts}, {size}."
+
+
+def _needed_text(difference: float, entry: StudyDifference, row: Mapping[str, Any]) -> str:
+    """Return how many items, and how many experts, show a difference."""
+    items, experts = (_count(row[name]) for name in ("items_needed", "experts_needed"))
+    what = f"{100 * difference:g} points"
+    same = "that pair" if entry.design.is_single else "as many experts"
+    number = f"about {items} items" if items else "no number of items"
+    text = f"{what} would probably be seen with {number} for {same}"
+    if not entry.are_experts_known:
+        return f"{text}."
+    if experts:
+        return f"{text}, or on as many items with {experts} × {experts} experts."
+    most = f"{_MOST_EXPERTS} × {_MOST_EXPERTS}"
+    return f"{text}; on as many items no number of experts up to {most} shows it."
 
 
 def _smallest(entry: StudyDifference, alpha: float) -> float:
@@ -286,8 +316,8 @@ def _notes(source: str, entries: Sequence[StudyDifference], alpha: float) -> Ite
     )
     if any(entry.design.is_single for entry in entries):
         yield (
-            "With one pair of experts nothing says how experts differ: such a comparison holds for "
-            "these experts, however many items there are."
+            "One pair of experts does not say how experts differ: such a comparison holds for that "
+            "pair, however many items there are."
         )
     for role in ("task", "language"):
         own = int(role == "language")
@@ -296,11 +326,11 @@ def _notes(source: str, entries: Sequence[StudyDifference], alpha: float) -> Ite
                 f"One {role} expert says nothing of how {role} experts differ: the comparison "
                 "holds for this one."
             )
-    if any(2 in _numbers(e) or 3 in _numbers(e) for e in entries):
+    if entries[_middle(entries)].are_experts_known or any({2, 3} & {*_numbers(e)} for e in entries):
         yield (
-            "Two or three experts of a role say little of how experts differ: the test has few "
-            "degrees of freedom, which more items make fewer. So they do not make up for experts, "
-            "and the smallest difference may even grow with them."
+            "Several experts say what holds for others, too. Two or three of a role say little of "
+            "how experts differ: the test has few degrees of freedom, which more items make fewer. "
+            "So items do not make up for experts, and the smallest difference may grow with them."
         )
     beyond = dict.fromkeys(e.task for e in entries if not _is_stated(e))
     if beyond:
@@ -314,31 +344,40 @@ def _numbers(entry: StudyDifference) -> tuple[int, int]:
     return entry.design.task_experts, entry.design.language_experts
 
 
-def _table_text(table: pd.DataFrame, difference: float | None) -> tuple[list[str], list[list[str]]]:
-    heads = ["comparison", "task", "items", "experts", "smallest"]
+def _table_texts(table: pd.DataFrame, difference: float | None) -> Iterator[str]:
+    """Yield a table for each task, number of items and experts; rows with equal numbers are one.
+
+    Where all comparisons of all have equal numbers, which the sentence has, only their names.
+    """
+    heads = ["comparison", "smallest"]
     if difference is not None:
-        points = f"{100 * difference:g}"
-        heads += [f"items for {points}", f"experts for {points}"]
-    rows = []
+        heads += [f"{name} for {100 * difference:g}" for name in ("items", "experts")]
+    groups: dict[str, dict[tuple[str, ...], list[str]]] = {}
     for row in table.to_dict("records"):
-        texts = [
-            f"{row['first']} minus {row['second']}",
-            row["task"],
-            str(row["items"]),
-            f"{row['task_experts']} × {row['language_experts']}",
-            _points(row["smallest"]) if row["is_stated"] else "not stated",
-        ]
+        experts = f"{row['task_experts']} × {row['language_experts']} experts"
+        texts = [_points(row["smallest"]) if row["is_stated"] else "not stated"]
         if difference is not None:
-            texts += [_count(row["items_needed"]), _count(row["experts_needed"], " × ")]
-        rows.append(texts)
-    return heads, rows
+            count = _count(row["experts_needed"])
+            texts += [_count(row["items_needed"]) or "none", f"{count} × {count}" if count else ""]
+        names = groups.setdefault(f"{row['task']}, {row['items']} items, {experts}:", {})
+        names.setdefault((*texts,), []).append(f"{row['first']} minus {row['second']}")
+    if len(groups) == 1 and len(rows := next(iter(groups.values()))) == 1:
+        (title,), (names_of_row,) = groups, rows.values()
+        yield textwrap.fill(f"Planned on {title} {'; '.join(names_of_row)}.", _WIDTH)
+        return
+    for title, rows in groups.items():
+        used = [n for n, _ in enumerate(heads[1:]) if any(texts[n] for texts in rows)]
+        lines = [
+            ["\n".join(textwrap.fill(name, _NAME) for name in names), *(texts[n] for n in used)]
+            for texts, names in rows.items()
+        ]
+        yield f"{title}\n\n{text_table([heads[0], *(heads[1 + n] for n in used)], lines)}"
 
 
 def _points(value: float) -> str:
     return "none" if math.isnan(value) else percent(value)
 
 
-def _count(value: float | None, times: str = "") -> str:
-    if value is None or math.isnan(value):
-        return f"over {_MOST_EXPERTS} × {_MOST_EXPERTS}" if times else "no number does"
-    return f"{value:.0f}{times}{value:.0f}" if times else f"{value:.0f}"
+def _count(value: float | None) -> str:
+    """Return a number of items or experts; empty where none shows a difference."""
+    return "" if value is None or math.isnan(value) else f"{value:.0f}"

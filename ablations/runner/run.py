@@ -33,7 +33,6 @@ from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, open_study_file
 from ablations.study.planning import StudyPlan, plan_study
-from ablations.study.schema import Study
 from layerswap_method.errors import InputError, LayerSwapError, counted
 from layerswap_method.methods.read import read_recipe
 
@@ -124,8 +123,8 @@ class RunResult:
         return "\n".join(lines)
 
 
-def dry_run(study: str, options: RunOptions) -> tuple[str, Study]:
-    """Return the cells of a study with their layers and what running them would cost; the study.
+def dry_run(study: str, options: RunOptions) -> tuple[str, StudyPlan]:
+    """Return the cells of a study with their layers and what running them would cost; its plan.
 
     Nothing is written or run; of models of the hub, config, tokenizer and the headers of the
     weights are fetched. No task is loaded.
@@ -139,7 +138,7 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, Study]:
     cells = selected(plan.cells, options.only)
     left = records.missing(out, cells)
     text = describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
-    return text, plan.study
+    return text, plan
 
 
 def run_study(study: str | Mapping[str, Any], options: RunOptions) -> RunResult:

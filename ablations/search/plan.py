@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,7 +13,7 @@ from ablations.engines.task_loading import load_tasks
 from ablations.machine.whole_files import read_regular, write_text
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
-from ablations.search.rounds import Bound, Round, Size, bounds, halving
+from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
 from ablations.search.split import item_keys, split_items
 from ablations.study.files import StudyFile
 from ablations.study.grouping import StudyModel, derive_models
@@ -106,6 +107,12 @@ class Search(Frozen):
             names, self.study.question, self.report_experts, tasks, self.report_items
         )
 
+    @property
+    def expected_report(self) -> Study:
+        """The study in which the last candidates report, before it is known which these are."""
+        names = [one.name for one in self.candidates[: self.rounds[-1].kept]]
+        return self.study_of_report(names)
+
     def _study(
         self,
         names: Sequence[str],
@@ -116,21 +123,8 @@ class Search(Frozen):
     ) -> Study:
         by_name = {one.name: one for one in self.candidates}
         settings = [setting for name in names for setting in by_name[name].settings]
-        primary = PrimaryBlock(against=("soup", "better_expert"), tasks=tasks[:1])
-        report = ReportBlock(primary=primary, margin=self.study.report.margin)
-        report = report.model_copy(update={"metric": self.study.report.metric})
-        evaluate: dict[str, Any] = {"tasks": tuple(tasks), "languages": {}, "benchmarks": ()}
-        return self.study.model_copy(
-            update={
-                "question": question,
-                "vary": tuple(settings),
-                "experts": experts,
-                "evaluate": self.study.evaluate.model_copy(
-                    update={**evaluate, "limit": None, "items": dict(items)}
-                ),
-                "report": report,
-            }
-        )
+        study = _comparison(self.study, settings, experts, tasks, items)
+        return study.model_copy(update={"question": question})
 
     def bounds(self) -> tuple[Bound, ...]:
         """Return the most that each round costs, and last what the report does."""
@@ -146,6 +140,58 @@ class Search(Frozen):
 def _size(pools: Pools, tasks: int) -> Size:
     task, language = (len(pools.names(role)) for role in ("task", "language"))
     return Size(task * language, 1 + task + language + task * language, tasks)
+
+
+def _comparison(
+    study: Study,
+    settings: Sequence[dict[str, Value]],
+    experts: Pools,
+    tasks: Sequence[str],
+    items: Mapping[str, tuple[int, ...]],
+) -> Study:
+    """Return the study that compares settings with the comparators, on the first of the tasks."""
+    primary = PrimaryBlock(against=("soup", "better_expert"), tasks=tuple(tasks[:1]))
+    report = ReportBlock(primary=primary, margin=study.report.margin)
+    evaluate: dict[str, Any] = {"tasks": tuple(tasks), "languages": {}, "benchmarks": ()}
+    return study.model_copy(
+        update={
+            "vary": tuple(settings),
+            "experts": experts,
+            "evaluate": study.evaluate.model_copy(
+                update={**evaluate, "limit": None, "items": dict(items)}
+            ),
+            "report": report.model_copy(update={"metric": study.report.metric}),
+        }
+    )
+
+
+def expected_comparison(study: Study) -> Study:
+    """Return the study of the held-out comparison of a search that is not planned.
+
+    Its first settings stand for the best, and it has no items.
+
+    Args:
+        study: from `with_comparators`.
+    """
+    listed = (*study.evaluate.tasks, *chain(*study.evaluate.languages.values()))
+    report, _ = _task_names(study, listed)
+    _, experts = split_experts(study.experts)
+    return _comparison(study, study.settings()[:FINALISTS], experts, (report,), {})
+
+
+def items_that_report(study: Study, request: EvaluationRequest) -> int:
+    """Return how many items report in a search that is not planned; loads the data of its tasks.
+
+    Args:
+        study: from `with_comparators`.
+        request: of the study's tasks.
+
+    Raises:
+        InputError: for a task that cannot choose or report.
+        LayerSwapError: where data is not here.
+    """
+    _, report, (_, items), _ = _tasks(study, request, request.tasks, {})
+    return len(items[report])
 
 
 def with_comparators(file: StudyFile) -> StudyFile:
@@ -186,7 +232,9 @@ def make_search(plan: StudyPlan, where: str) -> Search:
             f"{where}: vary has {counted(len(candidates), 'setting')} with weights of its own; a "
             "search needs two"
         )
-    choose, report, items, notes = _tasks(plan)
+    request = next(cell.request for cell in plan.cells if cell.request is not None)
+    listed = tuple(plan.cells[-1].records)
+    choose, report, items, notes = _tasks(study, request, listed, plan.task_languages)
     choose_experts, report_experts = split_experts(study.experts)
     rounds = halving(len(candidates), len(items[0][choose]), study.search.rounds)
     return Search(
@@ -219,17 +267,26 @@ def _candidates(plan: StudyPlan) -> list[Candidate]:
     return found
 
 
-def _tasks(
-    plan: StudyPlan,
-) -> tuple[str, str, tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]], list[str]]:
-    """Return the tasks that choose and report, their items on both sides, and notes."""
-    block, primary = plan.study.search, plan.study.report.primary.tasks
-    request = next(cell.request for cell in plan.cells if cell.request is not None)
-    listed = tuple(plan.cells[-1].records)
-    report = block.report or next(iter((*primary, *listed)))
+def _task_names(study: Study, listed: Sequence[str]) -> tuple[str, str]:
+    """Return the task that reports, of `listed` ones where none is named, and the one that chooses.
+
+    Raises:
+        InputError: where one of them has a floor.
+    """
+    block = study.search
+    report = block.report or next(iter((*study.report.primary.tasks, *listed)))
     choose = block.choose or report
     if twice := {choose, report} & {*block.floors}:
         raise InputError(f"search.floors: {twice.pop()} is what chooses or reports")
+    return report, choose
+
+
+def _tasks(
+    study: Study, request: EvaluationRequest, listed: Sequence[str], languages: Mapping[str, str]
+) -> tuple[str, str, tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]], list[str]]:
+    """Return the tasks that choose and report, their items on both sides, and notes."""
+    block = study.search
+    report, choose = _task_names(study, listed)
     docs = _docs(request, tuple(dict.fromkeys((choose, report, *block.floors))))
     counts = {task: len(rows) for task, rows in docs.items()}
     is_one_set = counts[choose] == counts[report]
@@ -248,7 +305,7 @@ def _tasks(
                     f"{task}: {counted(len(rows), 'item')} of {counts[task]} would {purpose}; take "
                     "more items, or another search.share"
                 )
-    notes = [_catch(choose, report, plan.task_languages)]
+    notes = [_catch(choose, report, languages)]
     if is_one_set and choose != report:
         notes.append(
             f"{choose} and {report} have equally many items, so they are taken to be the same in "

@@ -52,8 +52,10 @@ from layerswap_method.errors import InputError, LayerSwapError, counted
 logger = logging.getLogger(__name__)
 
 
-def dry_run_of_search(study: str, options: RunOptions, budget: float | None = None) -> str:
-    """Return candidates, items and the most that a search costs; runs nothing.
+def dry_run_of_search(
+    study: str, options: RunOptions, budget: float | None = None
+) -> tuple[str, Search]:
+    """Return candidates, items and the most that a search costs, and the search; runs nothing.
 
     The data of the tasks is loaded, of which the split is made.
 
@@ -64,7 +66,7 @@ def dry_run_of_search(study: str, options: RunOptions, budget: float | None = No
     plan = plan_of_run(file, options, out, dry=True)
     search = make_search(plan, str(file.path))
     _check_same(out, search)
-    return "\n".join(_described(search, plan, read_progress(out), budget))
+    return "\n".join(_described(search, plan, read_progress(out), budget)), search
 
 
 def run_search(

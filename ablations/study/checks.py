@@ -88,7 +88,7 @@ def study_problems(
     if study.recipe is None and study.vary:
         yield "vary needs a recipe to vary"
     if has_all_tasks:
-        yield from _task_problems(study)
+        yield from task_problems(study)
     yield from _fact_problems(study)
     yield from _primary_problems(study)
     place = next((place for place in places if place is not None), None)
@@ -100,7 +100,7 @@ def study_problems(
         yield f"evaluate.data_dir: {no_such_folder(str(evaluate.data_dir), place)}"
 
 
-def _task_problems(study: Study) -> Iterator[str]:
+def task_problems(study: Study) -> Iterator[str]:
     """Yield which tasks are lacking, and which languages of tasks have no experts."""
     evaluate, codes = study.evaluate, study.experts.languages()
     if not evaluate.tasks and not evaluate.languages:

@@ -181,6 +181,18 @@ def plan_study(
     )
 
 
+def with_its_files(file: StudyFile) -> Study:
+    """Return a study with what its experts file sets, and the tasks that languages stand for.
+
+    Raises:
+        InputError: where its experts file or a name of a task is wrong.
+    """
+    study, *_ = _with_experts(file, None)
+    study, problems = checks.with_tasks_by_language(study)
+    InputError.raise_any(str(file.path), problems or checks.task_problems(study))
+    return study
+
+
 class _Checked(NamedTuple):
     """A study whose files are right, and what was learned while they were checked."""
 
@@ -190,7 +202,7 @@ class _Checked(NamedTuple):
 
     experts: Mapping[str, Expert]
     requests: Mapping[str | None, Mapping[str, Any]]
-    """See `_requests`."""
+    """See `requests_by_language`."""
 
     backend: Backend
     hub: Downloads
@@ -231,7 +243,7 @@ def _check_files(
         if engines:
             check_devices(chosen, study.evaluate.options, engines)
     with _collected(problems):
-        requests = _requests(study, isolation)
+        requests = requests_by_language(study, isolation)
         problems += _primary_problems(study, requests)
         problems += _metric_problems(study, requests)
     hub = Downloads(download_choice(download), headers_only=dry)
@@ -495,7 +507,9 @@ def _with_dtype(study: Study, base: Expert, checkpoints: Sequence[Checkpoint]) -
     return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
-def _requests(study: Study, isolation: Isolation | None) -> dict[str | None, dict[str, Any]]:
+def requests_by_language(
+    study: Study, isolation: Isolation | None = None
+) -> dict[str | None, dict[str, Any]]:
     """Return language -> fields of its cells: request, groups and tags taken apart, and skipped.
 
     Raises:

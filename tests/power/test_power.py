@@ -15,10 +15,11 @@ from ablations.report.power import (
 )
 from ablations.report.write import make_report
 from ablations.runs.records import load_run
+from ablations.search.split import item_keys, split_items
 from ablations.statistics.power import Design, items_needed, power
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, study_of, write_run
-from tests.standins.studies import study_document, write_yaml
+from tests.standins.studies import study_document, write_tasks, write_yaml
 
 RESULTS = Path(__file__).parents[2] / "ablations" / "results"
 
@@ -68,11 +69,11 @@ def test_differences_are_the_reports_own(tmp_path):
 
 
 def test_a_study_that_nobody_has_run_is_assumed_to_be_like_ours(tmp_path):
-    document = study_document(experts={"base": "base", "task": ["a", "b"], "language": ["c", "d"]})
-    file = write_yaml(tmp_path / "study.yml", document)
+    experts = {"base": "base", "task": ["a", "b", "c"], "language": ["d", "e", "f"]}
+    file = write_yaml(tmp_path / "study.yml", study_document(experts=experts))
     result = power_of(str(file), items=300)
-    assert {*result.table["task_experts"], *result.table["language_experts"]} == {2}
-    design = Design(300, 2, 2)
+    assert {*result.table["task_experts"], *result.table["language_experts"]} == {3}
+    design = Design(300, 3, 3)
     assert power(result.table["smallest"][0], ASSUMED, design, result.alpha) >= 0.8
     assert "assumed" in result.notes[0]
 
@@ -95,9 +96,50 @@ def test_experts_are_those_of_the_tasks_language():
 def test_one_pair_of_experts_says_what_cannot_be_said(tmp_path):
     file = write_yaml(tmp_path / "study.yml", study_document())
     result = power_of(str(file), items=100)
-    assert "With one pair of experts nothing says how experts differ" in result.notes[1]
-    text = result.sentence
-    assert "for these two experts; with one expert a side nothing can be said of others" in text
+    assert "One pair of experts does not say how experts differ" in result.notes[1]
+    assert "they hold for that pair, not for other experts" in result.sentence
+
+
+def test_every_planned_comparison_counts(tmp_path):
+    file = write_yaml(tmp_path / "study.yml", study_document(baseline=["soup", "task_expert"]))
+    result = power_of(str(file), items=100)
+    assert len(result.table) == 4 * 2  # four settings, each against soup and task expert
+    assert result.alpha == pytest.approx(0.05 / 8)
+
+
+def test_a_study_with_a_search_has_the_power_of_what_it_reports(tmp_path):
+    search = {"report": "words", "share": 0.3}
+    file = write_yaml(tmp_path / "study.yml", study_document(search=search))
+    result = power_of(str(file), items=100)
+    rivals = ["soup", "task expert", "language expert"]
+    rows = zip(result.table["first"], result.table["second"], strict=True)
+    firsts = ["winner", "first runner-up", "second runner-up"]
+    assert {*rows} == {(first, rival) for first in firsts for rival in rivals}
+    assert result.alpha == pytest.approx(0.05 / 9)
+    assert "winner minus soup" in str(result)
+
+
+def test_items_are_those_that_the_tasks_have(tmp_path):
+    write_tasks(tmp_path / "tasks", ["words"], items=20)
+    evaluate = {"tasks": ["words"], "include_path": "tasks"}
+    file = write_yaml(tmp_path / "study.yml", study_document(evaluate=evaluate))
+    assert {*power_of(str(file)).table["items"]} == {20}
+    share = {"search": {"share": 0.75, "seed": 1}}
+    searched = write_yaml(tmp_path / "search.yml", study_document(evaluate=evaluate, **share))
+    rows = [{"number": n} for n in range(20)]
+    reported = split_items(item_keys(rows), 1, 0.75).report
+    (items,) = {*power_of(str(searched)).table["items"]}
+    assert items == len(reported) < 10
+
+
+def test_a_measured_pair_says_nothing_of_other_experts(tmp_path):
+    study = study_of(baseline=BASELINES, experts={"task": ["a"], "language": {"sw": ["b"]}})
+    run = write_run(tmp_path / "run", study, level)
+    result = power_of(str(run.path), difference=5)
+    assert list(result.grid.columns) == [1]
+    assert result.table["experts_needed"].isna().all()
+    assert "for that pair." in result.sentence
+    assert max(map(len, str(result).splitlines())) <= 80
 
 
 def test_scores_near_0_are_said_to_say_too_little(tmp_path):
@@ -126,7 +168,7 @@ def test_a_study_without_a_number_of_items_names_the_command():
     study = study_of(baseline=BASELINES)
     evaluate = study.evaluate.model_copy(update={"limit": None})
     line = power_line(study.model_copy(update={"evaluate": evaluate}))
-    assert line == f"differences that it can show: layerswap power {study.name} --items N"
+    assert line == f"differences that it can show: layerswap power {study.name}"
 
 
 def test_a_run_is_not_assumed(tmp_path):
@@ -138,7 +180,7 @@ def test_a_run_is_not_assumed(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "say how many items a task has: --items 250"),
+        ({}, "(?s)how many items its tasks have is not known here: .*'words'.* --items 250"),
         ({"items": 100, "difference": 0.0}, "--difference is 0; give points above 0"),
         ({"items": 9, "base_rate": 10, "disagreement": 40}, "disagree on 20.0 % at the most"),
         ({"items": 9, "base_rate": 100}, "--base-rate is 100; give percent above 0 and below 100"),

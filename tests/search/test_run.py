@@ -73,7 +73,7 @@ def test_the_same_command_does_nothing_again(done):
     assert before == records_of(result.folder)
     assert str(again) == str(result)
     assert again.rounds.equals(result.rounds)
-    text = dry_run_of_search(str(study), options(experts, result.folder))
+    text, _ = dry_run_of_search(str(study), options(experts, result.folder))
     assert "6 candidates of 6 settings" in text
     assert "after the first round: at most" in text
 
@@ -110,6 +110,7 @@ def test_a_dry_run_states_the_bound_and_writes_nothing(tmp_path, places):
     assert "round 1: 6 candidates and the comparators, up to item 8: 160 answers, 10 loads" in text
     assert "round 2: 3 candidates and the comparators, up to item 16: 112 answers, 7 loads" in text
     assert "minutes: known after the first round" in text
+    assert "held-out comparison: With " in text
     assert not (tmp_path / "out").exists()
 
 
@@ -146,7 +147,7 @@ def test_tasks_of_an_experts_file_take_the_place_of_the_study_s(tmp_path, places
         evaluate={"tasks": ["pocket_math_sw"]},
     )
     experts.write_text(f"{experts.read_text()}tasks: {{pocket_math_sw: choose_sw}}\n")
-    text = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    text, _ = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
     assert "(choose_sw)" in text
 
 

@@ -139,13 +139,13 @@ def _of_file(
     if "search" in file.study.model_fields_set:
         return _of_search(with_comparators(replace(file, study=study)).study, items, spread)
     items = items or study.evaluate.limit
-    planned = [*_assumed(study, spread, items or 1)]
-    if not planned:
+    compared = [*_assumed(study, spread, items or 1)]
+    if not compared:
         raise InputError(f"{file.path}: no comparison is planned; write report: {{primary: ...}}")
     if items is None:
-        counts = _counted(study, lambda request: _item_counts(request, planned))
-        planned = [replace(p, design=replace(p.design, items=counts[p.task])) for p in planned]
-    return study, planned
+        counts = _counted(study, lambda request: _item_counts(request, compared))
+        compared = [replace(p, design=replace(p.design, items=counts[p.task])) for p in compared]
+    return study, compared
 
 
 def _of_search(
@@ -153,9 +153,9 @@ def _of_search(
 ) -> tuple[Study, list[StudyDifference]]:
     study = expected_comparison(whole)
     items = items or _counted(whole, lambda request: items_that_report(whole, request))
-    planned = [*_assumed(study, spread, items)]
-    names = dict(zip(dict.fromkeys(one.first for one in planned), _FINALISTS, strict=False))
-    return study, [replace(one, first=names[one.first]) for one in planned]
+    compared = [*_assumed(study, spread, items)]
+    names = dict(zip(dict.fromkeys(one.first for one in compared), _FINALISTS, strict=False))
+    return study, [replace(one, first=names[one.first]) for one in compared]
 
 
 def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _Counted:
@@ -170,9 +170,9 @@ def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _C
         ) from error
 
 
-def _item_counts(request: EvaluationRequest, planned: Iterable[StudyDifference]) -> dict[str, int]:
+def _item_counts(request: EvaluationRequest, compared: Iterable[StudyDifference]) -> dict[str, int]:
     """Return task -> its items, of the tasks of comparisons."""
-    tasks = tuple(dict.fromkeys(one.task for one in planned))
+    tasks = tuple(dict.fromkeys(one.task for one in compared))
     resolved = resolve(request.model_copy(update={"tasks": tasks}))
     sizes = {task.task_name: len(task.eval_docs) for task in load_tasks(resolved)}
     counts = {}

@@ -304,8 +304,8 @@ def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> N
         if dry_run:
             from ablations.power import power_line_of_search
 
-            text, planned = dry_run_of_search(study, run_options, budget)
-            print_line(f"{text}\n{power_line_of_search(planned)}")
+            text, searched = dry_run_of_search(study, run_options, budget)
+            print_line(f"{text}\n{power_line_of_search(searched)}")
             return
         show_log(logging.INFO)
         result = run_search(study, run_options, budget)

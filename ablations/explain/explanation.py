@@ -18,7 +18,7 @@ from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import open_model
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.stored import StoredTensor
-from layerswap_method.errors import InputError
+from layerswap_method.errors import InputError, counted
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.partial import ensure_there
 from layerswap_method.layer_plan import format_layers
@@ -100,10 +100,10 @@ class Explanation:
             yield f"  {place:{width}}  {text}"
         left = [o.fitted.residual for o in self.unexplained if o.fitted is not None]
         if left:
-            low, high = (f"{100 * share:.0f}" for share in (min(left), max(left)))
+            shares = dict.fromkeys(f"{100 * share:.0f}" for share in (min(left), max(left)))
             yield (
-                f"Not explained: {len(left)} tensors. The best sum of the parents leaves {low} to "
-                f"{high} % of the distance from the nearest."
+                f"Not explained: {counted(len(left), 'tensor')}. The best sum of the parents "
+                f"leaves {' to '.join(shares)} % of the distance from the nearest."
             )
         if self.recipe is None:
             why = "not everything is explained" if self.unexplained else "no known method fits"
@@ -216,7 +216,15 @@ def _common_text(origins: Sequence[Origin]) -> str | None:
     shared = set(origins[0].places).intersection(*(origin.places for origin in origins))
     if shared:
         return _places_text([p for p in origins[0].places if p in shared], origins[0].layer)
-    sums = sorted((o for o in origins if o.kind == "sum"), key=lambda o: not o.is_told)
+    sums = [origin for origin in origins if origin.kind == "sum"]
+    for candidate in (origin for origin in sums if origin.is_told):
+        if all(origin.can_be(candidate.coefficients) for origin in origins):
+            return _sum_text(candidate)
+    near = [
+        name for name in origins[0].parents if all(origin.is_nearly(name) for origin in origins)
+    ]
+    if near:
+        return f"copy but for rounding of {' = '.join(near[:3])}"
     for candidate in sums:
         if all(origin.can_be(candidate.coefficients) for origin in origins):
             return _sum_text(candidate)

@@ -64,6 +64,15 @@ class Origin:
         left = self.sample.values - sum(c * values[name] for name, c in coefficients.items())
         return is_rounding(left, [self.sample.values, *values.values()], self.sample.dtype)
 
+    def is_nearly(self, parent: str) -> bool:
+        """Return whether the tensor is that of a parent, but for rounding."""
+        if parent not in self.parents:
+            return False
+        values = self.parents[parent].values
+        return is_rounding(
+            self.sample.values - values, [self.sample.values, values], self.sample.dtype
+        )
+
 
 def find_origins(
     merged: Checkpoint,
@@ -152,8 +161,15 @@ def _with_joined_sums(origins: Sequence[Origin]) -> list[Origin]:
     for group in groups:
         together = joined([origin.fitted for origin in group if origin.fitted is not None])
         simple = simple_coefficients(together, group[0].sample.dtype)
-        if simple is not None and not all(origin.can_be(simple) for origin in group):
+        if simple is not None and not all(_can_be(origin, simple) for origin in group):
             simple = None
         for origin in group:
             by_name[origin.name] = replace(origin, fitted=together, simple=simple)
     return [by_name.get(origin.name, origin) for origin in origins]
+
+
+def _can_be(origin: Origin, simple: Mapping[str, float]) -> bool:
+    """Return whether a tensor can be a sum; one parent alone is its copy but for rounding."""
+    if tuple(simple.values()) == (1.0,):
+        return origin.is_nearly(*simple)
+    return origin.can_be(simple)

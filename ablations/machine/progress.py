@@ -38,6 +38,10 @@ CELL_S = 1.0
 """Time between two looks of a notebook's cell."""
 
 
+FIRST_SHARE, FIRST_S = 0.01, 30.0
+"""Share of the bytes, or else seconds of work, from which a time that is left is shown."""
+
+
 @dataclass(frozen=True)
 class Step:
     """A piece of work, and how far it is."""
@@ -344,12 +348,19 @@ def _row_text(task: Task) -> str:
         return parts[0]  # its only unit has a row, and would have another rate and time left
     if speed and task.total:
         parts.append(_rate(speed, unit))
-    if speed and task.remaining:
+    if speed and task.remaining and _says_something(task):
         left_s = max(0.0, task.remaining / speed - due_s)
         parts.append(f"{_duration(math.ceil(left_s))} left")
     elif not task.finished and (task.elapsed or 0) >= 1:
         parts.append(f"{_duration(task.elapsed or 0)} so far")
     return ", ".join(parts)
+
+
+def _says_something(task: Task) -> bool:
+    """Return whether the rate of a row says how long the rest takes: files differ much in size."""
+    new = task.completed - task.fields["before"]
+    is_little = new < FIRST_SHARE * (task.total or 0)
+    return task.fields["unit"] != "bytes" or not is_little or task.fields["worked_s"] >= FIRST_S
 
 
 def _speed(task: Task, overdue_s: float) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import itertools
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,7 @@ import pandas as pd
 
 from ablations.drawing.text_table import text_table, wrapped
 from ablations.report.analysis import Analysis, analyse
-from ablations.report.comparisons import partial_comparisons
+from ablations.report.comparisons import partial_comparisons, rows_of
 from ablations.report.contrasts import Contrast
 from ablations.report.model_scores import ModelScore
 from ablations.report.tables import BELOW, GAP, column_name, floors_text, interval_text, task_text
@@ -96,7 +96,7 @@ class ModelComparison:
     def _tables(self) -> Iterator[tuple[tuple[str, str], list[list[str]]]]:
         """Yield each two models with the rows of their table."""
         scores = {(score.model, score.task): score for score in self.analysis.scores}
-        frame = self.comparisons
+        matrices, frame = self.analysis.shown.matrices, self.comparisons
         for pair in itertools.combinations(self.models, 2):
             of_pair = frame[frame["first"].eq(pair[0]) & frame["second"].eq(pair[1])]
             rows = []
@@ -106,7 +106,12 @@ class ModelComparison:
                 rows.append(
                     [
                         name(row, frame),
-                        *(_score_text(scores[model, row["task"]]) for model in pair),
+                        *(
+                            _score_text(scores[model, row["task"]], value)
+                            for model, value in zip(
+                                pair, _common_means(matrices[row["task"]], pair), strict=True
+                            )
+                        ),
                         f"{points(row['difference'])} {interval_text(row)}".rstrip(),
                         "" if pd.isna(p) else p_text(p),
                         row["verdict"],
@@ -134,8 +139,23 @@ class ModelComparison:
             yield "right language: the share of answers in the right language; p is not corrected."
 
 
-def _score_text(score: ModelScore) -> str:
-    text = GAP if score.value is None else number(score.value, score.is_share)
+def _common_means(matrix: pd.DataFrame, pair: Sequence[str]) -> list[float | None]:
+    """Return the mean scores of two models on the items that both have; None for their own.
+
+    Those of a model on its own items are the same where the other has all of them.
+    """
+    sides = [rows_of(matrix, [model], "").dropna(axis="columns") for model in pair]
+    both = sides[0].columns.intersection(sides[1].columns)
+    return [
+        None if len(both) == len(side.columns) else float(side[both].to_numpy().mean())
+        for side in sides
+    ]
+
+
+def _score_text(score: ModelScore, on_common: float | None = None) -> str:
+    """Return a score; `on_common` takes its place where only some of its items are compared."""
+    value = score.value if on_common is None else on_common
+    text = GAP if value is None else number(value, score.is_share)
     if score.is_below:
         text += f" {BELOW}"
     if score.cells < score.cells_expected:
@@ -209,14 +229,13 @@ def compare_models(
     warnings += others
     for side in sides:
         warnings += [f"{side.label}: {note}" for note in side.notes]
-    for first, second in itertools.combinations(sides, 2):
-        warnings += _setting_notes(first, second, compared_tasks)
+    pairs = [*itertools.combinations(sides, 2)]
+    warnings += _joined((pair, _setting_notes(*pair, compared_tasks)) for pair in pairs)
     data = _paired(data)
     lacking, others = _tasks_without_pairs(data, scores, labels, tasks)
     data, scores = (frame[~frame["task"].isin(lacking)].copy() for frame in (data, scores))
     warnings += others
-    for first, second in itertools.combinations(sides, 2):
-        warnings += _content_notes(first, second, data)
+    warnings += _joined((pair, _content_notes(*pair, data)) for pair in pairs)
     for frame in (data, scores):
         is_language = frame["metric"] == LANGUAGE_FIDELITY
         frame.loc[is_language, "task"] += _IN_LANGUAGE
@@ -418,8 +437,20 @@ def _paired(data: pd.DataFrame) -> pd.DataFrame:
     return data.drop(columns=["document", "copy"])
 
 
+def _joined(
+    notes: Iterable[tuple[tuple[_Evaluated, _Evaluated], Iterable[str]]],
+) -> Iterator[str]:
+    """Yield notes on two models each, behind their names; equal ones once, for all their pairs."""
+    pairs: dict[str, list[str]] = {}
+    for (first, second), texts in notes:
+        for text in texts:
+            pairs.setdefault(text, []).append(f"{first.label} and {second.label}")
+    for text, names in pairs.items():
+        yield f"{', '.join(names)} {text}"
+
+
 def _setting_notes(first: _Evaluated, second: _Evaluated, tasks: Sequence[str]) -> Iterator[str]:
-    """Yield the settings in which two models differ, one of which lm-eval evaluated.
+    """Yield the settings in which two models differ, one of which lm-eval evaluated; see `_joined`.
 
     Raises:
         InputError: for other versions of a task; between our own runs for any other setting.
@@ -447,8 +478,8 @@ def _setting_notes(first: _Evaluated, second: _Evaluated, tasks: Sequence[str]) 
     for (name, one, two), differing in differences.items():
         of = "" if len(differing) == len(tasks) else f" of {', '.join(differing)}"
         yield (
-            f"{first.label} and {second.label} differ in {name}{of} ({_short(one)} and "
-            f"{_short(two)}): a difference may come from that."
+            f"differ in {name}{of} ({_short(one)} and {_short(two)}): a difference may come from "
+            "that."
         )
 
 
@@ -485,7 +516,7 @@ def _settings(side: _Evaluated, tasks: Sequence[str]) -> Mapping[str, Mapping[st
 
 
 def _content_notes(first: _Evaluated, second: _Evaluated, data: pd.DataFrame) -> Iterator[str]:
-    """Yield which tasks are compared on some items only, and which have other prompts.
+    """Yield which tasks are compared on some items only, or have other prompts; see `_joined`.
 
     Raises:
         InputError: where our own runs have other prompts.
@@ -504,18 +535,17 @@ def _content_notes(first: _Evaluated, second: _Evaluated, data: pd.DataFrame) ->
             f"{first.label} and {second.label} have different prompts of {row['task']} (the first "
             f"is item {row['doc_id']}); evaluate both with the same data and task files"
         )
-    names = f"{first.label} and {second.label}"
     if len(differing):
         yield (
-            f"{names} have different prompts of {', '.join(differing['task'])} (examples or chat "
+            f"have different prompts of {', '.join(differing['task'])} (examples or chat "
             "template): a difference may come from that."
         )
     sizes = [frame.groupby("task").size() for frame in (one, two, both)]
     for task, items in sizes[2].items():
         if items < max(sizes[0][task], sizes[1][task]):
             yield (
-                f"{names} are compared on the {items} items of {task} that both have (of "
-                f"{sizes[0][task]} and {sizes[1][task]}); their scores are over all of their own."
+                f"are compared on the {items} items of {task} that both have (of "
+                f"{sizes[0][task]} and {sizes[1][task]}); scores next to a difference are on these."
             )
 
 

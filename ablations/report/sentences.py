@@ -146,9 +146,12 @@ def best_sentences(best: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
         them = "it" if len(tied) == 1 else "them"
         text = f"{still_open} of the other {others} settings cannot be told from {them}."
         if still_open == others:
-            text = f"The data cannot tell any of the other {others} settings from {them}."
+            every = "the other setting" if others == 1 else f"any of the other {others} settings"
+            text = f"The data cannot tell {every} from {them}."
         elif not still_open:
             text = f"All of the other {others} settings are worse."
+            if others == 1:
+                text = "The other setting is worse."
         winners = f"{len(tied)} settings"
         if len(tied) <= _MOST_NAMED:
             *some, last = tied["model"]

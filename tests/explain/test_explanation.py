@@ -9,7 +9,7 @@ from ablations.explain.explanation import OUTSIDE, explain
 from ablations.models.find import open_model
 from ablations.models.verify import compare
 from layerswap_method.errors import InputError
-from tests.standins.fine_tunes import tune
+from tests.standins.fine_tunes import rewritten, tune
 from tests.standins.merging import linear_recipe, merge, recipe
 
 LAYERS = 6
@@ -149,7 +149,9 @@ def test_other_methods_are_not_explained(models, method, tmp_path):
     assert matrices
     assert all(origin.kind == "unexplained" for origin in matrices)
     assert explanation.recipe is None
-    assert "No recipe: not everything is explained." in str(explanation)
+    text = str(explanation)
+    assert "No recipe: not everything is explained." in text
+    assert "100 to 100 %" not in text
 
 
 def test_a_parent_that_is_missing_is_noticed(models, tmp_path):
@@ -173,6 +175,25 @@ def test_a_merge_in_another_dtype_is_read_back(models, tmp_path):
     explanation = explained(document, [models.a, models.b], tmp_path)
     assert not explanation.unexplained
     assert explanation.recipe["dtype"] == "float32"
+
+
+def test_a_copy_but_for_rounding_is_said(models, tmp_path):
+    def edit(name, tensor):
+        moved = tensor.clone()
+        bits = moved.view(torch.int16).view(-1)  # every fourth value moves by one step
+        bits[::8] += 1
+        bits[4::8] -= 1
+        return moved
+
+    merged = str(rewritten(models.a, tmp_path / "merged", edit))
+    twin = str(rewritten(models.a, tmp_path / "twin", lambda name, tensor: tensor.clone()))
+    for parents, name in (
+        ([models.a, models.stranger], models.a),
+        ([models.a, twin], f"{models.a} = {twin}"),
+    ):
+        explanation = explain(merged, parents)
+        text = f"copy but for rounding of {name}"
+        assert dict(explanation.rows()) == {"layers 0-5": text, OUTSIDE: text}
 
 
 def test_a_copy_has_a_recipe_of_one_model(models):

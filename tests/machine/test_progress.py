@@ -198,6 +198,17 @@ def test_answers_that_come_in_batches_are_counted_with_the_time_before_them(cloc
     assert clock(1.5)[1] == rows[1].replace("0:00:03", "0:00:02")
 
 
+def test_a_small_first_tensor_does_not_say_how_long_a_merge_takes(clock):
+    def merged(count):
+        return Step("merging", count, 2_000_000_000, unit="bytes")
+
+    clock(0, merged(0))
+    assert clock(2, merged(2048)) == ["merging 0.0/2.0 GB, 0.00102 MB/s, 0:00:02 so far"]
+    assert clock(2, merged(100_000_000))[0].endswith("25 MB/s, 0:01:16 left")
+    clock(0, Step("reading", 0, 10**12, unit="bytes"))
+    assert clock(40, Step("reading", 4_000_000, 10**12, unit="bytes"))[0].endswith(" left")
+
+
 def test_the_start_of_an_engine_is_no_task(clock):
     clock(0, whole(0), Step("starting the engine"))
     clock(60, *items(0))

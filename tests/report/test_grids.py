@@ -162,7 +162,8 @@ def test_settings_that_tie_are_all_marked_and_none_where_all_tie(vary, star, tmp
     text, figure, table = report_of("two", of_two)
     count = 4 if star else 2
     winners = "4 settings" if star else "layer swap b=1 u=1 and layer swap b=2 u=1"
-    assert f"{winners} score best (100.0). All of the other" in text
+    worse = "All of the other 2 settings are" if star else "The other setting is"
+    assert f"{winners} score best (100.0). {worse} worse." in text
     if star:
         assert figure.images["svg"].decode().count(f"<!-- {star} -->") == count
     assert "the best score" in figure.caption

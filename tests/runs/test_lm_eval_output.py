@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,9 @@ def test_other_limits_are_compared_on_the_common_items_and_said(outputs):
     compared = compare_models(list(map(str, outputs)), ["words_generate"])
     assert compared.comparisons["items"].tolist() == [7]
     assert "on the 7 items of words_generate that both have (of 12 and 7)" in compared.warnings[0]
+    lines = samples_of(outputs[0], "words_generate").read_text().splitlines()[:7]
+    first = sum(json.loads(line)["exact_match"] for line in lines) / 7
+    assert f" {100 * first:.1f} " in str(compared)  # and not that of its 12 items
     edit_results(outputs[0], lambda content: None)
     edit(
         samples_of(outputs[1], "words_generate"),
@@ -147,6 +151,14 @@ def test_what_differs_between_two_evaluations_is_said(outputs):
         lambda lines: [{**line, "prompt_hash": "0" * 64} for line in lines],
     )
     text = " ".join(compare_models(list(map(str, outputs))).warnings)
+    third = str(shutil.copytree(outputs[0], outputs[0].parent / "three"))
+
+    edit_results(Path(third), lambda content: content.update(date=1))
+    several = compare_models([str(outputs[0]), third, str(outputs[1])])
+    assert several.models == ("one", "three", "two")  # one and three are outputs of one model
+    joined = "one and two, three and two differ in the engine (hf and vllm)"
+    assert sum(warning.startswith(joined) for warning in several.warnings) == 1
+    assert sum("differ in the engine" in warning for warning in several.warnings) == 1
     for said in (
         "differ in the number of examples of words_generate (2 and 5)",
         "differ in repeats of words_generate (1 and 4)",

@@ -137,6 +137,7 @@ MATH, BLEU, SPANISH = "pocket_math_sw", "pocket_translate_en_sw", "smol_math_twi
 ENGLISH, FRENCH = "smol_math_twins_en", "smol_math_twins_fr"
 COMPREHENSION, TRANSLATION = "smol_comprehension_twins_es", "smol_translate_twins_en_es"
 NEW_VERBS = "smol_math_twins_new_verbs_es"
+MGSM = "layerswap_mgsm_es"
 DISJOINT = "layer swap task=math_disjoint.*"
 SWAP = "layer swap task=math_1-3.*"
 USUAL = "real_model_layers:layer swap b=5 u=2"
@@ -153,6 +154,19 @@ NUMBERS = {
         "swap minus math expert": swap_minus("real_model_french", "task expert", FRENCH),
         "swap minus language expert": swap_minus("real_model_french", "language expert", FRENCH),
         "swap minus soup": swap_minus("real_model_french", "soup", FRENCH),
+    },
+    "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: {
+        **{
+            f"swap minus {words}": swap_minus("qwen_math_es", model, MGSM)
+            for words, model in (
+                ("math expert", "task expert"),
+                ("language expert", "language expert"),
+                ("soup", "soup"),
+            )
+        },
+        "language expert minus base": compared(
+            "qwen_math_es:language expert", "qwen_math_es:base", "exact_match", MGSM
+        ),
     },
     "Does it beat other merges, and one model trained on the data of both experts?": lambda: {
         "swap minus weighted soup": swap_minus("real_model", "weighted soup"),
@@ -436,7 +450,7 @@ def test_every_question_is_checked():
 def test_a_section_is_complete_and_its_answer_can_be_read_alone(question):
     section = read_sections()[question]
     (answer,) = re.findall(r"\*\*(.+?)\*\*", section.text, re.DOTALL)
-    assert re.search(r"SmolLM2-135M|pocket", answer), "names no model"
+    assert re.search(r"SmolLM2-135M|Qwen2.5-Coder-1.5B|pocket", answer), "names no model"
     assert re.search(r"Spanish|French|English|target language", answer), "names no language"
     assert not re.search(r"\bequal|\bas good as|\bthe same score", answer)
     holds_zero = [
@@ -522,6 +536,19 @@ def test_the_commands_of_a_section_make_its_results(question):
                 cells, _ = expand(study, experts, data["num_layers"])
                 made |= {*facts_of([cell.model_dump(mode="json") for cell in cells], places)}
         assert {*facts_of(data["cells"], data["experts"])} <= made, name
+
+
+def test_the_scores_on_mgsm_follow_from_the_answers_without_this_package(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    page = (RESULTS / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(import pandas as pd\n\nanswers.+?)```", page, re.DOTALL)
+    names: dict = {}
+    exec(compile(program, "README.md", "exec"), names)
+    scores = pd.read_csv(RESULTS / "qwen_math_es" / "scores.csv")
+    stored = scores[scores["filter"].eq("strict-match") & scores["metric"].eq("exact_match")]
+    assert names["right"].mean().to_dict() == dict(
+        zip(stored["model"], stored["value"], strict=True)
+    )
 
 
 @pytest.mark.parametrize(

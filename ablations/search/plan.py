@@ -13,6 +13,7 @@ from ablations.engines.task_loading import load_tasks
 from ablations.machine.whole_files import read_regular, write_text
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.search.equal import with_equal_keys
 from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
 from ablations.search.split import item_keys, split_items
 from ablations.study.files import StudyFile
@@ -75,6 +76,8 @@ class Search(Frozen):
     choose_experts: Pools
     report_experts: Pools
     notes: tuple[str, ...]
+    equal: tuple[str, ...] = ()
+    """Which settings are no candidates, as their weights are those of a comparator or another."""
 
     @property
     def floors(self) -> Mapping[str, float]:
@@ -226,7 +229,7 @@ def make_search(plan: StudyPlan, where: str) -> Search:
         InputError: for a task that cannot choose or report, or fewer than two candidates.
     """
     study = plan.study
-    candidates = _candidates(plan)
+    candidates, equal = _candidates(plan)
     if len(candidates) < 2:
         raise InputError(
             f"{where}: vary has {counted(len(candidates), 'setting')} with weights of its own; a "
@@ -248,23 +251,46 @@ def make_search(plan: StudyPlan, where: str) -> Search:
         choose_experts=choose_experts,
         report_experts=report_experts,
         notes=(*notes, *_pair_notes(choose_experts, report_experts)),
+        equal=tuple(equal),
     )
 
 
-def _candidates(plan: StudyPlan) -> list[Candidate]:
-    """Return the settings whose weights no comparator has, those of equal weights once."""
-    models = derive_models(plan.study, plan.cells, plan.num_layers)
-    cells = {cell.label: cell for cell in plan.cells}
-    taken = {cell.weights_key for cell in plan.cells if cell.kind != "recipe"}
-    found = []
+def _candidates(plan: StudyPlan) -> tuple[list[Candidate], list[str]]:
+    """Return the settings whose weights no comparator has, those of equal weights once.
+
+    Also which settings that leaves out, in words, beyond what the plan's notes say.
+    """
+    study, cells = plan.study, plan.cells
+    if not plan.needs:  # the weights are here
+        cells = tuple(with_equal_keys(cells, plan.experts.values()))
+    models = derive_models(study, cells, plan.num_layers)
+    by_label = {cell.label: cell for cell in cells}
+
+    def keys(model: StudyModel) -> set[str]:
+        return {by_label[label].weights_key for label in model.cells}
+
+    rivals = [model for model in models if model.kind != "recipe"]
+    taken = {key for model in rivals for key in keys(model)}
+    found, equal = list[Candidate](), list[str]()
+    names = dict[str, str]()
     for model in models:
-        if model.kind != "recipe" or {cells[c].weights_key for c in model.cells} <= taken:
+        if model.kind != "recipe":
             continue
-        seeds = {cells[label].values.get("seed"): cells[label].values for label in model.cells}
-        first = cells[model.cells[0]]
+        is_rival = keys(model) <= taken
+        rival = next((one.label for one in rivals if keys(model) <= keys(one)), "comparators")
+        names |= dict.fromkeys(map(setting_key, model.given), rival if is_rival else model.label)
+        if is_rival:
+            continue
+        seeds = {
+            by_label[label].values.get("seed"): by_label[label].values for label in model.cells
+        }
+        first = by_label[model.cells[0]]
         layers = "" if first.plan is None else draw_line(first.plan)
         found.append(Candidate(name=model.label, settings=tuple(seeds.values()), layers=layers))
-    return found
+    for model in derive_models(study, plan.cells, plan.num_layers):
+        if model.kind == "recipe" and (name := names[setting_key(model.given[0])]) != model.label:
+            equal.append(f"{model.label} has the weights of the {name}: no candidate.")
+    return found, equal
 
 
 def _task_names(study: Study, listed: Sequence[str]) -> tuple[str, str]:

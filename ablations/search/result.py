@@ -12,7 +12,7 @@ import pandas as pd
 
 from ablations.drawing.canvas import can_draw, new_canvas
 from ablations.drawing.colors import COLORS, SAME_COLOR, ZERO_COLOR
-from ablations.drawing.text_table import wrapped
+from ablations.drawing.text_table import terminal_width, text_table, wrapped
 from ablations.report.analysis import analyse
 from ablations.report.comparisons import BETTER, estimate_of, rows_of
 from ablations.report.figure_layout import SMALL_PT, WIDTH_IN, Figure, draw_figure
@@ -23,7 +23,7 @@ from ablations.report.write import FORMATS, Report, make_report, report_folder, 
 from ablations.runs.records import Run, as_input_errors, load_run
 from ablations.search.plan import COMPARATORS, SEARCH_FILE, Search, read_file, read_search
 from ablations.search.rounds import FINALISTS, Bound, best_first
-from ablations.statistics.as_text import p_text, percent, points
+from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.study.wording import kind_text
 from ablations.tasks.names import task_name
 from layerswap_method.errors import InputError, counted
@@ -39,24 +39,31 @@ _RIVALS = tuple(kind_text(kind) for kind in COMPARATORS if kind != "base")
 
 
 class Progress(Frozen):
-    """How many rounds a search has, known after its first."""
+    """How many rounds a search has, and its rate; known after its first round."""
 
     rounds: int
     budget: float | None
     """Minutes that were allowed."""
 
-    seconds_of_answer: float
-    seconds_of_load: float
+    seconds_of_answer: float | None
+    """None where all answers so far were stored before."""
 
-    @property
-    def rate(self) -> tuple[float, float]:
-        """Seconds of an answer, and of a load."""
-        return self.seconds_of_answer, self.seconds_of_load
+    seconds_of_load: float | None
 
-    def minutes(self, part: Bound) -> float:
-        """Return how long a part of the search takes at most."""
-        seconds = part.answers * self.seconds_of_answer + part.loads * self.seconds_of_load
-        return seconds / 60
+    def minutes(self, part: Bound) -> float | None:
+        """Return how long a part of the search takes at most; None where that is not known."""
+        if self.seconds_of_answer is None or self.seconds_of_load is None:
+            return None
+        return (part.answers * self.seconds_of_answer + part.loads * self.seconds_of_load) / 60
+
+    def too_small_text(self, parts: Sequence[Bound]) -> str:
+        """Return that the budget is too small for one round and the report, of these `parts`."""
+        least = self.minutes(parts[0] + parts[-1]) or 0.0
+        return (
+            f"The budget of {self.budget:g} minutes is too small: one round and the report take "
+            f"{least:.2g} by the rate of the base, which alone was asked; give --budget more, or "
+            "write fewer search.rounds, items (--limit) or settings"
+        )
 
     def cut_text(self, rounds: int) -> str:
         """Return that the budget has cut some of `rounds`."""
@@ -138,7 +145,7 @@ def _sign(shown: ShownTasks, task: str) -> int:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A search, finished or not; as text it is the question and the answer."""
+    """A search, finished or not; as text it is question, answer and held-out scores."""
 
     folder: Path
     search: Search
@@ -198,7 +205,22 @@ class SearchResult:
 
     def __str__(self) -> str:
         lines = [self.search.study.question, *self.sentences]
-        return "\n".join(wrapped(line, indent="  ") for line in lines)
+        text = "\n".join(wrapped(line, indent="  ") for line in lines)
+        return text if self.run is None else f"{text}\n\n{self._scores_text()}"
+
+    def _scores_text(self) -> str:
+        """Return the table of held-out scores: finalists, then comparators."""
+        assert self.run is not None
+        frame, tasks = self.run.means, (self.search.report, *self.search.floors)
+        rows = {(row["model"], row["task"]): row for row in frame.to_dict("records")}
+        names = (*self.finalists, *_RIVALS, kind_text("base"))
+        cells = [
+            [name, *(_score_text(rows[name, task]) for task in tasks)]
+            for name in names
+            if (name, tasks[0]) in rows
+        ]
+        heads = ["held-out score", *map(task_name, tasks)]
+        return text_table(heads, cells, width=min(100, terminal_width() or 100))
 
     @cached_property
     def _sign(self) -> int:
@@ -261,6 +283,10 @@ class SearchResult:
         for floor in search.floors:
             for name in self.finalists:
                 yield self._floor_text(name, floor)
+        yield (
+            f"Of soup and experts the {rival} had the best score on the items that choose, so it "
+            "is the one to beat: a choice, and no result."
+        )
         progress = self.progress
         if progress is not None and progress.rounds < len(search.rounds):
             yield progress.cut_text(len(search.rounds))
@@ -285,6 +311,11 @@ class SearchResult:
             f"{name} {verdict} its floor on {task_name(task)}, at most {most:g} points below the "
             f"{expert}: the difference is {difference:+.1f} [{low:+.1f}, {high:+.1f}]."
         )
+
+
+def _score_text(row: Mapping[str, Any]) -> str:
+    interval = None if pd.isna(row["low"]) else (row["low"], row["high"])
+    return with_interval(row["value"], interval, row["is_share"])
 
 
 def load_search(folder: Path) -> SearchResult:

@@ -123,7 +123,7 @@ def total(parts: Iterable[Bound]) -> Bound:
 def within_budget(
     rounds: Sequence[Round], parts: Sequence[Bound], minutes: float, rate: tuple[float, float]
 ) -> int:
-    """Return how many rounds fit a budget together with the report; at least one.
+    """Return how many rounds fit a budget together with the report; 0 where none does.
 
     Args:
         rounds: of the search.
@@ -136,4 +136,4 @@ def within_budget(
         whole = total([*parts[:number], parts[-1]])
         return whole.answers * rate[0] + whole.loads * rate[1] <= 60 * minutes
 
-    return max((number for number in range(1, len(rounds) + 1) if fits(number)), default=1)
+    return max((number for number in range(1, len(rounds) + 1) if fits(number)), default=0)

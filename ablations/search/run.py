@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ablations.runner.run import (
     plan_of_run,
     run_file,
 )
-from ablations.runs.records import Run
+from ablations.runs.records import RUN_FILE, Run, as_input_errors, load_run
 from ablations.search.plan import (
     Search,
     make_search,
@@ -66,7 +66,7 @@ def dry_run_of_search(
     plan = plan_of_run(file, options, out, dry=True)
     search = make_search(plan, str(file.path))
     _check_same(out, search)
-    return "\n".join(_described(search, plan, read_progress(out), budget)), search
+    return "\n".join(_described(search, plan, out, budget)), search
 
 
 def run_search(
@@ -77,12 +77,13 @@ def run_search(
     Args:
         study: a file, the name of a shipped study, or its content as a mapping.
         options: of every run; their `out` is the folder of the search.
-        budget: minutes for all of it; None for no limit. After the first round, by whose rate it is
-            known what is left, the last rounds that do not fit are left out.
+        budget: minutes for all of it; None for no limit. The base answers first, by whose rate it
+            is known what fits; the last rounds that do not are left out.
 
     Raises:
         InputError: with every problem of the study, or for a folder that holds something else.
-        LayerSwapError: where a model fails; the same call tries it again.
+        LayerSwapError: where a model fails; the same call tries it again. Also where the budget is
+            too small for one round and the report.
     """
     if budget is not None and not budget > 0:
         raise InputError(f"--budget is {budget:g}; give minutes above 0")
@@ -90,25 +91,34 @@ def run_search(
     plan = plan_of_run(file, options, out)
     search = make_search(plan, str(file.path))
     write_search(out, search)
-    for line in _described(search, plan, read_progress(out), budget):
+    for line in _described(search, plan, out, budget):
         logger.info("%s", line)
     answers = (options.answers or default_answers(out)).absolute()
     inner = dataclasses.replace(options, answers=answers, settings={}, only=(), show_scores=False)
     settings = (*file.settings, "evaluate.tasks", "evaluate.languages")
 
-    def run(study: Study, folder: Path) -> Run:
-        result = run_file(StudyFile(file.path, study, settings), folder, inner)
+    def run(study: Study, folder: Path, only: tuple[str, ...] = ()) -> Run:
+        opened = StudyFile(file.path, study, settings)
+        result = run_file(opened, folder, dataclasses.replace(inner, only=only))
         _check_whole(result)
         return result.run
 
     names = [one.name for one in search.candidates]
+    if budget is not None:
+        first = run(search.study_of_round(1, names), round_folder(out, 1), ("kind=base",))
+        progress = _progress(search, [first], budget)
+        if progress.rounds == 0:
+            raise LayerSwapError(progress.too_small_text(search.bounds()))
+    runs = list[Run]()
     number, last = 1, len(search.rounds)
     while number <= last:
-        folder = round_folder(out, number)
-        done = run(search.study_of_round(number, names), folder)
-        if number == 1:
-            last = _write_progress(out, search, done, budget)
-        scores = scores_of_round(search, done, number, is_last=number == last)
+        runs.append(run(search.study_of_round(number, names), round_folder(out, number)))
+        progress = _progress(search, runs, budget)
+        write_text(out / ROUNDS_FILE, f"{progress.model_dump_json(indent=1)}\n")
+        last = progress.rounds
+        for line in _left(search, progress, search.bounds()[number:]):
+            logger.info("%s", line)
+        scores = scores_of_round(search, runs[-1], number, is_last=number == last)
         names = survivors(scores)
         logger.info("round %d of %d: %s go on", number, last, ", ".join(names))
         number += 1
@@ -138,40 +148,61 @@ def _check_whole(result: RunResult) -> None:
         )
 
 
-def _write_progress(out: Path, search: Search, first: Run, budget: float | None) -> int:
-    """Write how many rounds there are, by the first one's rate; return it."""
-    earlier, parts = read_progress(out), search.bounds()
-    rate = _rate(first) if earlier is None else earlier.rate
-    rounds = len(search.rounds)
-    if budget is not None:
-        rounds = within_budget(search.rounds, parts, budget, rate)
-    progress = Progress(
-        rounds=rounds, budget=budget, seconds_of_answer=rate[0], seconds_of_load=rate[1]
-    )
-    write_text(out / ROUNDS_FILE, f"{progress.model_dump_json(indent=1)}\n")
-    for line in _left(search, progress):
-        logger.info("%s", line)
-    return rounds
+def _progress(search: Search, runs: Sequence[Run], budget: float | None) -> Progress:
+    """Return the rate of the runs of a search so far, and how many rounds it leaves in a budget.
+
+    At least the rounds that have ended; of one that has not, 0 where the budget is too small.
+    """
+    rate, rounds = _rate(runs), len(search.rounds)
+    if budget is not None and rate is not None:
+        ended = sum(not run.unfinished for run in runs)
+        rounds = max(ended, within_budget(search.rounds, search.bounds(), budget, rate))
+    answer, load = rate or (None, None)
+    return Progress(rounds=rounds, budget=budget, seconds_of_answer=answer, seconds_of_load=load)
 
 
-def _rate(run: Run) -> tuple[float, float]:
-    """Return seconds of an answer and of a load, by what a run has answered itself."""
-    records = {task.key: task for cell in run.cells for task in cell.tasks}
-    new = [record for record in records.values() if not record.evaluation.answers_before]
-    answers = sum(record.evaluation.scores[0].n for record in new)
-    models = {record.weights_key for record in new}
+def _rate(runs: Sequence[Run]) -> tuple[float, float] | None:
+    """Return seconds of an answer and of a load, by the new answers of runs; None without any."""
+    records = {task.key: task for run in runs for cell in run.cells for task in cell.tasks}
+    new = {
+        key: record.evaluation.scores[0].n - record.evaluation.answers_before
+        for key, record in records.items()
+        if record.evaluation.scores[0].n > record.evaluation.answers_before
+    }
     if not new:
-        return 0.0, 0.0
-    evaluate = sum(record.timing_s["evaluate"] for record in new)
-    loading = sum(record.timing_s["total"] for record in new) - evaluate
-    return evaluate / answers, loading / len(models)
+        return None
+    times = [records[key].timing_s for key in new]
+    models = {(records[key].weights_key, records[key].protocol) for key in new}
+    evaluate = sum(time["evaluate"] for time in times)
+    loading = sum(time["total"] for time in times) - evaluate
+    return evaluate / sum(new.values()), loading / len(models)
 
 
-def _described(
-    search: Search, plan: StudyPlan, progress: Progress | None, budget: float | None
-) -> Iterator[str]:
-    """Yield a search in lines: items, candidates, rounds, cost."""
-    parts, study = search.bounds(), search.study
+def _parts_left(search: Search, out: Path) -> Iterator[Bound]:
+    """Yield the most that is left of each round and of the report, which have a folder each."""
+    sizes = [one.items for one in search.rounds]
+    new = [size - before for size, before in zip(sizes, (0, *sizes), strict=False)]
+    folders = [round_folder(out, number) for number in range(1, len(sizes) + 1)]
+    items = (*new, len(search.report_items[search.report]))
+    for folder, part, count in zip((*folders, out / HELD_OUT), search.bounds(), items, strict=True):
+        if not (folder / RUN_FILE).is_file():
+            yield part
+            continue
+        run = load_run(folder)
+        if not run.unfinished:
+            yield Bound(0, 0)
+            continue
+        done = {task.key for cell in run.cells for task in cell.tasks}
+        models = {cell.weights_key for cell in run.head.cells}
+        models -= {cell.weights_key for cell in run.unfinished}
+        yield Bound(max(0, part.answers - count * len(done)), max(0, part.loads - len(models)))
+
+
+def _described(search: Search, plan: StudyPlan, out: Path, budget: float | None) -> Iterator[str]:
+    """Yield a search in lines: items, candidates, rounds, what is left of its cost."""
+    with as_input_errors():
+        study, parts = search.study, [*_parts_left(search, out)]
+    progress = read_progress(out)
     yield f"search {study.name}: {study.question}"
     chosen = search.choose_items[search.choose]
     reported = search.report_items[search.report]
@@ -179,8 +210,10 @@ def _described(
     yield f"  reports {task_name(search.report)} ({search.report}): {len(reported)} items"
     for task, most in search.floors.items():
         yield f"  floor: {task_name(task)} ({task}) loses at most {most:g} points"
-    for note in (*plan.notes, *search.notes):
+    for note in (*plan.notes, *search.equal, *search.notes):
         yield f"  note: {note}"
+    if plan.needs:
+        yield "  note: settings of equal weights are seen when the experts are downloaded"
     yield ""
     settings = study.settings()
     yield (
@@ -191,36 +224,46 @@ def _described(
     for one in search.candidates:
         yield f"  {one.name:{width}}  {one.layers}".rstrip()
     yield ""
-    yield "at most, without what is answered already:"
+    yield "cost, at most (answers that another run has stored are not asked again):"
     for number, (stage, part) in enumerate(zip(search.rounds, parts, strict=False), 1):
         yield (
             f"  round {number}: {stage.candidates} candidates and the comparators, up to item "
             f"{stage.items}: {_cost(part)}; {stage.kept} go on"
         )
     yield f"  report: {search.rounds[-1].kept} candidates and the comparators: {_cost(parts[-1])}"
-    yield (
-        f"  in all: {_cost(total(parts))}, in {len(parts)} starts of an engine "
-        f"({describe_start(plan.backend, plan.options)})"
-    )
-    if progress is None:
+    starts = sum(part != Bound(0, 0) for part in parts)
+    if starts:
+        yield (
+            f"  in all: {_cost(total(parts))}, in {counted(starts, 'start')} of an engine "
+            f"({describe_start(plan.backend, plan.options)})"
+        )
+    if progress is not None:
+        yield from _left(search, progress, parts)
+    elif starts:
         yield "  minutes: known after the first round, by its rate"
-    else:
-        yield from _left(search, progress)
     if budget is not None:
-        yield f"  budget: {budget:g} minutes; rounds that do not fit are left out, the last first"
+        yield (
+            f"  budget: {budget:g} minutes; rounds that do not fit are left out, the last first, "
+            "and nothing runs but the base where one round and the report do not fit"
+        )
 
 
-def _left(search: Search, progress: Progress) -> Iterator[str]:
-    """Yield how long what follows the first round takes at most."""
-    parts = search.bounds()
-    left = total([*parts[1 : progress.rounds], parts[-1]])
+def _left(search: Search, progress: Progress, parts: Sequence[Bound]) -> Iterator[str]:
+    """Yield how long the last `parts` of a search take at most."""
+    before = len(search.rounds) + 1 - len(parts)
+    left = total([*parts[: max(0, progress.rounds - before)], parts[-1]])
+    if left == Bound(0, 0):
+        return
     minutes = progress.minutes(left)
-    yield f"  after the first round: at most {minutes:.1f} minutes by its rate ({_cost(left)})"
+    if minutes is None:
+        yield f"  left: {_cost(left)}; minutes are not known, as every answer so far was stored"
+    else:
+        yield f"  left: at most {minutes:.1f} minutes by the rate so far ({_cost(left)})"
     if progress.rounds < len(search.rounds):
         yield f"  {progress.cut_text(len(search.rounds))}"
-    if progress.budget is not None and progress.minutes(total([parts[0], left])) > progress.budget:
-        yield f"  the budget of {progress.budget:g} minutes does not cover even this"
 
 
 def _cost(part: Bound) -> str:
+    if part == Bound(0, 0):
+        return "done"
     return f"{counted(part.answers, 'answer')}, {counted(part.loads, 'load')}"

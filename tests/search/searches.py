@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from safetensors.torch import load_file, save_file
+
 from ablations.search.plan import Candidate, Search, split_experts, write_search
 from ablations.search.result import HELD_OUT, round_folder, scores_of_round, survivors
 from ablations.search.rounds import halving
@@ -13,10 +15,19 @@ from tests.standins.word_models import WORDS
 VARY = {"bottom_layers": [0, 1, 2], "top_layers": [0, 1], "non_layer": ["average"]}
 
 
-def write_models(folder):
-    """Write random models and return their folders by name."""
+def write_models(folder, *, is_outside_trained=True):
+    """Write random models and return their folders by name.
+
+    Without `is_outside_trained` the experts have the base's tensors outside of the layers.
+    """
     names = ("base", "math", "swahili")
-    return {name: str(write_expert(folder / name, seed)) for seed, name in enumerate(names)}
+    places = {name: str(write_expert(folder / name, seed)) for seed, name in enumerate(names)}
+    base = load_file(folder / "base" / "model.safetensors")
+    outside = {name: tensor for name, tensor in base.items() if ".layers." not in name}
+    for name in () if is_outside_trained else names[1:]:
+        file = folder / name / "model.safetensors"
+        save_file(load_file(file) | outside, file, {"format": "pt"})
+    return places
 
 
 def write_words_search(folder, places, *, items=80, **changes):

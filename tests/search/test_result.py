@@ -37,6 +37,22 @@ def test_the_best_is_taken_where_it_is_shown(tmp_path):
     assert result.sentences[-1] == "A note."
 
 
+def test_the_answer_has_held_out_scores_and_says_who_led_while_choosing(tmp_path):
+    result = load_search(made_search(tmp_path, with_best(2.0)))
+    means = result.run.means.set_index(["model", "task"])
+    *text, table = str(result).split("\n\n")
+    led = "Of soup and experts the soup had the best score on the items that choose"
+    assert led in " ".join("".join(text).split())
+    head, _, *rows = table.splitlines()
+    assert head.split("  ")[0] == "held-out score"
+    names = [*result.finalists, "task expert", "language expert", "soup", "base"]
+    for name, row in zip(names, rows, strict=True):
+        score = means.loc[(name, TASK)]
+        values = (score["value"], score["low"], score["high"])
+        assert row.startswith(name)
+        assert row.endswith("{} [{}, {}]".format(*(f"{100 * value:.1f}" for value in values)))
+
+
 def test_without_evidence_the_comparator_is_taken(tmp_path):
     result = load_search(made_search(tmp_path))
     assert result.taken == "soup"

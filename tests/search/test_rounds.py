@@ -62,7 +62,7 @@ def test_survivors_only_pay_for_new_items():
     )
 
 
-@pytest.mark.parametrize(("minutes", "number"), [(1000, 4), (43, 3), (33, 2), (0, 1)])
+@pytest.mark.parametrize(("minutes", "number"), [(1000, 4), (43, 3), (33, 2), (0, 0)])
 def test_a_budget_cuts_the_last_rounds_and_never_the_report(minutes, number):
     rounds = halving(24, 400)
     parts = bounds(rounds, ONE, ONE, 100)

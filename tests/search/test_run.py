@@ -6,10 +6,12 @@ import pytest
 
 import layerswap
 from ablations.runner.run import RunOptions
+from ablations.runs.records import load_run
 from ablations.search.plan import read_search
-from ablations.search.run import dry_run_of_search, run_search
-from layerswap_method.errors import InputError
-from tests.search.searches import write_models, write_words_search
+from ablations.search.result import round_folder
+from ablations.search.run import _left, _progress, dry_run_of_search, run_search
+from layerswap_method.errors import InputError, LayerSwapError
+from tests.search.searches import made_search, write_models, write_words_search
 from tests.standins.command import told
 
 
@@ -75,7 +77,9 @@ def test_the_same_command_does_nothing_again(done):
     assert again.rounds.equals(result.rounds)
     text, _ = dry_run_of_search(str(study), options(experts, result.folder))
     assert "6 candidates of 6 settings" in text
-    assert "after the first round: at most" in text
+    assert "up to item 8: done; 3 go on" in text
+    assert "report: 3 candidates and the comparators: done" in text
+    assert "minutes" not in text
 
 
 @pytest.mark.slow
@@ -87,6 +91,63 @@ def test_another_search_is_refused_in_its_folder(done):
         run_search(str(study), other)
 
 
+def timed(run, before=0, kinds=()):
+    """Return a run of 50 items whose tasks took 5 s and 1 s of loading; `before` were stored."""
+    cells = []
+    for cell in run.cells:
+        tasks = [
+            task.model_copy(
+                update={
+                    "timing_s": {"total": 6.0, "evaluate": 5.0},
+                    "evaluation": task.evaluation.model_copy(update={"answers_before": before}),
+                }
+            )
+            for task in cell.tasks
+        ]
+        if cell.kind in kinds or not kinds:
+            cells.append(cell.model_copy(update={"tasks": tuple(tasks)}))
+    return run.model_copy(update={"cells": tuple(cells)})
+
+
+def test_the_rate_is_of_new_answers_and_says_what_fits_a_budget(tmp_path):
+    folder = made_search(tmp_path)
+    search, run = read_search(folder), load_run(round_folder(folder, 1))
+    all_new = _progress(search, [timed(run)], None)
+    assert (all_new.seconds_of_answer, all_new.seconds_of_load) == (0.1, 1.0)
+    assert _progress(search, [timed(run, before=25)], None).seconds_of_answer == 0.2
+    stored = _progress(search, [timed(run, before=50)], 0.001)
+    assert (stored.seconds_of_answer, stored.rounds) == (None, 2)
+    assert stored.minutes(search.bounds()[0]) is None
+    # Both rounds and the report: 2,600 answers and 24 loads; without the second 2,250 and 17.
+    assert _progress(search, [timed(run)], 5).rounds == 2
+    cut = _progress(search, [timed(run)], 4.5)
+    assert cut.cut_text(2) == (
+        "The budget of 4.5 minutes leaves 1 of 2 rounds: fewer items have chosen."
+    )
+    base_alone = _progress(search, [timed(run, kinds=("base",))], 3)
+    assert base_alone.rounds == 0
+    assert "one round and the report take 4 by the rate" in base_alone.too_small_text(
+        search.bounds()
+    )
+    assert "left: at most 3.7 minutes by the rate so far (2,100 answers, 14 loads)" in "".join(
+        _left(search, all_new, search.bounds()[1:])
+    )
+
+
+def test_settings_of_equal_weights_are_one_candidate_and_a_comparator_is_none(tmp_path):
+    places = write_models(tmp_path, is_outside_trained=False)
+    vary = {"bottom_layers": [0, 1, 2], "top_layers": [0], "non_layer": ["average", "base"]}
+    study, experts = write_words_search(tmp_path, places, vary=vary)
+    text, search = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
+    assert [one.layers for one in search.candidates] == ["█···", "██··"]
+    for lost, first in (
+        ("b=0 u=0 non_layer=average", "task expert"),
+        ("b=0 u=0 non_layer=base", "task expert"),
+        ("b=1 u=0 non_layer=base", "layer swap b=1 u=0 non_layer=average"),
+    ):
+        assert f"layer swap {lost} has the weights of the {first}: no candidate." in text
+
+
 @pytest.mark.slow
 def test_a_budget_cuts_rounds_and_says_so(done, tmp_path):
     study, experts, result = done
@@ -94,12 +155,10 @@ def test_a_budget_cuts_rounds_and_says_so(done, tmp_path):
     settings = {"search.rounds": [4, 8, 16, 32]}
     shared = options(experts, tmp_path / "shared", answers=answers, settings=settings)
     assert run_search(str(study), shared, 0.0001).progress.rounds == 4  # stored ones take no time
-    fresh = run_search(str(study), options(experts, tmp_path / "fresh", settings=settings), 0.0001)
-    assert fresh.progress.rounds == 1
-    assert {*fresh.rounds["round"]} == {1}
-    assert "The budget of 0.0001 minutes leaves 1 of 4 rounds: fewer items have chosen." in (
-        fresh.sentences
-    )
+    fresh = options(experts, tmp_path / "fresh", settings=settings)
+    with pytest.raises(LayerSwapError, match="too small: one round and the report take"):
+        run_search(str(study), fresh, 0.0001)
+    assert [cell.kind for cell in load_run(tmp_path / "fresh" / "round_1").cells] == ["base"]
 
 
 def test_a_dry_run_states_the_bound_and_writes_nothing(tmp_path, places):

@@ -30,9 +30,10 @@ from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_file
 from ablations.runner.study_engine import NOT_LOADED, SharedEngine
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import RUN_FILE, Run, as_input_errors, load_run, missing
+from ablations.runs.records import RUN_FILE, as_input_errors, missing
 from ablations.runs.results import SCORES_FILE
-from ablations.runs.score_table import VALUES, table_of_scores
+from ablations.runs.run import Run, load_run
+from ablations.runs.score_table import VALUES
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval
@@ -95,7 +96,7 @@ class SuiteResult:
     @cached_property
     def scores(self) -> pd.DataFrame:
         """A row for every score of every task; the interval is from `low` to `high`."""
-        return table_of_scores(self.run).assign(model=self.model)[[*_COLUMNS]]
+        return self.run.scores.assign(model=self.model)[[*_COLUMNS]]
 
     @property
     def shown_scores(self) -> pd.DataFrame:
@@ -166,7 +167,7 @@ def evaluate_model(
         update={"cells": (each.model_copy(update={"records": keys}),)}
     )
     cell = cell.model_copy(update={"tasks": records, "records": keys})
-    run = result.run.model_copy(update={"head": head, "cells": (cell,)})
+    run = dataclasses.replace(result.run, head=head, cells=(cell,))
     return SuiteResult(call.name, call.suite, call.out, run)
 
 

@@ -21,7 +21,8 @@ from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.runner.run import default_answers
 from ablations.runs.cell_of_model import cell_of
-from ablations.runs.records import CellRecord, Run, TaskRecord, load_run
+from ablations.runs.records import CellRecord, TaskRecord
+from ablations.runs.run import Run, load_run
 from ablations.scoring.evaluation import TaskScore
 from ablations.scoring.observed import OBSERVED
 from ablations.statistics.as_text import with_interval

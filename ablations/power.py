@@ -19,7 +19,7 @@ from ablations.report.power import (
     power_table,
 )
 from ablations.requests.resolve import resolve
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.plan import (
     Search,

@@ -21,7 +21,7 @@ from ablations.cli import main
 from ablations.cli.options import pop_settings
 from ablations.models.find import Expert
 from ablations.report.analysis import analyse
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.runs.score_table import SCORES
 from ablations.study.expansion import expand
 from ablations.study.files import find_file, read_experts_file, read_study, with_experts_file

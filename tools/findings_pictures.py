@@ -21,7 +21,7 @@ from ablations.drawing.colors import COLORS, ZERO_COLOR
 from ablations.machine.whole_files import write_bytes
 from ablations.report.analysis import analyse
 from ablations.report.grid_figures import grid_figures
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from layerswap_method.command_line import shown_errors
 
 ROOT = Path(__file__).parents[1]

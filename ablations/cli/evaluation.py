@@ -253,9 +253,8 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.run_tables import answer_of_run
-        from ablations.runs.score_table import table_of_scores
 
-        answer = answer_of_run(result.run, result.results)
+        answer = answer_of_run(result.run)
     if as_json:
         print_json(
             folder=result.run.path,
@@ -263,7 +262,7 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
             before=result.summary.before,
             failed=result.summary.failed,
             answer=answer or None,
-            scores=table_of_scores(result.run),
+            scores=result.run.scores,
         )
     elif answer:
         print_line(f"\n{answer}")

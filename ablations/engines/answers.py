@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Self
 from ablations.machine.fingerprint import checksum_of
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import note_finished_work
-from ablations.machine.whole_files import DiskFull, is_full, open_regular
+from ablations.machine.untrusted import open_regular
+from ablations.machine.whole_files import DiskFull, is_full
 from ablations.scoring.observed import Outcome
 from layerswap_method.errors import LayerSwapError, counted
 

@@ -1,4 +1,4 @@
-"""Text made safe for file names and spreadsheets."""
+"""Text made safe for file names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,3 @@ import re
 def slug(text: str) -> str:
     """Return `text` in lower-case letters, digits and single hyphens, such as ``score-seed``."""
     return re.sub(r"[^a-z0-9]+", "-", text.casefold()).strip("-")
-
-
-def spreadsheet_text(text: str) -> str:
-    """Return `text` as a cell that a spreadsheet shows; a formula would be computed."""
-    return f"'{text}" if text.startswith(("=", "+", "-", "@", "\t", "\r")) else text

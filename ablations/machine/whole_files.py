@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import json
 import logging
 import os
 import secrets
-import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TextIO
+from typing import Any, TextIO
 
 from ablations.machine.fingerprint import hash_file
 from ablations.machine.progress import note_finished_work
@@ -45,34 +43,6 @@ def write_bytes(path: Path, content: bytes) -> None:
         raise
 
 
-MOST_BYTES = 128_000_000
-"""Most bytes that are read at once of a file that may be a stranger's."""
-
-
-@contextmanager
-def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a file of a folder that may be a stranger's: no link, no pipe, no device.
-
-    Raises:
-        FileNotFoundError: where there is none.
-        OSError: where it is something else.
-    """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(errno.EINVAL, "it is a link, a pipe or a folder, not a file")
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
-    with os.fdopen(descriptor, "rb") as file:
-        yield file
-
-
-def read_regular(path: Path) -> bytes:
-    """Return what is in a file of `open_regular`; raises `OSError` for over `MOST_BYTES`, too."""
-    with open_regular(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise OSError(errno.EFBIG, f"it has over {MOST_BYTES:,} bytes")
-    return content
-
-
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:
     r"""Yield the lines that are not blank, with their numbers from 1.
 
@@ -84,16 +54,11 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         UnicodeDecodeError: when it is not UTF-8.
     """
     with path.open(encoding="utf-8", newline="\n") as file:
-        yield from _numbered(file)
+        yield from numbered_lines(file)
 
 
-def read_regular_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield what `read_lines` does, of a file of `open_regular`."""
-    with open_regular(path) as file, io.TextIOWrapper(file, "utf-8", newline="\n") as lines:
-        yield from _numbered(lines)
-
-
-def _numbered(lines: TextIO) -> Iterator[tuple[int, str]]:
+def numbered_lines(lines: TextIO) -> Iterator[tuple[int, str]]:
+    """Yield the lines of an open file that are not blank, with their numbers from 1."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             yield number, line

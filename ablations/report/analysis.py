@@ -20,8 +20,8 @@ from ablations.report.contrasts import Contrast
 from ablations.report.grids import ParameterGrid, differences_to_best, find_grid
 from ablations.report.model_scores import ModelScore
 from ablations.report.shown_tasks import ShownTasks, shown_tasks
-from ablations.runs.records import Run
-from ablations.runs.results import Results, read_results
+from ablations.runs.results import Results
+from ablations.runs.run import Run
 from ablations.study.grouping import StudyModel
 from ablations.study.schema import Study
 
@@ -95,7 +95,7 @@ def analyse(
     """Return the analysis of a run, or of the joined results of several.
 
     Args:
-        source: a run with its records, or results that were read of it.
+        source: a run with its records, or results of several that were joined.
         metric: shown of the tasks that have it; None takes the one of the study's report.
         contrasts: what is compared; None takes the contrasts of the study.
 
@@ -103,7 +103,7 @@ def analyse(
         InputError: for items that are damaged. Comparisons raise it for a task of the study's
             report that is not in the run.
     """
-    results = read_results(source) if isinstance(source, Run) else source
+    results = source.results if isinstance(source, Run) else source
     if metric is not None:
         report = results.study.report.model_copy(update={"metric": metric})
         results = results._replace(study=results.study.model_copy(update={"report": report}))

@@ -41,6 +41,11 @@ def visible(text: str) -> str:
     return _HIDDEN.sub(lambda sign: f"\\u{ord(sign[0]):04x}", printable(text))
 
 
+def markdown_text(text: str) -> str:
+    """Return `text` in one line that Markdown shows as it is."""
+    return re.sub(r"[\\|*_`<#&\[]", r"\\\g<0>", " ".join(visible(text).split()))
+
+
 def outcome_text(answer: ModelAnswer) -> str:
     """Return right or wrong, and what is odd about an answer."""
     parts = [_VERDICTS[answer.is_right]]

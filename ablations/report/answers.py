@@ -30,7 +30,8 @@ from ablations.runs.answered import (
 )
 from ablations.runs.examples import EXAMPLES_FILE, read_examples
 from ablations.runs.named_models import model_of_run, run_and_model
-from ablations.runs.records import CellRecord, Run, TaskRecord, read_run_file
+from ablations.runs.records import CellRecord, TaskRecord, read_run_file
+from ablations.runs.run import Run
 from layerswap_method.errors import InputError, nearest_of
 from layerswap_method.recipe.references import is_folder
 
@@ -264,7 +265,7 @@ def _source(name: str, task: str | None) -> _Source:
             )
         return source._replace(items=items)
     metric = run.study.report.metric
-    judged = judged_items(record, model=name, cell=cell.label, metric=metric)
+    judged = judged_items(record, record.samples(), model=name, cell=cell.label, metric=metric)
     return source._replace(items={item.place: item for item in judged})
 
 

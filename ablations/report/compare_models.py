@@ -27,8 +27,8 @@ from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
 from ablations.runs.named_models import model_of_run, run_and_model
 from ablations.runs.observations import CELL, SCORE
-from ablations.runs.records import Run
-from ablations.runs.results import Results, read_results
+from ablations.runs.results import Results
+from ablations.runs.run import Run
 from ablations.runs.score_table import check_names
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.statistics.as_text import number, p_text, points
@@ -283,7 +283,7 @@ def _evaluated(name: str, tasks: Sequence[str]) -> _Evaluated:
         )
     run, model = model_of_run(name)
     identity = (run.path.resolve(), frozenset(model.cells))
-    return _Evaluated(name, model.label, read_results(run), identity, run)
+    return _Evaluated(name, model.label, run.results, identity, run)
 
 
 def _short_names(sides: Sequence[_Evaluated]) -> list[str]:

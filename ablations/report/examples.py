@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ablations.report.answer_words import (
     choice_text,
+    markdown_text,
     outcome_text,
     taken_texts,
     target_text,
@@ -68,7 +69,7 @@ def examples_markdown(examples: Sequence[TaskExamples]) -> list[str]:
         "All others: `layerswap answers RUN:MODEL --task TASK`.",
     ]
     for task in examples:
-        lines += ["", f"<details><summary>{_escaped(task.task)}</summary>"]
+        lines += ["", f"<details><summary>{markdown_text(task.task)}</summary>"]
         for title, items in task.kinds:
             lines += ["", f"**{title}**"]
             for item in items:
@@ -83,12 +84,12 @@ def _item(item: AnsweredItem) -> Iterator[str]:
         yield from _block("Prompt", text)
     yield from _block("Target", target_text(item))
     for answer in item.answers:
-        yield from ("", f"{_escaped(answer.model)}: {_escaped(outcome_text(answer))}")
+        yield from ("", f"{markdown_text(answer.model)}: {markdown_text(outcome_text(answer))}")
         for text in _responses(item, answer):
             yield from _block("Answer", text)
         for label, text in taken_texts(answer):
             yield from _block(label[0].upper() + label[1:], text)
-        yield from ("", _escaped(values_text(answer)))
+        yield from ("", markdown_text(values_text(answer)))
 
 
 def _responses(item: AnsweredItem, answer: ModelAnswer) -> Iterator[str]:
@@ -105,8 +106,4 @@ def _block(label: str, text: str) -> Iterator[str]:
     text = visible(text)
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    yield from ("", f"{_escaped(label)}:", "", f"{fence}text", text, fence)
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"[\\|*_`<#&\[]", r"\\\g<0>", " ".join(visible(text).split()))
+    yield from ("", f"{markdown_text(label)}:", "", f"{fence}text", text, fence)

@@ -8,7 +8,8 @@ import pandas as pd
 
 from ablations.runs.changed_tasks import changed_tasks
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.records import CellRecord, Run
+from ablations.runs.records import CellRecord
+from ablations.runs.run import Run
 from ablations.scoring.evaluation import EvaluationSettings, shown_score
 from ablations.scoring.observed import (
     LANGUAGE_FIDELITY,

@@ -25,8 +25,8 @@ from ablations.report.write import (
     write_report,
 )
 from ablations.runs.observations import SCORE
-from ablations.runs.records import Run, as_input_errors, load_run
-from ablations.runs.results import Results
+from ablations.runs.records import as_input_errors
+from ablations.runs.run import Run, load_run
 from layerswap_method.errors import InputError, nearest_of
 
 
@@ -58,7 +58,7 @@ class RunTables:
     @property
     def failures(self) -> Mapping[str, str]:
         """Name of a cell -> why it failed the last time; empty where nothing did."""
-        return {one.label: one.error for one in self.run.failures}
+        return self.run.errors
 
     @property
     def unfinished(self) -> tuple[str, ...]:
@@ -264,14 +264,9 @@ def _write(run: Run, formats: Sequence[str], folder: Path) -> WrittenReport:
     return WrittenReport(report, folder, write_report(report, formats, folder))
 
 
-def answer_of_run(run: Run, results: Results | None = None) -> str:
-    """Return the answer of a run so far; empty where no cell is finished.
-
-    `results` are those of the run, where they have been read.
-    """
-    if not run.cells:
-        return ""
-    return answer_text(make_report(run, draw=False, analysis=analyse(results or run)))
+def answer_of_run(run: Run) -> str:
+    """Return the answer of a run so far; empty where no cell is finished."""
+    return answer_text(make_report(run, draw=False)) if run.cells else ""
 
 
 def load_tables(folder: Path) -> RunTables:

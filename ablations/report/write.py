@@ -20,6 +20,7 @@ from ablations.machine.whole_files import (
     write_errors,
 )
 from ablations.report.analysis import Analysis, analyse
+from ablations.report.answer_words import markdown_text
 from ablations.report.comparisons import partial_comparisons
 from ablations.report.examples import TaskExamples, examples_by_task, examples_markdown
 from ablations.report.figure_layout import WIDTH_IN, Figure
@@ -39,8 +40,9 @@ from ablations.report.tables import (
     scores_table,
 )
 from ablations.runs.examples import read_examples
-from ablations.runs.records import RUN_FILE, Run
+from ablations.runs.records import RUN_FILE
 from ablations.runs.results import SCORES_FILE, csv_text
+from ablations.runs.run import Run
 from layerswap_method.errors import InputError, nearest, with_valid
 
 FORMATS = ("html", "md", "latex", "csv")
@@ -218,24 +220,28 @@ def render_html(report: Report) -> str:
 
 def render_markdown(report: Report) -> str:
     """Return the report as Markdown; figures are in figures/."""
-    lines = [f"# {_markdown(report.question)}", "", f"Study: {_markdown(report.name)}"]
+    lines = [f"# {markdown_text(report.question)}", "", f"Study: {markdown_text(report.name)}"]
     for problem in report.problems:
-        lines += ["", f"**Warning:** {_markdown(problem)}"]
-    lines += ["", "## Answer", "", *(f"- {_markdown(line)}" for line in report.sentences)]
+        lines += ["", f"**Warning:** {markdown_text(problem)}"]
+    lines += ["", "## Answer", "", *(f"- {markdown_text(line)}" for line in report.sentences)]
     for figure in report.figures:
-        lines += ["", f"## Figure: {_markdown(figure.title)}", ""]
-        lines += [f"![{_markdown(figure.alt)}](figures/{figure.key}.svg)", ""]
-        lines.append(_markdown(figure.caption))
+        lines += ["", f"## Figure: {markdown_text(figure.title)}", ""]
+        lines += [f"![{markdown_text(figure.alt)}](figures/{figure.key}.svg)", ""]
+        lines.append(markdown_text(figure.caption))
     for frame in report.tables:
-        shown = frame.map(_markdown).rename(columns=lambda name: _markdown(str(name)))
+        shown = frame.map(markdown_text).rename(columns=lambda name: markdown_text(str(name)))
         align = ["left" if column < 2 else "right" for column in range(len(frame.columns))]
         text = shown.to_markdown(index=False, disable_numparse=True, colalign=align)
-        lines += ["", f"## {_markdown(frame.attrs['title'])}", "", text]
-        lines += [line for note in frame.attrs["notes"] for line in ("", f"*{_markdown(note)}*")]
+        lines += ["", f"## {markdown_text(frame.attrs['title'])}", "", text]
+        lines += [
+            line for note in frame.attrs["notes"] for line in ("", f"*{markdown_text(note)}*")
+        ]
     lines += examples_markdown(report.examples)
-    lines += ["", "## Notes", "", *(f"- {_markdown(note)}" for note in report.notes)]
+    lines += ["", "## Notes", "", *(f"- {markdown_text(note)}" for note in report.notes)]
     lines += ["", "## About this run", ""]
-    lines += [f"- {_markdown(name)}: {_markdown(text)}" for name, text in report.facts.items()]
+    lines += [
+        f"- {markdown_text(name)}: {markdown_text(text)}" for name, text in report.facts.items()
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -314,10 +320,6 @@ def _latex(text: str) -> str:
     return "".join(_LATEX.get(sign, sign) for sign in " ".join(text.split()))
 
 
-def _markdown(text: str) -> str:
-    return re.sub(r"[\\|*_`<#\[]", r"\\\g<0>", " ".join(text.split()))
-
-
 class _Part(NamedTuple):
     """Rows of a table that fold together."""
 
@@ -369,10 +371,10 @@ def _inline_svg(figure: Figure) -> str:
 
 def _emptiness(run: Run) -> str:
     text = f"{run.path}: none of its {len(run.head.cells)} cells is finished"
-    if run.failures:
-        first = run.failures[0]
-        reason = (first.error.splitlines() or [""])[0]
-        text += f"; {len(run.failures)} failed, the first ({first.label}) with: {reason}"
+    if run.errors:
+        first, error = next(iter(run.errors.items()))
+        reason = (error.splitlines() or [""])[0]
+        text += f"; {len(run.errors)} failed, the first ({first}) with: {reason}"
     return f"{text}; layerswap run {run.study.name} runs them"
 
 

@@ -19,7 +19,8 @@ from pydantic import TypeAdapter
 
 from ablations.machine.fingerprint import fingerprint_of
 from ablations.machine.progress import Step, show_step
-from ablations.machine.whole_files import read_regular, write_text
+from ablations.machine.untrusted import read_regular
+from ablations.machine.whole_files import write_text
 
 _Kind = Literal["TASK", "PY_TASK", "GROUP", "TAG"]
 

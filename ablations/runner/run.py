@@ -26,7 +26,8 @@ from ablations.runner.jobs import (
 from ablations.runner.study_engine import SharedEngine, StudyEngine
 from ablations.runner.work import now
 from ablations.runs import records
-from ablations.runs.results import Results, write_results
+from ablations.runs.collect import collect
+from ablations.runs.run import Run, holds_copy, load_run
 from ablations.sandbox import Isolation
 from ablations.study.cells import requests_of, selected
 from ablations.study.describe import describe_study_plan
@@ -92,16 +93,13 @@ class RunOptions:
 class RunResult:
     """The outcome of a run."""
 
-    run: records.Run
+    run: Run
     """Its folder with the plan of this call: another call may have replaced `run.json` since."""
 
     summary: Summary
 
     tasks: frozenset[str]
     """The models and tasks that were to be evaluated."""
-
-    results: Results | None
-    """The tables of `run` as they were written; None where they are of another plan."""
 
     def report(self) -> str:
         """Return what was done, every failure with its reason, and what to do next."""
@@ -176,7 +174,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
 
     show = functools.partial(show_scores, metric=plan.study.report.metric)
     answers = _answers(options, out)
-    run, results = None, None
+    run = None
     try:
         summary = run_cells(
             out,
@@ -195,12 +193,12 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
         )
     finally:
         with contextlib.suppress(OSError, LayerSwapError):  # the records say it all the same
-            run = records.load_run(out)
-            results = write_results(run)
+            run = load_run(out)
+            collect(run)
     if run is None or run.head != head:
-        run, results = records.load_run(out, head), None
+        run = load_run(out, head)
     tasks = frozenset(task for cell in cells for task in cell.records)
-    return RunResult(run, summary, tasks, results)
+    return RunResult(run, summary, tasks)
 
 
 def open_study(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyFile, Path]:
@@ -281,7 +279,7 @@ def check_folder(out: Path, name: str, *, dry: bool = False) -> None:
         fault = f"holds a run of the study {head.study.name!r}, not of {name!r}"
     elif head is None and (others := sorted(path.name for path in out.glob("[!.]*"))):
         fault = f"is not empty ({others[0]}) and is not a run folder"
-    elif head is not None and records.holds_copy(out) and records.load_run(out).cells:
+    elif head is not None and holds_copy(out) and load_run(out).cells:
         fault = "is a copy for readers, without records"
     if fault:
         raise InputError(f"{out}: {fault}; choose another --out")

@@ -14,8 +14,9 @@ from typing import Any, Literal, NamedTuple
 from pydantic import ConfigDict, Field
 
 from ablations.engines.answers import Answer, read_answers
-from ablations.machine.whole_files import open_regular
-from ablations.runs.records import Run, TaskRecord
+from ablations.machine.untrusted import open_regular
+from ablations.runs.records import TaskRecord
+from ablations.runs.run import Run
 from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, PROMPT_TRUNCATED, TRUNCATED
 from layerswap_method.frozen import Frozen
@@ -95,21 +96,18 @@ class AnsweredItem(Frozen):
 
 
 def judged_items(
-    record: TaskRecord, *, model: str, cell: str, metric: str | None
+    record: TaskRecord, samples: Iterable[Sample], *, model: str, cell: str, metric: str | None
 ) -> list[AnsweredItem]:
     """Return the items of a record without texts, judged by `metric` or the task's first one.
 
-    `model` and `cell` are the names in the answers.
-
-    Raises:
-        LayerSwapError: for a record that is damaged or gone.
+    `samples` are its items; `model` and `cell` are the names in the answers.
     """
     score = record.evaluation.shown_score(record.task, metric)
-    samples: dict[tuple[int, int], list[Sample]] = {}
-    for sample in record.samples():
-        samples.setdefault((sample.doc_id, sample.repeat), []).append(sample)
+    by_item: dict[tuple[int, int], list[Sample]] = {}
+    for sample in samples:
+        by_item.setdefault((sample.doc_id, sample.repeat), []).append(sample)
     items = []
-    for (item, repeat), filtered in samples.items():
+    for (item, repeat), filtered in by_item.items():
         first = filtered[0]
         texts = {
             sample.filter: tuple(_clean(text) for text in sample.answers if isinstance(text, str))
@@ -174,22 +172,34 @@ def _text_files(run: Run, record: TaskRecord) -> _Texts | None:
     return _Texts(run.path / str(names[0]), run.path / str(names[1]))
 
 
-def with_texts(
-    run: Run, record: TaskRecord, items: Iterable[AnsweredItem], *, prompts: bool = True
-) -> list[AnsweredItem]:
-    """Return those of the items of `judged_items` whose texts are stored, with these.
+def with_texts(run: Run, record: TaskRecord, items: Iterable[AnsweredItem]) -> list[AnsweredItem]:
+    """Return those of the items of `judged_items` whose texts are stored, with these."""
+    return with_prompts(run, record, with_responses(run, record, items))
 
-    With `prompts` of False, they have the responses only.
-    """
+
+def with_prompts(run: Run, record: TaskRecord, items: Iterable[AnsweredItem]) -> list[AnsweredItem]:
+    """Return those of the items of a record whose prompts are stored, with these."""
+    items, files = list(items), _text_files(run, record)
+    if files is None or not items:
+        return []
+    try:
+        contents = _read_prompts(files.prompts, {item.item for item in items})
+    except OSError:
+        return []
+    stored = (item for item in items if item.item in contents)
+    return [item.model_copy(update=contents[item.item]) for item in stored]
+
+
+def with_responses(
+    run: Run, record: TaskRecord, items: Iterable[AnsweredItem]
+) -> list[AnsweredItem]:
+    """Return those of the items of a record whose responses are stored, with these."""
     items, files = list(items), _text_files(run, record)
     if files is None:
         return []
     stored = dict[str, Answer]()
-    contents = dict[int, Any]()
     try:
         stored = read_answers(files.answers, {key for i in items for key in i.answers[0].keys})
-        if prompts:
-            contents = _read_prompts(files.prompts, {item.item for item in items})
     except OSError:
         return []
     full = []
@@ -199,13 +209,8 @@ def with_texts(
         if not responses or len(responses) < len(answer.keys):
             continue
         texts = tuple(_clean(text) if isinstance(text, str) else text for text in responses)
-        update: dict[str, Any] = {"answers": (answer.model_copy(update={"responses": texts}),)}
-        if prompts:
-            content = contents.get(item.item)
-            if content is None:
-                continue
-            update |= content
-        full.append(item.model_copy(update=update))
+        answered = answer.model_copy(update={"responses": texts})
+        full.append(item.model_copy(update={"answers": (answered,)}))
     return full
 
 

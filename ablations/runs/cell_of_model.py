@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ablations.models.find import find_model
-from ablations.runs.records import CellRecord, Run
+from ablations.runs.records import CellRecord
+from ablations.runs.run import Run
 from ablations.study.documents import with_references
 from ablations.study.identity import Fingerprints, checkpoint_key, merge_key
 from layerswap_method.errors import InputError, LayerSwapError, nearest

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from ablations.requests.fingerprint import fingerprints_of
-from ablations.runs.records import Run
+from ablations.runs.run import Run
 from ablations.study.identity import record_key
 from layerswap_method.errors import InputError
 from layerswap_method.recipe.references import resolve_from

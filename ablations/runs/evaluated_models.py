@@ -11,7 +11,8 @@ from ablations.drawing.text_table import list_table
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
 from ablations.runs.cell_of_model import key_of_merge
-from ablations.runs.records import RUN_FILE, CellRecord, Run, load_run
+from ablations.runs.records import RUN_FILE, CellRecord
+from ablations.runs.run import Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.methods.read import read_recipe, read_recipe_file

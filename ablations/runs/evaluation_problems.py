@@ -9,7 +9,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 
-from ablations.runs.records import CellRecord, Run
+from ablations.runs.records import CellRecord
+from ablations.runs.run import Run
 from ablations.scoring.observed import PROMPT_TRUNCATED
 from ablations.statistics.as_text import percent
 

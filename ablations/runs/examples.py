@@ -13,19 +13,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-from ablations.machine.whole_files import read_regular_lines, write_text
+from ablations.machine.untrusted import read_regular_lines
+from ablations.machine.whole_files import write_text
 from ablations.runs.answered import (
     AnsweredItem,
     ExampleKind,
     ModelAnswer,
     judged_items,
-    with_texts,
+    with_prompts,
+    with_responses,
 )
-from ablations.runs.records import Run, TaskRecord, stored_line, stored_value
-from ablations.study.grouping import StudyModel
+from ablations.runs.records import TaskRecord, stored_line, stored_value
+from ablations.runs.run import Run
+from ablations.scoring.evaluation import Sample
 from layerswap_method.errors import LayerSwapError, first_line
 
 EXAMPLES_FILE = "examples.jsonl"
@@ -46,16 +50,24 @@ _MOST_SIGNS = 4000
 """Most characters of a text in an example."""
 
 
-def write_examples(run: Run) -> None:
-    """Write the examples of a run, or remove the file where it is to have none."""
-    number, seed = run.study.report.examples, run.study.evaluate.seed
+class Shown(NamedTuple):
+    """A record of which answers are shown."""
+
+    model: str
+    """Name of the model, or of its cell where it has several."""
+
+    cell: str
+    record: TaskRecord
+
+
+def write_examples(run: Run, examples: Sequence[AnsweredItem]) -> None:
+    """Write the examples of a run, or remove the file where it has none."""
     file = run.path / EXAMPLES_FILE
-    items = list(choose_examples(run, number)) if number else []
-    if not items:
+    if not examples:
         file.unlink(missing_ok=True)
         return
-    lines = [json.dumps({"seed": seed, "examples": number})]
-    lines += [stored_line(item.model_dump_json(exclude_defaults=True)) for item in items]
+    lines = [json.dumps({"seed": run.study.evaluate.seed, "examples": run.study.report.examples})]
+    lines += [stored_line(item.model_dump_json(exclude_defaults=True)) for item in examples]
     write_text(file, "".join(f"{line}\n" for line in lines))
 
 
@@ -80,52 +92,45 @@ def read_examples(path: Path) -> tuple[AnsweredItem, ...]:
     return tuple(items)
 
 
-def choose_examples(run: Run, number: int) -> Iterator[AnsweredItem]:
-    """Yield the examples of a run, task by task: `number` of each kind.
-
-    A model is shown by its first cell. The order in which items are looked at is drawn from the
-    seed of the evaluation, the same for all models, so that they are shown on the same items.
-    """
-    tasks = dict.fromkeys(task.task for cell in run.cells for task in cell.tasks)
-    for task in tasks:
-        members = [
-            (record, items)
-            for model in run.models
-            for cell, record in _records(run, model, task)[:1]
-            if (items := _answered(run, record, model, cell))
+def shown_records(run: Run, task: str) -> list[Shown]:
+    """Return the records of which answers to a task are shown: of each model its first cell's."""
+    shown = list[Shown]()
+    for model in run.models if run.study.report.examples else ():
+        records = [
+            (cell.label, record)
+            for cell in run.cells
+            if cell.label in model.cells
+            for record in cell.tasks
+            if record.task == task and task not in record.evaluation.unpublished
+            if record.provenance.get("texts")
         ]
-        if members:
-            yield from _of_task(run, members, number)
+        for cell, record in records[:1]:
+            shown.append(Shown(model.label if len(model.cells) == 1 else cell, cell, record))
+    return shown
 
 
-def _records(run: Run, model: StudyModel, task: str) -> list[tuple[str, TaskRecord]]:
-    """Return cell and record of a task, of each cell of a model that has one to be shown."""
-    return [
-        (cell.label, record)
-        for cell in run.cells
-        if cell.label in model.cells
-        for record in cell.tasks
-        if record.task == task and task not in record.evaluation.unpublished
-        if record.provenance.get("texts")
-    ]
-
-
-def _answered(
-    run: Run, record: TaskRecord, model: StudyModel, cell: str
-) -> dict[int, AnsweredItem]:
-    name = model.label if len(model.cells) == 1 else cell
-    items = judged_items(record, model=name, cell=cell, metric=run.study.report.metric)
-    first = (item for item in items if item.repeat == 0)
-    return {item.item: item for item in with_texts(run, record, first, prompts=False)}
-
-
-def _of_task(
-    run: Run, members: Sequence[tuple[TaskRecord, dict[int, AnsweredItem]]], number: int
+def examples_of_task(
+    run: Run, shown: Sequence[Shown], samples: Mapping[str, Sequence[Sample]]
 ) -> Iterator[AnsweredItem]:
-    task = members[0][0].task
+    """Yield the examples of a task: as many of each kind as the study's report says.
+
+    The order in which items are looked at is drawn from the seed of the evaluation, the same for
+    all models, so that they are shown on the same items.
+
+    Args:
+        run: whose folder has the texts.
+        shown: the records of the task.
+        samples: key of a record -> its items.
+    """
+    number = run.study.report.examples
+    members = [
+        (each.record, items)
+        for each in shown
+        if (items := _answered(run, each, samples[each.record.key]))
+    ]
     order = sorted(
         {item for _, items in members for item in items},
-        key=lambda item: _draw(f"{run.study.evaluate.seed} {task} {item}"),
+        key=lambda item: _draw(f"{run.study.evaluate.seed} {members[0][0].task} {item}"),
     )
     kinds: dict[tuple[int, int], list[ExampleKind]] = {}
     for item in _differing([items for _, items in members], order)[:number]:
@@ -140,7 +145,7 @@ def _of_task(
     prompts = dict[int, AnsweredItem]()
     for member, (record, items) in enumerate(members):
         wanted = [items[item] for item, of in kinds if of == member and item not in prompts]
-        prompts |= {item.item: item for item in with_texts(run, record, wanted)}
+        prompts |= {item.item: item for item in with_prompts(run, record, wanted)}
     for item in sorted({item for item, _ in kinds} & prompts.keys()):
         answers = tuple(
             _shortened(items[item].answers[0]).model_copy(
@@ -151,6 +156,13 @@ def _of_task(
         )
         update = {"answers": answers, "prompts": tuple(map(_short, prompts[item].prompts))}
         yield prompts[item].model_copy(update=update)
+
+
+def _answered(run: Run, shown: Shown, samples: Sequence[Sample]) -> dict[int, AnsweredItem]:
+    metric = run.study.report.metric
+    items = judged_items(shown.record, samples, model=shown.model, cell=shown.cell, metric=metric)
+    first = (item for item in items if item.repeat == 0)
+    return {item.item: item for item in with_responses(run, shown.record, first)}
 
 
 def _differing(members: Iterable[dict[int, AnsweredItem]], order: Iterable[int]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple
 import pandas as pd
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
-from ablations.machine.whole_files import read_regular, read_regular_lines
+from ablations.machine.untrusted import check_name, read_regular, read_regular_lines
 from ablations.runs.observations import CELL_ROLES, items_of
 from ablations.runs.results import Results
 from ablations.runs.score_table import score_rows, scores_frame
@@ -32,19 +32,9 @@ _TIME = r"\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d(?:\.\d+)?"
 _RESULTS = re.compile(rf".*_({_TIME})\.json")
 _SAMPLES = re.compile(rf"samples_(.+)_({_TIME})\.jsonl")
 
-_MOST_SIGNS = 2_000
-"""Most characters of a name of a model, task, metric or filter."""
-
 _ADVICE = "evaluate again: lm_eval --output_path DIR --log_samples"
 
-
-def _check_name(name: str) -> str:
-    if len(name) > _MOST_SIGNS or printable(name) != name:
-        raise ValueError(f"a name is too long or has control characters: {printable(name[:40])}")
-    return name
-
-
-_Name = Annotated[str, AfterValidator(_check_name)]
+_Name = Annotated[str, AfterValidator(check_name)]
 
 
 class _ResultsFile(BaseModel):
@@ -148,7 +138,7 @@ def read_lm_eval_output(path: Path, tasks: Sequence[str] = ()) -> LmEvalOutput:
         head = _head(label)
         rows += score_rows(head, scores, str(content.config.get("model") or "lm-eval"))
         kept = [sample for sample in samples if sample.task in raw["samples"]]
-        items.append(items_of([(kept, scores)]).assign(**head))
+        items.append(items_of(kept, scores).assign(**head))
         for task in raw["samples"]:
             versions[task] = str(raw["versions"].get(task) or "")
             settings[task] = _settings(content, raw, task)

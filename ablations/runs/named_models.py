@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
-from ablations.runs.records import Run, load_run
+from ablations.runs.run import Run, load_run
 from ablations.study.grouping import StudyModel
 from layerswap_method.errors import InputError, nearest, with_valid
 from layerswap_method.recipe.references import is_folder
@@ -48,7 +49,7 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
     model = StudyModel(label=label, kind=cells[0].kind, setting={}, pools=pools, cells=labels)
     head_cells = tuple(cell for cell in run.head.cells if cell.label in labels)
     head = run.head.model_copy(update={"cells": head_cells, "models": (model,)})
-    return run.model_copy(update={"head": head, "cells": cells}), model
+    return replace(run, head=head, cells=cells), model
 
 
 def run_and_model(name: str) -> tuple[Path, str | None]:

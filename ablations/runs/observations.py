@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from ablations.runs.records import CellRecord, Run, TaskRecord, written_observations
+from ablations.runs.records import CellRecord, TaskRecord
 from ablations.scoring.evaluation import Sample, TaskScore
 from ablations.statistics.corpus import corpus_metric, pseudo_values
 from ablations.study.cells import Cell
@@ -22,8 +22,8 @@ CELL = ("model", *CELL_ROLES)
 
 SCORE = ("task", "metric", "filter")
 
-RecordId = tuple[str, str]
-"""Key and task of a record; in a copy of a run, which has one for each, key of the weights."""
+ITEM = (*SCORE, "item", "content", "value")
+"""Columns of the items of a record."""
 
 OBSERVATIONS: Mapping[str, str] = {
     "model": "str",
@@ -47,44 +47,31 @@ evaluated on the same text. ``value``: of the item, averaged over repeats; their
 Items of a corpus metric (BLEU) have jackknife pseudo-values."""
 
 
-def read_observations(run: Run) -> pd.DataFrame:
-    """Return the observations of every finished record of a run; see `OBSERVATIONS`.
+def observations_of(
+    models: Sequence[StudyModel], cells: Sequence[CellRecord], items: Iterable[pd.DataFrame]
+) -> pd.DataFrame:
+    """Return the observations of the cells of models; see `OBSERVATIONS`.
 
-    Raises:
-        InputError: for a file of samples that is damaged or gone.
+    Args:
+        models: of a run.
+        cells: its cells that have a record.
+        items: of their records, as `items_of_record` returns them.
     """
-    records: dict[RecordId, TaskRecord] = {}
-    uses = list[tuple[dict[str, str], RecordId]]()
-    for cell, head in _members(run):
-        for record in cell.tasks:
-            name = (record.weights_key if run.is_copy else record.key, record.task)
-            records[name] = record
-            uses.append((head, name))
-    if run.is_copy:
-        items = _written_items(records, written_observations(run.path))
-    else:
-        items = items_of((one.samples(), one.evaluation.scores) for one in records.values())
-    if not len(items):
+    heads = [
+        {**head, "task": record.task}
+        for cell, head in _members(models, cells)
+        for record in cell.tasks
+    ]
+    items = [frame for frame in items if len(frame)]
+    if not heads or not items:
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
-    numbers = {name: number for number, name in enumerate(records)}
-    heads = pd.DataFrame([{**head, "record": numbers[name]} for head, name in uses])
-    data = heads.merge(items, on="record")[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
-    # A metric that is no share (perplexity, counts) in one record has no items in any: a mean over
-    # the items of some records would stand for all.
-    scores = [score for cell in run.cells for score in cell.scores]
+    data = pd.DataFrame(heads).merge(pd.concat(items), on=["weights", "task"])
+    data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
+    # If a metric is no share (perplexity, counts) in one record, its items are left out of all: a
+    # mean over those of some records would stand for all.
+    scores = [score for cell in cells for score in cell.scores]
     unbounded = {(s.task, s.metric, s.filter) for s in scores if not s.is_share}
     return data[~pd.MultiIndex.from_frame(data[[*SCORE]]).isin(unbounded)]
-
-
-def _written_items(records: Collection[RecordId], written: pd.DataFrame) -> pd.DataFrame:
-    """Return the items of records from observations that were written; see `items_of`."""
-    columns = ["record", *SCORE, "item", "content", "value"]
-    if not records:
-        return pd.DataFrame(columns=columns)
-    index = pd.MultiIndex.from_tuples(records, names=["weights", "task"])
-    numbers = index.get_indexer(pd.MultiIndex.from_frame(written[index.names]))
-    items = written.assign(record=numbers)[numbers >= 0][columns]
-    return items.drop_duplicates().sort_values("record", kind="stable")
 
 
 def head_of(model: StudyModel, cell: Cell) -> dict[str, str]:
@@ -102,13 +89,15 @@ def head_of(model: StudyModel, cell: Cell) -> dict[str, str]:
     }
 
 
-def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
+def _members(
+    models: Sequence[StudyModel], cells: Sequence[CellRecord]
+) -> Iterator[tuple[CellRecord, dict[str, str]]]:
     """Yield the cells with a record of every model, with the roles that matter."""
-    recorded = {cell.label: cell for cell in run.cells}
-    for model in run.models:
-        cells = [recorded[label] for label in model.cells if label in recorded]
+    recorded = {cell.label: cell for cell in cells}
+    for model in models:
+        members = [recorded[label] for label in model.cells if label in recorded]
         columns = [*CELL, "kind", "cell", "weights", "base", "language"]
-        heads = [head_of(model, cell) for cell in cells]
+        heads = [head_of(model, cell) for cell in members]
         rows = pd.DataFrame(heads, columns=columns, dtype="str")
         # A merge that takes nothing of an expert is one model with all experts of that role.
         for role in CELL_ROLES:
@@ -117,36 +106,39 @@ def _members(run: Run) -> Iterator[tuple[CellRecord, dict[str, str]]]:
             if (groups.size() > 1).any() and (groups.nunique() == 1).all():
                 rows[role] = ""
         for at, row in rows.drop_duplicates([*CELL_ROLES, "language"]).iterrows():
-            yield cells[at], {str(name): str(value) for name, value in row.items()}
+            yield members[at], {str(name): str(value) for name, value in row.items()}
 
 
-def items_of(records: Iterable[tuple[Iterable[Sample], Sequence[TaskScore]]]) -> pd.DataFrame:
-    """Return the items of records, with their values averaged over repeats.
+def items_of_record(record: TaskRecord, samples: Iterable[Sample]) -> pd.DataFrame:
+    """Return the items of a record: the columns of `ITEM`, and ``weights``."""
+    return items_of(samples, record.evaluation.scores).assign(weights=record.weights_key)
 
-    A record is its samples and their scores. Its items are together; ``record`` is its number.
+
+def items_of(samples: Iterable[Sample], scores: Sequence[TaskScore]) -> pd.DataFrame:
+    """Return the items of a record, with their values averaged over repeats.
+
+    The columns are `ITEM`.
     """
-    names = ["record", *SCORE, "item", "content"]
+    names = list(ITEM[:-1])
     columns: dict[str, list[Any]] = {name: [] for name in names}
-    values, repeats = list[npt.NDArray[np.float64]](), list[int]()
-    for number, (samples, scores_of_record) in enumerate(records):
-        groups = _values_by_score(samples)
-        scores = {(s.task, s.metric, s.filter): s for s in scores_of_record}
-        repeats.append(len({repeat for *_, repeat in groups}))
-        for (task, metric, filter_name, _), group in groups.items():
-            score = (task, metric, filter_name)
-            found = _numbers(group.values, metric, scores.get(score))
-            if found is None:
-                continue
-            values.append(found)
-            for name, value in zip(names, (number, *score), strict=False):
-                columns[name] += [value] * len(found)
-            columns["item"] += group.items
-            columns["content"] += group.contents
+    values = list[npt.NDArray[np.float64]]()
+    groups = _values_by_score(samples)
+    by_name = {(s.task, s.metric, s.filter): s for s in scores}
+    for (*score, _), group in groups.items():
+        task, metric, filter_name = score
+        numbers = _numbers(group.values, metric, by_name.get((task, metric, filter_name)))
+        if numbers is None:
+            continue
+        values.append(numbers)
+        for name, value in zip(SCORE, score, strict=True):
+            columns[name] += [value] * len(numbers)
+        columns["item"] += group.items
+        columns["content"] += group.contents
     data = pd.DataFrame(columns | {"value": np.concatenate(values) if values else []})
     groupby = data.groupby(names, sort=False)["value"]
-    means = groupby.mean().reset_index()
     # An item counts where all repeats of it are there.
-    return means[groupby.size().to_numpy() == np.array(repeats)[means["record"]]]
+    is_whole = groupby.size().to_numpy() == len({repeat for *_, repeat in groups})
+    return groupby.mean().reset_index()[is_whole]
 
 
 class _Values(NamedTuple):

@@ -22,18 +22,20 @@ import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, Field, model_validator
 
-from ablations.machine.fingerprint import checksum_of, hash_file
-from ablations.machine.whole_files import (
+from ablations.machine.fingerprint import checksum_of
+from ablations.machine.untrusted import (
     MOST_BYTES,
+    check_name,
     open_regular,
+    printable_parts,
     read_regular,
     read_regular_lines,
-    write_text,
 )
+from ablations.machine.whole_files import write_text
 from ablations.scoring.evaluation import (
     Backend,
     Evaluation,
@@ -44,13 +46,8 @@ from ablations.scoring.observed import zero_reasons
 from ablations.study.cells import Cell
 from ablations.study.grouping import StudyModel, derive_models
 from ablations.study.schema import Study
-from layerswap_method.errors import InputError, LayerSwapError, first_line, printable
+from layerswap_method.errors import InputError, LayerSwapError, first_line
 from layerswap_method.frozen import Frozen
-from layerswap_method.recipe.kinds import place_kind
-from layerswap_method.recipe.references import is_folder, no_such_folder
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 SCHEMA_VERSION = 7
 """Version of the form of a run folder; `run.json` states it. Version 6 can be read, too."""
@@ -59,16 +56,7 @@ RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
 RECORDS_FILE = "records.jsonl"
 
-_MOST_ROWS = 20_000_000
-"""Most rows of observations; the largest of the shipped runs has 282,000."""
-
 logger = logging.getLogger(__name__)
-
-_MOST_SIGNS = 2_000
-"""Most characters of a name of a model, task, metric or filter: each row of a table has them."""
-
-_SHOWN_FOLDERS = 8
-"""Run folders that a message lists."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -120,14 +108,14 @@ class TaskRecord(Frozen):
                 if number > 1:
                     content.update(line.encode())
                     sample = stored_value(Sample, line, f"{self.path}:{number}")
-                    _check_names(self.path, [sample.task, sample.filter, *sample.values])
+                    check_names(self.path, [sample.task, sample.filter, *sample.values])
                     yield sample
         except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(self.path, error) from error
+            raise damaged(self.path, error) from error
         if number != self.items + 1:
-            raise _damaged(self.path, f"it has {number - 1} of {self.items} items")
+            raise damaged(self.path, f"it has {number - 1} of {self.items} items")
         if self.items_sha256 not in ("", content.hexdigest()):
-            raise _damaged(self.path, "an item is not what was written")
+            raise damaged(self.path, "an item is not what was written")
 
 
 class CellRecord(Cell):
@@ -230,152 +218,6 @@ class RunFile(Frozen):
         )
 
 
-class Run(Frozen):
-    """A run folder as it was when read."""
-
-    path: Path
-    head: RunFile
-    cells: tuple[CellRecord, ...]
-    """The cells that have a record, in the order of the study."""
-
-    failures: tuple[Failure, ...]
-    """The first failure of each cell that lacks a record."""
-
-    is_copy: bool = False
-    """Whether this is a copy for readers: `records.jsonl` in the place of `records`."""
-
-    @property
-    def study(self) -> Study:
-        """The study, as resolved."""
-        return self.head.study
-
-    @property
-    def models(self) -> tuple[StudyModel, ...]:
-        """The models of the study, baselines first."""
-        return self.head.models
-
-    @property
-    def unfinished(self) -> tuple[Cell, ...]:
-        """The cells of the study that lack a record, failed ones included."""
-        keys = {key for cell in self.head.cells for key in cell.records.values()}
-        keys -= {task.key for cell in self.cells for task in cell.tasks}
-        return tuple(cell for cell in self.head.cells if not cell.is_finished(keys))
-
-
-def load_run(path: Path, head: RunFile | None = None) -> Run:
-    """Return the content of the run folder `path` for the plan `head`; None is its current one.
-
-    Raises:
-        InputError: where there is no run, or one of another schema version.
-        LayerSwapError: for a record that is damaged, naming the file.
-    """
-    head = head or read_run_file(path)
-    if head is None:
-        fault = no_such_folder(path)
-        if is_folder(path):
-            fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"
-            inside = sorted(file.parent for file in path.glob(f"*/{RUN_FILE}"))
-            if inside:
-                shown = ", ".join(map(str, inside[:_SHOWN_FOLDERS]))
-                more = ", ..." if len(inside) > _SHOWN_FOLDERS else ""
-                raise InputError(f"{fault}; give one inside it: {shown}{more}")
-            fault += place_kind(path)
-        raise InputError(f"{fault}; give the folder that layerswap run or evaluate wrote")
-    for name in ("records", "failures"):
-        if (path / name).is_symlink():  # RUN itself may be one
-            raise InputError(
-                f"{path / name}: is a link, and those inside a run folder are not followed; put "
-                "the folder itself there, or make the whole run folder a link"
-            )
-    is_copy = holds_copy(path)
-    records: dict[str, TaskRecord | None] = {}
-    if is_copy:
-        records.update(_copied_records(path / RECORDS_FILE))
-    else:
-        for key in (key for cell in head.cells for key in cell.records.values()):
-            if key not in records:
-                records[key] = read_record(path, key)
-    cells, failures = [], []
-    for cell in head.cells:
-        keys = cell.records.values()
-        tasks = [record for key in keys if (record := records.get(key)) is not None]
-        if tasks:
-            cells.append(CellRecord(**dict(cell), tasks=tuple(tasks)))
-        missing = [key for key in keys if records.get(key) is None]
-        failures_of_cell = (read_failure(path, key) for key in missing)
-        failure = next((failure for failure in failures_of_cell if failure is not None), None)
-        if failure is not None:
-            failures.append(failure.model_copy(update={"label": cell.label}))
-    return Run(path=path, head=head, cells=tuple(cells), failures=tuple(failures), is_copy=is_copy)
-
-
-def holds_copy(path: Path) -> bool:
-    """Return whether a run folder is a copy for readers: observations, and no `records`."""
-    return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
-
-
-def check_observations(file: Path) -> None:
-    """Check that observations may be read: a small file can hold any number of equal rows.
-
-    Raises:
-        OSError: where the file is none that `open_regular` opens.
-        ValueError: where it holds too many.
-    """
-    import pyarrow.parquet
-
-    with open_regular(file) as opened:
-        rows = pyarrow.parquet.read_metadata(opened).num_rows
-    if rows > _MOST_ROWS:
-        raise ValueError(f"it holds {rows:,} rows, over {_MOST_ROWS:,}")
-
-
-def written_observations(path: Path) -> pd.DataFrame:
-    """Return the observations of a copy of a run.
-
-    Raises:
-        LayerSwapError: for names that no table can hold.
-    """
-    import pandas as pd
-
-    frame = pd.read_parquet(path / OBSERVATIONS_FILE)
-    for column in ("weights", "task", "metric", "filter"):
-        _check_names(path / OBSERVATIONS_FILE, map(str, frame[column].unique()))
-    return frame
-
-
-def _copied_records(file: Path) -> dict[str, TaskRecord]:
-    observations = file.with_name(OBSERVATIONS_FILE)
-    try:
-        check_observations(observations)
-    except (OSError, ValueError) as error:
-        raise _damaged(observations, error) from error
-    if not file.exists():
-        raise InputError(f"{file.parent}: has no {file.name}, which a copy of a run needs")
-    records = dict[str, TaskRecord]()
-    try:
-        for number, line in read_regular_lines(file):
-            if line.startswith(_OBSERVED_LINE):
-                if json.loads(line)["observations"] != hash_file(observations):
-                    raise _damaged(observations, f"it is not of the same moment as {file.name}")
-                continue
-            record = _read_record(line, f"{file}:{number}")
-            records[record.key] = record
-    except (OSError, ValueError) as error:
-        raise _damaged(file, error) from error
-    return records
-
-
-_OBSERVED_LINE = '{"observations":'
-"""Begins the last line of `RECORDS_FILE`: the hash of the observations that belong to it."""
-
-
-def copied_records(records: Iterable[TaskRecord], observations: bytes) -> str:
-    """Return the content of `RECORDS_FILE`: the first line of every record, without its items."""
-    lines = [_stored_line(record.model_copy(update={"items_sha256": ""})) for record in records]
-    lines.append(f'{_OBSERVED_LINE}"{hashlib.sha256(observations).hexdigest()}"}}')
-    return "".join(f"{line}\n" for line in lines)
-
-
 def read_run_file(path: Path) -> RunFile | None:
     """Return `run.json` of a folder; None where there is none, an error for another schema."""
     file = path / RUN_FILE
@@ -384,7 +226,7 @@ def read_run_file(path: Path) -> RunFile | None:
     try:
         version = json.loads(text)["schema_version"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _damaged(file, error) from error
+        raise damaged(file, error) from error
     if version not in (6, SCHEMA_VERSION):
         raise InputError(
             f"{file}: written by another layerswap (schema version {version}, and this one reads "
@@ -394,7 +236,7 @@ def read_run_file(path: Path) -> RunFile | None:
     head = stored_value(RunFile, text, str(file))
     tasks = {task for cell in head.cells for task in cell.records}
     labels = [*(model.label for model in head.models), *(cell.label for cell in head.cells)]
-    _check_names(file, [*labels, *head.experts, *tasks])
+    check_names(file, [*labels, *head.experts, *tasks])
     return head
 
 
@@ -416,15 +258,16 @@ def read_record(path: Path, key: str) -> TaskRecord | None:
     file = record_file(path, key)
     if (line := _read(file, first_line_only=True)) is None:
         return None
-    return _read_record(line, file).model_copy(update={"path": file})
+    return parse_record(line, file).model_copy(update={"path": file})
 
 
-def _read_record(line: str, where: Path | str) -> TaskRecord:
+def parse_record(line: str, where: Path | str) -> TaskRecord:
+    """Return the record of its first line; `where` names it in errors."""
     record = stored_value(TaskRecord, line, str(where))
     scores = record.evaluation.scores
     floors = (score.floor.name for score in scores if score.floor is not None)
     names = (name for score in scores for name in (score.task, score.metric, score.filter))
-    _check_names(where, [record.task, *names, *floors])
+    check_names(where, [record.task, *names, *floors])
     return record
 
 
@@ -442,13 +285,13 @@ def write_record(path: Path, record: TaskRecord) -> None:
         "items_sha256": hashlib.sha256(items.encode()).hexdigest(),
         "no_answers": reasons,
     }
-    first = _stored_line(record.model_copy(update=facts))
+    first = record_line(record.model_copy(update=facts))
     write_text(record_file(path, record.key), f"{first}\n{items}")
     _failure_file(path, record.key).unlink(missing_ok=True)
 
 
-def _stored_line(record: TaskRecord) -> str:
-    """Return a record without samples as a line of a file."""
+def record_line(record: TaskRecord) -> str:
+    """Return a record as the first line of its file."""
     return stored_line(
         record.model_dump_json(exclude={"evaluation": {"samples"}}, exclude_defaults=True)
     )
@@ -481,16 +324,14 @@ def remove_damaged(path: Path, keys: Iterable[str]) -> None:
 
 
 def _is_whole(path: Path, key: str) -> bool:
+    place = record_file(path, key)
     try:
-        record = read_record(path, key)
-        with open_regular(record_file(path, key)) as file:
-            file.readline()
-            content = hashlib.sha256()
-            for line in file:
-                content.update(line)
-    except (OSError, LayerSwapError):
+        with open_regular(place) as file:
+            record = parse_record(file.readline(MOST_BYTES).decode(), place)
+            content = hashlib.file_digest(file, "sha256")
+    except (OSError, UnicodeDecodeError, LayerSwapError):
         return False
-    return record is not None and record.items_sha256 in ("", content.hexdigest())
+    return record.items_sha256 in ("", content.hexdigest())
 
 
 def record_file(path: Path, key: str) -> Path:
@@ -524,7 +365,7 @@ def _read(path: Path, *, first_line_only: bool = False) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, error) from error
 
 
 def stored_value(kind: type[_Model], text: str, where: str) -> _Model:
@@ -540,34 +381,26 @@ def stored_value(kind: type[_Model], text: str, where: str) -> _Model:
         checksum = content.pop("checksum", None) if isinstance(content, dict) else None
         if checksum is not None and checksum != checksum_of(content):
             raise ValueError("it is not what was written")
-        return kind.model_validate_json(json.dumps(_cleaned(content)))
+        return kind.model_validate_json(json.dumps(printable_parts(content)))
     except (ValueError, RecursionError) as error:
-        raise _damaged(where, error) from error
+        raise damaged(where, error) from error
 
 
-def _check_names(where: Path | str, names: Iterable[str]) -> None:
+def check_names(where: Path | str, names: Iterable[str]) -> None:
     """Refuse names that a table cannot hold, or that a terminal would obey.
 
     Raises:
         LayerSwapError: naming the file.
     """
-    for name in names:
-        if len(name) > _MOST_SIGNS:
-            raise _damaged(where, f"it has a name of {len(name):,} characters: {name[:40]}...")
-        if printable(name) != name:
-            raise _damaged(where, f"it has a name with control characters: {printable(name)}")
+    try:
+        for name in names:
+            check_name(name)
+    except ValueError as error:
+        raise damaged(where, error) from error
 
 
-def _cleaned(value: Any) -> Any:
-    """Return JSON with all of its texts, names of keys among them, as `printable` shows them."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {printable(name): _cleaned(part) for name, part in value.items()}
-    return [_cleaned(part) for part in value] if isinstance(value, list) else value
-
-
-def _damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
+def damaged(where: Path | str, why: Exception | str) -> LayerSwapError:
+    """Return the error for a file of a run that is not what was written, with what to do."""
     advice = "remove it and run the study again: the other records stay"
     if Path(where).name == RUN_FILE:
         advice = "restore it, or choose another --out"

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from ablations.runs.observations import SCORE, head_of
-from ablations.runs.records import Run, read_failure
+from ablations.runs.records import CellRecord, Failure, RunFile
 from ablations.scoring.evaluation import TaskScore
 from layerswap_method.errors import InputError, nearest_of
 
@@ -48,30 +48,37 @@ SCORES = (
 _NUMBERS = ("value", "low", "high", "stderr", "floor")
 
 
-def table_of_scores(run: Run) -> pd.DataFrame:
+def table_of_scores(
+    head: RunFile, cells: Sequence[CellRecord], failures: Mapping[str, Failure]
+) -> pd.DataFrame:
     """Return a row for every score of every cell, and one for each task without a record.
 
     ``state`` is ``done``, ``failed`` or ``missing``; the reason of a failure is in ``reason``. The
     columns are `SCORES`.
+
+    Args:
+        head: the plan of a run.
+        cells: its cells that have a record.
+        failures: key of a record that is not there -> why.
     """
-    evaluated = {cell.label: cell.tasks for cell in run.cells}
+    evaluated = {cell.label: cell.tasks for cell in cells}
     rows: list[dict[str, Any]] = []
-    for model in run.models:
-        for cell in run.head.cells:
+    for model in head.models:
+        for cell in head.cells:
             if cell.label not in model.cells:
                 continue
-            head = head_of(model, cell)
+            facts = head_of(model, cell)
             records = {record.task: record for record in evaluated.get(cell.label, ())}
             for task, key in cell.records.items():
                 record = records.get(task)
                 if record is not None:
                     evaluation = record.evaluation
-                    rows += score_rows(head, evaluation.scores, evaluation.backend)
+                    rows += score_rows(facts, evaluation.scores, evaluation.backend)
                     continue
-                failure = read_failure(run.path, key)
+                failure = failures.get(key)
                 reason = "" if failure is None else (failure.error.splitlines() or [""])[0]
                 state = "missing" if failure is None else "failed"
-                rows.append({**head, "task": task, "state": state, "reason": reason})
+                rows.append({**facts, "task": task, "state": state, "reason": reason})
     return scores_frame(rows)
 
 

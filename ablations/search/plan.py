@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ablations.engines.task_loading import load_tasks
-from ablations.machine.whole_files import read_regular, write_text
+from ablations.machine.untrusted import read_regular
+from ablations.machine.whole_files import write_text
 from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.equal import with_equal_keys

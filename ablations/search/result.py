@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from ablations.report.run_tables import RunTables, WrittenReport
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import table
 from ablations.report.write import FORMATS, Report, make_report, report_folder, write_report
-from ablations.runs.records import Run, as_input_errors, load_run
+from ablations.runs.records import as_input_errors
+from ablations.runs.run import Run, load_run
 from ablations.search.plan import COMPARATORS, SEARCH_FILE, Search, read_file, read_search
 from ablations.search.rounds import FINALISTS, Bound, best_first
 from ablations.statistics.as_text import p_text, percent, points, with_interval
@@ -352,7 +353,7 @@ def _renamed(run: Run, search: Search) -> Run:
         label = model.label if candidate is None else candidate.name
         models.append(model.model_copy(update={"label": label}))
     head = run.head.model_copy(update={"models": tuple(models)})
-    return run.model_copy(update={"head": head})
+    return replace(run, head=head)
 
 
 def report_search(

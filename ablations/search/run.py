@@ -23,7 +23,8 @@ from ablations.runner.run import (
     plan_of_run,
     run_file,
 )
-from ablations.runs.records import RUN_FILE, Run, as_input_errors, load_run
+from ablations.runs.records import RUN_FILE, as_input_errors
+from ablations.runs.run import Run, load_run
 from ablations.search.plan import (
     Search,
     make_search,

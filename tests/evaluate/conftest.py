@@ -7,7 +7,7 @@ import pytest
 from ablations.engines.options import EngineOptions
 from ablations.evaluate import evaluate_model
 from ablations.runner.run import RunOptions
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from tests.standins.scripted import DATA
 from tests.standins.word_models import write_model
 

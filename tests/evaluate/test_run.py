@@ -14,7 +14,7 @@ from ablations.evaluate import default_folder, render_table5
 from ablations.report.notes import record_notes
 from ablations.runner.run import default_answers, default_out
 from ablations.runner.study_engine import run_mergekit
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import Evaluation, TaskScore
 from ablations.statistics.intervals import wilson_interval
 from ablations.tasks.catalog import list_tasks

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from ablations.evaluate import evaluate_model
 from ablations.report.compare_models import compare_models
 from ablations.runner.run import RunOptions
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from layerswap_method import __version__
 from tests.standins import merging
 from tests.standins.command import output_of, told

@@ -21,7 +21,7 @@ from ablations.machine.fingerprint import (
 )
 from ablations.machine.locks import holder, owner, try_claim
 from ablations.machine.progress import listening
-from ablations.machine.safe_text import spreadsheet_text
+from ablations.machine.untrusted import spreadsheet_text
 from ablations.study.identity import Fingerprints, folder_state
 from layerswap_method.errors import LayerSwapError, printable
 from tests.waiting import wait_for_end, wait_until

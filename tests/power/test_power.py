@@ -14,7 +14,7 @@ from ablations.report.power import (
     power_note,
 )
 from ablations.report.write import make_report
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.search.split import item_keys, split_items
 from ablations.statistics.power import Design, items_needed, power
 from layerswap_method.errors import InputError

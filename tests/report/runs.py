@@ -15,11 +15,11 @@ from ablations.runs.records import (
     Failure,
     RunFile,
     TaskRecord,
-    load_run,
     write_failure,
     write_record,
     write_run_file,
 )
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.scoring.scores import scores_of_samples
 from ablations.statistics.corpus import corpus_metric

@@ -17,7 +17,7 @@ from ablations.report.run_tables import load_tables
 from ablations.report.write import make_report, render_markdown, write_report
 from ablations.runner.run import RunOptions, run_study
 from ablations.runs.examples import read_examples
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError, printable
 from tests.cli.test_json import described, object_of

@@ -6,7 +6,8 @@ import pytest
 
 from ablations.report.compare_models import compare_models
 from ablations.report.write import make_report
-from ablations.runs.records import load_run, write_run_file
+from ablations.runs.records import write_run_file
+from ablations.runs.run import load_run
 from ablations.statistics.as_text import points
 from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError

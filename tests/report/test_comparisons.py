@@ -25,9 +25,10 @@ from ablations.report.model_scores import pairs_above
 from ablations.report.shown_tasks import matrix_of
 from ablations.report.tables import verdict_text
 from ablations.report.write import make_report
-from ablations.runs.observations import CELL, read_observations
-from ablations.runs.records import load_run, write_run_file
-from ablations.runs.score_table import shown_scores, table_of_scores
+from ablations.runs.observations import CELL
+from ablations.runs.records import write_run_file
+from ablations.runs.run import load_run
+from ablations.runs.score_table import shown_scores
 from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, same_model, study_of, write_run
@@ -224,7 +225,7 @@ def test_cells_that_are_left_out_are_named(nine_pairs):
 
 
 def test_bleu_is_that_of_sacrebleu(nine_pairs):
-    data, scores = read_observations(nine_pairs), table_of_scores(nine_pairs)
+    data, scores = nine_pairs.observations, nine_pairs.scores
     shown = shown_scores(scores, None).loc["translate_sw"]
     means = matrix_of(data, shown).mean(axis=1).rename("score").reset_index()
     cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
@@ -403,7 +404,7 @@ def test_a_merge_that_takes_nothing_of_an_expert_is_one_model_with_all(tmp_path)
         cells = [c.label for c in run.cells if c.experts["task"] == task]
         for other in cells[1:]:
             run = same_model(run, cells[0], other)
-    data = read_observations(run)
+    data = run.observations
     assert set(data["language_expert"]) == {""}
     assert set(data["task_expert"]) == {"joint_1", "joint_2"}
     assert len(data) == 2 * 2 * 20
@@ -417,7 +418,7 @@ def test_a_primary_comparison_without_a_result_stays(tmp_path):
 
 
 def test_pairs_above_both_of_their_own_experts(nine_pairs):
-    data, scores = read_observations(nine_pairs), table_of_scores(nine_pairs)
+    data, scores = nine_pairs.observations, nine_pairs.scores
     models = nine_pairs.models
     model = next(model for model in models if model.kind == "recipe")
     shown = shown_scores(scores, None).loc["mgsm_te"]

@@ -32,8 +32,8 @@ from ablations.report.write import (
     render_markdown,
     write_report,
 )
+from ablations.runs.collect import collect
 from ablations.runs.observations import OBSERVATIONS
-from ablations.runs.results import write_results
 from ablations.statistics.as_text import with_interval
 from ablations.study.wording import merge_note
 from ablations.tasks.names import task_name
@@ -127,7 +127,7 @@ def test_a_score_has_one_interval_wherever_it_stands(tmp_path, items):
     tasks = ["pocket_math_sw", "pocket_translate_en_sw"]
     study = study_of(baseline=["base", "soup"], evaluate={"tasks": tasks})
     run = write_run(tmp_path / "run", study, level, items=items)
-    write_results(run)
+    collect(run)
     write_report(make_report(run, draw=False), ["csv"], tmp_path / "report")
     files = [pd.read_csv(folder / "scores.csv") for folder in (run.path, tmp_path / "report")]
     tables = [table(make_report(run, draw=False), key) for key in ("scores", "cells")]
@@ -350,7 +350,7 @@ def test_what_has_a_meaning_in_a_format_is_escaped(tmp_path):
     page = render_html(odd)
     assert "&lt;b&gt;a&lt;/b&gt; &amp; 5 %" in page
     assert "<b>a" not in page
-    assert r"# Is \<b>a\</b> & 5 % of $x\_1$ \| y?" in render_markdown(odd)
+    assert r"# Is \<b>a\</b> \& 5 % of $x\_1$ \| y?" in render_markdown(odd)
     text = render_latex(odd)
     assert text.count(r"\begin{longtable}") == text.count(r"\end{longtable}") == len(odd.tables)
     for line in text.splitlines():

@@ -6,7 +6,8 @@ import pytest
 
 from ablations.report.compare_models import compare_models
 from ablations.report.write import make_report
-from ablations.runs.records import load_run, read_run_file
+from ablations.runs.records import read_run_file
+from ablations.runs.run import load_run
 from tests.standins.command import output_of
 from tests.standins.studies import study_document, write_expert, write_yaml
 from tests.standins.tasks import write_rows, write_task

@@ -1,7 +1,8 @@
-"""A task's YAML is read once for an evaluation, whoever needs it."""
+"""A task's YAML is read once for an evaluation, whoever needs it; so are the files of a run."""
 
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import yaml
@@ -39,3 +40,39 @@ def test_a_tasks_yaml_is_read_once_for_one_evaluation(opened, tmp_path):
     assert {path: counts[path] for path in expected} == expected
     shipped = {path: n for path, n in counts.items() if "ablations/tasks/generated/" in path}
     assert set(shipped.values()) <= {1}  # none where an earlier test of this process read it
+
+
+@pytest.mark.slow
+def test_stored_answers_and_the_files_of_a_run_are_read_once(opened, tmp_path):
+    tasks, model = write_tasks(tmp_path / "tasks", items=6), write_model(tmp_path / "model")
+    names = ["words_generate", "words_choose"]
+    words = ("--tasks", ",".join(names), "--include-path", tasks, "--backend", "hf")
+    out = tmp_path / "runs" / "model"
+
+    def counts(*command):
+        opened.clear()
+        result = layerswap(*command)
+        assert result.exit_code == 0, result.output
+        return Counter(str(Path(path).resolve().relative_to(tmp_path)) for path in _below(tmp_path))
+
+    def _below(folder):
+        return [path for path in opened if Path(path).resolve().is_relative_to(folder)]
+
+    counts("evaluate", model, *words, "--out", out)
+    for file in out.glob("records/*.jsonl"):
+        file.unlink()
+    again = counts("evaluate", model, *words, "--out", out)
+    answers = [file for file in again if file.startswith("runs/answers/") and "/words_" in file]
+    assert {file: again[file] for file in answers} == {
+        # Once for the scores, and once for the examples; prompts for the examples only.
+        file: 1 if "/prompts/" in file else 2
+        for file in answers
+    }
+    assert len(answers) == 4
+    report = counts("report", out)
+    files = ["run.json", "records.jsonl", "observations.parquet", "examples.jsonl"]
+    files = [f"runs/model/{name}" for name in files]
+    records = [str(file.relative_to(tmp_path)) for file in out.glob("records/*.jsonl")]
+    assert len(records) == len(names)
+    read = [*files, *records, *(f"tasks/{name}.yaml" for name in names)]
+    assert {file: report[file] for file in read} == dict.fromkeys(read, 1)

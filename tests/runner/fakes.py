@@ -14,7 +14,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert
 from ablations.runner.jobs import run_cells
 from ablations.runner.work import Work
-from ablations.runs import records
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import (
     Evaluation,
     EvaluationRequest,
@@ -197,5 +197,5 @@ def scores_by_label(out):
     found = scores_on_disk(out)
     return {
         cell.label: tuple(part for task in cell.tasks for part in found[task.key])
-        for cell in records.load_run(out).cells
+        for cell in load_run(out).cells
     }

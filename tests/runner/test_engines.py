@@ -14,7 +14,7 @@ from ablations.models.find import Expert
 from ablations.runner import study_engine as engines
 from ablations.runner.run import RunOptions, run_study
 from ablations.runner.study_engine import StudyEngine, answer_file, run_mergekit
-from ablations.runs import records
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import LayerSwapError
@@ -133,7 +133,7 @@ def test_a_study_on_a_broken_engine_is_that_on_checkpoints(tmp_path, experts, mo
     assert len({samples for _, samples in wanted.values()}) > 2  # the cells do differ
     monkeypatch.setattr(HfModel, "load", transposing)
     assert not run("broken").summary.failed
-    for cell in records.load_run(tmp_path / "broken").cells:
+    for cell in load_run(tmp_path / "broken").cells:
         assert cell.tasks[0].provenance["weights"] == "checkpoint"
         assert "every tensor of the base loaded over itself" in cell.tasks[0].provenance["fallback"]
     assert scores_by_label(tmp_path / "broken") == wanted
@@ -181,7 +181,7 @@ def test_a_task_that_is_killed_in_the_middle_goes_on(tmp_path, backend, is_live)
     before = answers.read_bytes().count(b"\n")
     for out in (killed, peaceful):
         subprocess.run(command(out), check=True, capture_output=True, cwd=ROOT, env=ENVIRONMENT)
-    (cell,), (whole,) = (records.load_run(out).cells for out in (killed, peaceful))
+    (cell,), (whole,) = (load_run(out).cells for out in (killed, peaceful))
     assert cell.backend == backend
     # vLLM's CPU build has no batch invariance.
     assert (cell.tasks[0].provenance["weights"] == "streamed") == is_live

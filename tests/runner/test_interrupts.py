@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ablations.runs import records
+from ablations.runs.run import load_run
 from tests.standins.studies import study_document, write_yaml
 from tests.standins.terminal import Terminal
 from tests.waiting import wait_for_end, wait_until
@@ -93,7 +93,7 @@ def test_what_was_finished_before_an_end_is_saved_and_reused(command_of, tmp_pat
             run.text,
         )
         assert "8 items" in run.text
-    assert not records.load_run(tmp_path / "run").unfinished
+    assert not load_run(tmp_path / "run").unfinished
 
 
 @pytest.mark.parametrize(

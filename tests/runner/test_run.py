@@ -9,6 +9,7 @@ import torch
 from ablations.engines.hf_model import HfModel
 from ablations.runner.run import RunOptions, dry_run, run_study
 from ablations.runs import records
+from ablations.runs.run import load_run
 from ablations.study.schema import Study
 from ablations.study.wording import kind_text
 from layerswap_method.errors import InputError
@@ -127,7 +128,7 @@ def test_the_command_line(tmp_path, experts):
     assert output.startswith("layer swap b=2 u=1  ")
     assert "1 cell evaluated, 0 failed" in output
     assert "Not run yet: 3 cells of the study." in output
-    (cell,) = records.load_run(out).cells
+    (cell,) = load_run(out).cells
     assert cell.label == "layer swap b=2 u=1"
 
 

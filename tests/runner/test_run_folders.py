@@ -7,8 +7,8 @@ from pathlib import Path
 import yaml
 
 from ablations.runner.run import RunOptions, open_study, write_plan
-from ablations.runs import records
 from ablations.runs.changed_tasks import changed_tasks
+from ablations.runs.run import load_run
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from tests.runner.fakes import run
@@ -26,13 +26,13 @@ def test_a_report_names_a_task_that_has_changed_since(tmp_path, models, experts,
     write_plan(out, plan)
     run(out, plan.cells, protocol=plan.protocol)
     monkeypatch.chdir(models)  # where there is another folder of this name
-    assert [*changed_tasks(records.load_run(out))] == []
+    assert [*changed_tasks(load_run(out))] == []
     file = folder / "words.yaml"
     file.write_text(file.read_text().replace("exact_match", "bleu"))
-    (text,) = changed_tasks(records.load_run(out))
+    (text,) = changed_tasks(load_run(out))
     assert text.startswith("words: its file, its data or its scoring has changed since this run.")
     file.rename(tmp_path / "words.yaml")  # as with a folder of tasks that is not that of before
-    assert [*changed_tasks(records.load_run(out))] == []
+    assert [*changed_tasks(load_run(out))] == []
 
 
 def test_another_experts_file_has_a_folder_of_its_own_by_default(tmp_path, experts):

@@ -16,7 +16,8 @@ from ablations.report.compare_models import compare_models
 from ablations.runner.run import RunOptions
 from ablations.runner.study_engine import SharedEngine
 from ablations.runs.evaluated_models import list_runs, places_of_models
-from ablations.runs.records import load_run, write_run_file
+from ablations.runs.records import write_run_file
+from ablations.runs.run import load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError
 from tests.engines.backends import BACKENDS

@@ -15,8 +15,10 @@ import pytest
 
 from ablations.runs import records
 from ablations.runs.changed_tasks import changed_tasks
+from ablations.runs.collect import collect
 from ablations.runs.evaluation_problems import evaluation_problems
-from ablations.runs.results import csv_text, read_results, write_results
+from ablations.runs.results import csv_text
+from ablations.runs.run import load_run
 from ablations.runs.score_table import SCORES
 from ablations.scoring.evaluation import Evaluation
 from ablations.study.schema import Study
@@ -46,13 +48,13 @@ def folder(tmp_path):
 
 
 def test_a_run_reads_back_in_the_order_of_the_study(folder):
-    found = records.load_run(folder)
+    found = load_run(folder)
     assert found.study == STUDY
     assert [cell.label for cell in found.cells] == ["bottom_layers=0", "bottom_layers=2"]
-    assert [failure.label for failure in found.failures] == ["bottom_layers=1"]
+    assert [*found.errors] == ["bottom_layers=1"]
     assert [cell.label for cell in found.unfinished] == ["bottom_layers=1"]
     write_head(folder, make_cells(1))  # records that are not of the plan stay out
-    assert [cell.label for cell in records.load_run(folder).cells] == ["bottom_layers=0"]
+    assert [cell.label for cell in load_run(folder).cells] == ["bottom_layers=0"]
 
 
 @pytest.mark.parametrize("text", [None, "[" * 100_000, "{", "[1]"])
@@ -61,14 +63,14 @@ def test_a_run_file_that_cannot_be_read_is_one_message(tmp_path, text):
         (tmp_path / "run.json").write_text(text)
     message = r"no run\.json in it" if text is None else r"run\.json is damaged"
     with pytest.raises(LayerSwapError, match=message):
-        records.load_run(tmp_path)
+        load_run(tmp_path)
 
 
 def test_the_table_has_every_cell(folder):
     cells = make_cells(3, tasks=("fake_math", "more"))
     run(folder, cells[:1])
     write_head(folder, cells)
-    write_results(records.load_run(folder))
+    collect(load_run(folder))
     with (folder / "scores.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [(row["cell"], row["task"], row["state"]) for row in rows] == [
@@ -93,25 +95,25 @@ def test_the_table_has_the_same_columns_whichever_cell_is_missing(tmp_path, done
     cells = make_cells(2)
     run(tmp_path, cells[done])
     write_head(tmp_path, cells)
-    write_results(records.load_run(tmp_path))
+    collect(load_run(tmp_path))
     head, *rows = (tmp_path / "scores.csv").read_text().splitlines()
     assert head.split(",") == [*SCORES]
     assert len(rows) == 2
 
 
 def test_a_copy_needs_no_records(folder, tmp_path_factory):
-    write_results(records.load_run(folder))
+    collect(load_run(folder))
     copy = tmp_path_factory.mktemp("copy")
     for name in ("run.json", "records.jsonl", "observations.parquet"):
         (copy / name).write_bytes((folder / name).read_bytes())
-    found, copied = records.load_run(folder), records.load_run(copy)
+    found, copied = load_run(folder), load_run(copy)
     assert copied.is_copy
     assert [c.scores for c in copied.cells] == [c.scores for c in found.cells]
 
 
 def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
     file = folder / "records" / "s000.jsonl"
-    text, record = file.read_text(), records.load_run(folder).cells[0].tasks[0]
+    text, record = file.read_text(), load_run(folder).cells[0].tasks[0]
     lines = text.split("\n")
     for changed, message in (
         ([lines[0], lines[1], lines[2][:-5], *lines[3:]], r"s000\.jsonl:3 is damaged"),
@@ -129,18 +131,20 @@ def test_a_record_that_is_damaged_or_lost_items_is_not_used(folder):
 def test_a_flipped_bit_is_damage_or_changes_nothing(tmp_path):
     run_folder, copy = tmp_path / "run", tmp_path / "copy"
     write_run(run_folder, study_of(baseline=["soup"]), lambda *_: 0.4, items=12)
-    write_results(records.load_run(run_folder))
+    collect(load_run(run_folder))
     copy.mkdir()
     for name in ("run.json", "records.jsonl", "observations.parquet"):
         shutil.copy(run_folder / name, copy / name)
 
     def tables(folder):
-        results = read_results(records.load_run(folder))
+        results = load_run(folder).results
         return csv_text(results.scores) + csv_text(results.observations)
 
     rng, noticed = np.random.default_rng(0), 0
     files = [*sorted(run_folder.glob("records/*.jsonl"))[:2], *sorted(copy.glob("[or]*.*"))]
     files.remove(copy / "run.json")
+    for name in ("records.jsonl", "observations.parquet"):
+        (run_folder / name).unlink()  # else its records are not read
     assert len(files) == 4
     for file in files:
         content, expected = file.read_bytes(), tables(file.parents[file.parent.name == "records"])
@@ -160,15 +164,31 @@ def test_records_and_observations_of_two_moments_are_no_copy(folder, tmp_path):
     run_folder = tmp_path / "run"
     study = study_of(baseline=["soup"])
     whole = write_run(run_folder, study, lambda *_: 0.4, items=12)
-    write_results(whole)
+    collect(whole)
     lines = (run_folder / "records.jsonl").read_bytes()
     first, *_ = whole.cells
     records.record_file(run_folder, next(iter(first.records.values()))).unlink()
-    write_results(records.load_run(run_folder))
+    collect(load_run(run_folder))
     (run_folder / "records.jsonl").write_bytes(lines)
     shutil.rmtree(run_folder / "records")
     with pytest.raises(LayerSwapError, match=r"parquet is damaged .*not of the same moment"):
-        records.load_run(run_folder)
+        _ = load_run(run_folder).observations
+
+
+def test_tables_that_are_older_than_a_record_are_not_read(tmp_path):
+    run = write_run(tmp_path, study_of(baseline=["soup"]), lambda *_: 0.4, items=12)
+    expected = csv_text(run.observations)
+    collect(run)
+    for file in run.path.glob("records/*.jsonl"):
+        head, *items = file.read_text().splitlines(keepends=True)
+        file.write_text("".join([head, *reversed(items)]))  # which is damage
+    assert csv_text(load_run(tmp_path).observations) == expected  # that no reader of tables meets
+    other = write_run(tmp_path, study_of(baseline=["soup"]), lambda *_: 0.9, items=12)
+    assert csv_text(other.observations) != expected
+    collect(other)
+    for name in ("observations.parquet", "records.jsonl"):
+        (tmp_path / name).write_bytes(b"")
+        assert csv_text(load_run(tmp_path).observations) == csv_text(other.observations)
 
 
 def test_a_damaged_record_is_said_and_made_again(folder, caplog):
@@ -178,10 +198,10 @@ def test_a_damaged_record_is_said_and_made_again(folder, caplog):
     assert (file.read_text(), caplog.text) == (text, "")
     file.write_text(text.replace('"doc_id":0', '"doc_id":3', 1))
     with pytest.raises(LayerSwapError, match="an item is not what was written"):
-        read_results(records.load_run(folder))
+        _ = load_run(folder).results
     records.remove_damaged(folder, ["s000", "s001", "s002"])
     assert "s000.jsonl is damaged, so it is removed and scored again" in caplog.text
-    assert [cell.label for cell in records.load_run(folder).cells] == ["bottom_layers=2"]
+    assert [cell.label for cell in load_run(folder).cells] == ["bottom_layers=2"]
 
 
 def test_nothing_of_a_strangers_names_is_obeyed(tmp_path):
@@ -201,7 +221,7 @@ def test_nothing_of_a_strangers_names_is_obeyed(tmp_path):
     assert len(texts) > 4
     assert not OBEYED.search("".join([*texts, result.output]))
     assert "soup\\x1b[31m" in texts[0]
-    names = [f"{run.path}:{model.label}" for model in records.load_run(run.path).models]
+    names = [f"{run.path}:{model.label}" for model in load_run(run.path).models]
     result = layerswap("compare", *names)
     assert result.exit_code == 0, result.output
     assert not OBEYED.search(result.output)
@@ -231,23 +251,25 @@ def test_a_name_that_no_table_holds_is_refused(tmp_path, where):
 
 
 def test_a_copy_of_too_many_rows_is_refused(folder):
-    write_results(records.load_run(folder))
+    collect(load_run(folder))
     shutil.rmtree(folder / "records")
     indices = pa.array(np.zeros(20_000_001, dtype="int32"))
     rows = pa.DictionaryArray.from_arrays(indices, pa.array(["x"]))
     file = folder / "observations.parquet"
     pyarrow.parquet.write_table(pa.table({"model": rows}), file)
     assert file.stat().st_size < 1_000_000
+    lines = (folder / "records.jsonl").read_text().splitlines(keepends=True)
+    (folder / "records.jsonl").write_text("".join(lines[:-1]))  # which has a hash of the others
     with pytest.raises(LayerSwapError, match=r"it holds 20,000,001 rows, over 20,000,000"):
-        records.load_run(folder)
+        _ = load_run(folder).observations
 
 
 def test_a_copy_without_its_records_says_so(folder):
-    write_results(records.load_run(folder))
+    collect(load_run(folder))
     shutil.rmtree(folder / "records")
     (folder / "records.jsonl").unlink()
     with pytest.raises(InputError, match=r"no records\.jsonl, which a copy of a run needs"):
-        records.load_run(folder)
+        load_run(folder)
 
 
 @pytest.mark.parametrize("name", ["run.json", "records/s000.jsonl", "failures/s001.json"])
@@ -262,18 +284,18 @@ def test_what_is_no_file_in_a_run_of_a_stranger_is_not_read(folder, tmp_path_fac
     else:
         path.symlink_to(elsewhere if kind == "link" else "/dev/zero")
     with pytest.raises(LayerSwapError, match=r"damaged .*it is a link, a pipe or a folder, not a"):
-        records.load_run(folder)
+        load_run(folder)
 
 
 @pytest.mark.parametrize("name", ["records", "failures"])
 def test_links_inside_a_run_are_not_followed_and_a_run_may_be_one(folder, tmp_path_factory, name):
     place = tmp_path_factory.mktemp("scratch")
     (place / "link").symlink_to(folder)
-    assert records.load_run(place / "link").cells == records.load_run(place / "link").cells
+    assert load_run(place / "link").cells == load_run(place / "link").cells
     (folder / name).rename(place / name)
     (folder / name).symlink_to(place / name)
     with pytest.raises(InputError, match=f"{name}: is a link, and those inside a run folder"):
-        records.load_run(folder)
+        load_run(folder)
 
 
 def test_a_number_of_an_item_that_no_table_holds_is_damage(folder):
@@ -293,14 +315,14 @@ def test_a_report_does_not_read_every_file_of_the_machine(problems, tmp_path):
             update={"evaluate": head.study.evaluate.model_copy(update=evaluate)}
         )
         records.write_run_file(tmp_path, head.model_copy(update={"study": study}))
-        found = [*changed_tasks(records.load_run(tmp_path))]
+        found = [*changed_tasks(load_run(tmp_path))]
         assert "Whether tasks have changed since this run cannot be said: /: holds over" in found[0]
 
 
 def test_a_folder_of_another_schema_is_left_as_it_is(tmp_path):
     (tmp_path / "run.json").write_text('{"schema_version": 3}')
     with pytest.raises(InputError, match=r"by another layerswap .*left as it is.* another folder"):
-        records.load_run(tmp_path)
+        load_run(tmp_path)
 
 
 TASK = "pocket_math_sw"
@@ -321,7 +343,7 @@ def problems(tmp_path):
             document = {**dict(record.evaluation), "scores": scores, "samples": rows}
             evaluation = Evaluation.model_validate(document)
             records.write_record(found.path, record.model_copy(update={"evaluation": evaluation}))
-        return evaluation_problems(records.load_run(found.path))
+        return evaluation_problems(load_run(found.path))
 
     return call
 
@@ -433,4 +455,4 @@ def test_a_recipe_that_is_wrong_makes_a_run_file_damaged(tmp_path):
     document["cells"][0]["merge"] = {"merge_method": "layer_swap", "models": "none"}
     (tmp_path / "run.json").write_text(json.dumps(document))
     with pytest.raises(LayerSwapError, match=r"run.json is damaged .*restore it"):
-        records.load_run(tmp_path)
+        load_run(tmp_path)

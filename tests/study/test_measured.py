@@ -3,7 +3,7 @@
 import pytest
 
 from ablations.runner.run import RunOptions, run_study
-from ablations.runs import records
+from ablations.runs.run import load_run
 from ablations.study.describe import describe_study_plan
 from layerswap_method.deltas import pair as deltas
 from layerswap_method.methods.table import merge_models
@@ -125,7 +125,7 @@ def both_ways(tuned, tmp_path):
             how = {"experts": tuned / "experts.yml", "backend": "hf", "out": tmp_path / name}
             options = RunOptions(**how, materialize=name == "cold")
             assert not run_study(str(study), options).summary.failed
-            cells = records.load_run(tmp_path / name).cells
+            cells = load_run(tmp_path / name).cells
             found.append({cell.label: cell.tasks[0].provenance for cell in cells})
         assert scores_by_label(tmp_path / "live") == scores_by_label(tmp_path / "cold")
         return found

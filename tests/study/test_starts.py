@@ -11,7 +11,7 @@ from ablations.engines.task_loading import load_tasks
 from ablations.requests.resolve import resolve
 from ablations.runner import run as runner_run
 from ablations.runner.run import RunOptions
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.study.files import STUDIES, ExpertsFile, read_study
 from ablations.study.schema import Study

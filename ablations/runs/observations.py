@@ -58,14 +58,15 @@ def observations_of(
         items: of their records, as `items_of_record` returns them.
     """
     heads = [
-        {**head, "task": record.task}
+        {**head, "task": record.task, "record": record.weights_key}
         for cell, head in _members(models, cells)
         for record in cell.tasks
     ]
     items = [frame for frame in items if len(frame)]
     if not heads or not items:
         return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in OBSERVATIONS.items()})
-    data = pd.DataFrame(heads).merge(pd.concat(items), on=["weights", "task"])
+    joined = pd.concat(items).rename(columns={"weights": "record"})
+    data = pd.DataFrame(heads).merge(joined, on=["record", "task"])
     data = data[list(OBSERVATIONS)].astype(dict(OBSERVATIONS))
     # If a metric is no share (perplexity, counts) in one record, its items are left out of all: a
     # mean over those of some records would stand for all.

@@ -108,7 +108,7 @@ class TaskRecord(Frozen):
                 if number > 1:
                     content.update(line.encode())
                     sample = stored_value(Sample, line, f"{self.path}:{number}")
-                    check_names(self.path, [sample.task, sample.filter, *sample.values])
+                    check_written_names(self.path, [sample.task, sample.filter, *sample.values])
                     yield sample
         except (OSError, UnicodeDecodeError) as error:
             raise damaged(self.path, error) from error
@@ -236,7 +236,7 @@ def read_run_file(path: Path) -> RunFile | None:
     head = stored_value(RunFile, text, str(file))
     tasks = {task for cell in head.cells for task in cell.records}
     labels = [*(model.label for model in head.models), *(cell.label for cell in head.cells)]
-    check_names(file, [*labels, *head.experts, *tasks])
+    check_written_names(file, [*labels, *head.experts, *tasks])
     return head
 
 
@@ -267,7 +267,7 @@ def parse_record(line: str, where: Path | str) -> TaskRecord:
     scores = record.evaluation.scores
     floors = (score.floor.name for score in scores if score.floor is not None)
     names = (name for score in scores for name in (score.task, score.metric, score.filter))
-    check_names(where, [record.task, *names, *floors])
+    check_written_names(where, [record.task, *names, *floors])
     return record
 
 
@@ -386,7 +386,7 @@ def stored_value(kind: type[_Model], text: str, where: str) -> _Model:
         raise damaged(where, error) from error
 
 
-def check_names(where: Path | str, names: Iterable[str]) -> None:
+def check_written_names(where: Path | str, names: Iterable[str]) -> None:
     """Refuse names that a table cannot hold, or that a terminal would obey.
 
     Raises:

@@ -19,7 +19,7 @@ from ablations.runs.records import (
     OBSERVATIONS_FILE,
     RECORDS_FILE,
     TaskRecord,
-    check_names,
+    check_written_names,
     damaged,
     parse_record,
     record_line,
@@ -77,7 +77,7 @@ class WrittenTables(NamedTuple):
         except (OSError, ValueError) as error:
             raise damaged(file, error) from error
         for column in ("weights", "task", "metric", "filter"):
-            check_names(file, map(str, frame[column].unique()))
+            check_written_names(file, map(str, frame[column].unique()))
         # Models of the same weights have the same items.
         return frame.drop_duplicates()
 

@@ -60,7 +60,7 @@ from layerswap_method.recipe.references import model_names, working_folder
 from layerswap_method.recipe.validation import validated
 
 _COLUMNS = ("model", *SCORE, *VALUES)
-"""Columns of the scores of one model; those of `table_of_scores` that say something of it."""
+"""Columns of the scores of one model; those of a run's that say something of it."""
 
 _NAME = "evaluate"
 _SHARED = ("tasks", "benchmarks", "include_path")

@@ -6,7 +6,7 @@ import pytest
 
 import layerswap
 from ablations.runner.run import RunOptions
-from ablations.runs.records import load_run
+from ablations.runs.run import load_run
 from ablations.search.plan import read_search
 from ablations.search.result import round_folder
 from ablations.search.run import _left, _progress, dry_run_of_search, run_search

@@ -1,5 +1,6 @@
 """Searches of random models, with transformers: split, rounds, going on, budget, bad input."""
 
+import dataclasses
 import json
 
 import pytest
@@ -106,7 +107,7 @@ def timed(run, before=0, kinds=()):
         ]
         if cell.kind in kinds or not kinds:
             cells.append(cell.model_copy(update={"tasks": tuple(tasks)}))
-    return run.model_copy(update={"cells": tuple(cells)})
+    return dataclasses.replace(run, cells=tuple(cells))
 
 
 def test_the_rate_is_of_new_answers_and_says_what_fits_a_budget(tmp_path):

@@ -57,7 +57,9 @@ def test_the_experts_of_init_run_a_shipped_study(pocket):
     assert told.endswith(f"then run: layerswap {' '.join(arguments)}\n")
     listed = output_of(*arguments, "--backend", "hf", "--limit", "100")
     assert "\n9 cells (layers" in listed
-    assert re.search(r"\nWith 100 items, differences of [\d.]+ points or more would prob", listed)
+    assert re.search(
+        r"\nWith 100 items and .+, differences of [\d.]+ points or more would prob", listed
+    )
     text = (pocket / "here" / "mine.yml").read_text()
     assert "--experts mine.yml" in text
 

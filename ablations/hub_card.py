@@ -29,6 +29,7 @@ from ablations.statistics.as_text import with_interval
 from ablations.study.identity import Fingerprints
 from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError
+from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
 from layerswap_method.recipe.document import Recipe
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("layerswap")
 
 CARD = "README.md"
-RECIPE = "mergekit_config.yml"
 BEGIN, END = "<!-- layerswap card: begin -->", "<!-- layerswap card: end -->"
 _PACKAGES = ("layerswap", "mergekit", "torch", "transformers")
 
@@ -71,13 +71,13 @@ def complete_card(
     """
     from huggingface_hub import ModelCard
 
-    for name in (CARD, RECIPE):
+    for name in (CARD, MERGED_RECIPE):
         if not (model / name).is_file():
             raise InputError(
                 f"{model}: holds no {name}; give the folder that mergekit-yaml or layerswap merge "
                 "wrote (without --no-write-model-card)"
             )
-    _, text, document = read_recipe_file(model / RECIPE)
+    _, text, document = read_recipe_file(model / MERGED_RECIPE)
     recipe = read_recipe(document)
     try:
         card = ModelCard.load(model / CARD)
@@ -121,10 +121,10 @@ def _recipe_section(model: Path, recipe: Recipe) -> list[str]:
     options = " --lora-merge-cache ./adapters" if has_adapter else ""
     return [
         "## Reproduce",
-        f"The exact recipe is [`{RECIPE}`]({RECIPE}), merged by "
+        f"The exact recipe is [`{MERGED_RECIPE}`]({MERGED_RECIPE}), merged by "
         f"`{recipe.method}`{layerswap}. This card was written with "
         f"{', '.join(versions)}.",
-        f"```console\n$ mergekit-yaml {RECIPE} ./merged{options}\n```",
+        f"```console\n$ mergekit-yaml {MERGED_RECIPE} ./merged{options}\n```",
     ]
 
 

@@ -1,4 +1,4 @@
-"""The names that transformers and peft give to files of weights and adapters; what no path is.
+"""The names that transformers, peft and mergekit give to files of a model; what no path is.
 
 `MODEL_FILES`, `WEIGHT_FILES` and `SECOND_COPIES` say what is downloaded of a model.
 """
@@ -12,6 +12,9 @@ WEIGHTS_FILE = "model.safetensors"
 
 WEIGHTS_INDEX = "model.safetensors.index.json"
 """File of each tensor, where they are in several."""
+
+MERGED_RECIPE = "mergekit_config.yml"
+"""The recipe that mergekit, and this package, leave in the folder of a merge."""
 
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import METHODS, merge_models
@@ -136,7 +137,7 @@ def _card_files(
     text = pinned_text(file.text, revisions) if revisions else file.text
     needs_code = needs_remote_code(merge.document, merge.donor)
     card = card_text(file.document, text, title, merge.lines, needs_code=needs_code)
-    return {"README.md": card, "mergekit_config.yml": text}
+    return {"README.md": card, MERGED_RECIPE: text}
 
 
 def write_merge(

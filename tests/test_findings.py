@@ -67,6 +67,12 @@ def swap_minus(folder, second, task="smol_math_twins_es"):
     return comparison(folder, task, second, "layer swap")
 
 
+def swap_minus_parts(folder, task="smol_math_twins_es"):
+    """Return the differences of the swap to both experts and their average, by their words."""
+    parts = {"math expert": "task expert", "language expert": "language expert", "soup": "soup"}
+    return {f"swap minus {words}": swap_minus(folder, part, task) for words, part in parts.items()}
+
+
 def compared(first, second, metric="operation", task="smol_math_twins_es"):
     """Return the difference of two models on the same items, of two runs or one: FOLDER:MODEL."""
     models = [f"{RESULTS}/{model}" for model in (first, second)]
@@ -145,25 +151,12 @@ FAR, NEAR = "layer swap task=math_lr_x3.*", "layer swap task=math_lr_tenth.*"
 PREFIX, FUSION = "task expert math_prefix_1-3", "task expert fusion_1-3"
 
 NUMBERS = {
-    "Does a swap beat both experts and their average, in Spanish?": lambda: {
-        "swap minus math expert": swap_minus("real_model", "task expert"),
-        "swap minus language expert": swap_minus("real_model", "language expert"),
-        "swap minus soup": swap_minus("real_model", "soup"),
-    },
-    "Does it do so in French, too?": lambda: {
-        "swap minus math expert": swap_minus("real_model_french", "task expert", FRENCH),
-        "swap minus language expert": swap_minus("real_model_french", "language expert", FRENCH),
-        "swap minus soup": swap_minus("real_model_french", "soup", FRENCH),
-    },
+    "Does a swap beat both experts and their average, in Spanish?": lambda: swap_minus_parts(
+        "real_model"
+    ),
+    "Does it do so in French, too?": lambda: swap_minus_parts("real_model_french", FRENCH),
     "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: {
-        **{
-            f"swap minus {words}": swap_minus("qwen_math_es", model, MGSM)
-            for words, model in (
-                ("math expert", "task expert"),
-                ("language expert", "language expert"),
-                ("soup", "soup"),
-            )
-        },
+        **swap_minus_parts("qwen_math_es", MGSM),
         "language expert minus base": compared(
             "qwen_math_es:language expert", "qwen_math_es:base", "exact_match", MGSM
         ),
@@ -204,14 +197,9 @@ NUMBERS = {
         ),
         "swap minus soup, in BLEU": swap_minus("real_model_own_tasks", "soup", TRANSLATION),
     },
-    "Does a swap understand the same verbs in another kind of question?": lambda: {
-        f"swap minus {words}": swap_minus("real_model_comprehension", model, COMPREHENSION)
-        for words, model in (
-            ("math expert", "task expert"),
-            ("language expert", "language expert"),
-            ("soup", "soup"),
-        )
-    },
+    "Does a swap understand the same verbs in another kind of question?": lambda: swap_minus_parts(
+        "real_model_comprehension", COMPREHENSION
+    ),
     "Do the pocket models show the gain, too?": lambda: {
         "swap minus math expert": over_bases("task_expert"),
         "swap minus soup": over_bases("soup"),

@@ -15,6 +15,7 @@ from ablations.runs.records import RUN_FILE, CellRecord
 from ablations.runs.run import Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError, LayerSwapError, first_line
+from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.methods.read import read_recipe, read_recipe_file
 from layerswap_method.recipe.references import is_folder, is_hub_id
 
@@ -118,24 +119,24 @@ def places_of_models(names: Sequence[str]) -> list[str]:
     Raises:
         InputError: for a model that was evaluated in no run below `RUNS`.
     """
-    keys = {name: key for name in names if (key := _weights_key(name)) is not None}
+    fingerprints = Fingerprints(FileHashes(RUNS / "answers" / HASHES))
+    keys = {name: key for name in names if (key := _weights_key(name, fingerprints)) is not None}
     if not keys:
         return [*names]
     loaded = _loaded(RUNS, []) if RUNS.is_dir() else []
-    by_name: dict[str, list[tuple[Run, CellRecord]]] = {
-        name: [(run, cell) for run in loaded for cell in run.cells if cell.weights_key == key]
-        for name, key in keys.items()
-    }
-    for name, cells in by_name.items():
-        if not cells and (key := _key_by_recipe(Path(name))) is not None:
-            cells += [
-                (run, cell) for run in loaded for cell in run.cells if cell.weights_key == key
-            ]
+
+    def with_weights(key: str | None) -> list[tuple[Run, CellRecord]]:
+        return [(run, cell) for run in loaded for cell in run.cells if cell.weights_key == key]
+
+    by_name = dict[str, list[tuple[Run, CellRecord]]]()
+    for name, key in keys.items():
+        cells = with_weights(key) or with_weights(_key_by_recipe(Path(name), fingerprints))
         if not cells:
             raise InputError(
                 f"{name}: no run in {RUNS} has a score of these weights; evaluate it (layerswap "
                 f"evaluate {name}), or name the run folder. layerswap runs lists what there is"
             )
+        by_name[name] = cells
 
     def settings(run: Run) -> tuple[str, str]:
         return run.head.protocol, run.cells[0].backend
@@ -168,20 +169,16 @@ def _loaded(folder: Path, warnings: list[str]) -> list[Run]:
     return runs
 
 
-def _key_by_recipe(folder: Path) -> str | None:
+def _key_by_recipe(folder: Path, fingerprints: Fingerprints) -> str | None:
     """Return the key that a merge has as a cell of a study, by the recipe that mergekit leaves."""
-    file = folder / "mergekit_config.yml"
+    file = folder / MERGED_RECIPE
     if not file.is_file():
         return None
     recipe = read_recipe(read_recipe_file(file).document)
-    return key_of_merge(recipe, _fingerprints())
+    return key_of_merge(recipe, fingerprints)
 
 
-def _fingerprints() -> Fingerprints:
-    return Fingerprints(FileHashes(RUNS / "answers" / HASHES))
-
-
-def _weights_key(name: str) -> str | None:
+def _weights_key(name: str, fingerprints: Fingerprints) -> str | None:
     """Return the key of a model's weights; None for what is no model on this machine."""
     base = name.partition("+")[0]
     is_model = is_folder(name) and (Path(name) / "config.json").is_file()
@@ -194,4 +191,4 @@ def _weights_key(name: str) -> str | None:
         if is_folder(base):
             raise
         return None
-    return checkpoint_key(expert, _fingerprints())
+    return checkpoint_key(expert, fingerprints)

@@ -164,7 +164,7 @@ def _progress(search: Search, runs: Sequence[Run], budget: float | None) -> Prog
 
 def _rate(runs: Sequence[Run]) -> tuple[float, float] | None:
     """Return seconds of an answer and of a load, by the new answers of runs; None without any."""
-    records = {task.key: task for run in runs for cell in run.cells for task in cell.tasks}
+    records = {key: record for run in runs for key, record in run.records.items()}
     new = {
         key: record.evaluation.scores[0].n - record.evaluation.answers_before
         for key, record in records.items()
@@ -193,10 +193,11 @@ def _parts_left(search: Search, out: Path) -> Iterator[Bound]:
         if not run.unfinished:
             yield Bound(0, 0)
             continue
-        done = {task.key for cell in run.cells for task in cell.tasks}
         models = {cell.weights_key for cell in run.head.cells}
         models -= {cell.weights_key for cell in run.unfinished}
-        yield Bound(max(0, part.answers - count * len(done)), max(0, part.loads - len(models)))
+        yield Bound(
+            max(0, part.answers - count * len(run.records)), max(0, part.loads - len(models))
+        )
 
 
 def _described(search: Search, plan: StudyPlan, out: Path, budget: float | None) -> Iterator[str]:

@@ -422,6 +422,9 @@ def test_a_shipped_run_is_written_back_as_it_was(file, tmp_path):
     records.write_run_file(tmp_path, head)
     written = json.loads((tmp_path / "run.json").read_text(encoding="utf-8"))
     stored = json.loads(file.read_text(encoding="utf-8"))
+    if stored["schema_version"] == 7:
+        assert written == stored
+        return
     # Keys that files of before do not state.
     nothing = {"report": None, "choose": None, "floors": {}, "share": None, "rounds": [], "seed": 0}
     stored["study"].setdefault("search", nothing)

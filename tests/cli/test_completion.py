@@ -68,6 +68,7 @@ def test_bash_completes_names_and_options(words, expected):
 def test_bash_fills_in_the_only_name_and_else_a_file(tmp_path):
     """The script that the page has people evaluate, in a bash that completes."""
     (tmp_path / "study_of_mine.yml").touch()
+    (tmp_path / "my run").symlink_to(ROOT / RUN)
     program = tmp_path / "layerswap"
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from ablations.cli import main; "
     command = shlex.join([sys.executable, "-c", f"{code}main(prog_name='layerswap')"])
@@ -80,10 +81,10 @@ COMP_WORDS=(layerswap run layer_) COMP_CWORD=2
 compopt() { :; }
 _layerswap_completion layerswap
 echo "${COMPREPLY[@]}"
-COMP_WORDS=(layerswap answers RUN : task) COMP_CWORD=4 COMPREPLY=()
+COMP_WORDS=(layerswap answers 'my\\ run' : task) COMP_CWORD=4 COMPREPLY=()
 _layerswap_completion layerswap
 echo "${COMPREPLY[@]}"
-""".replace("RUN", str(ROOT / RUN))
+"""
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     command = ["bash", "--norc", "-c", script]
     environment = {**os.environ, "PATH": path}

@@ -60,8 +60,12 @@ class DataSource(NamedTuple):
 
 
 MGSM = DataSource(
-    "mgsm", ("question", "answer", "answer_number", "equation_solution"), ("question",)
+    "mgsm",
+    ("question", "answer_number"),
+    ("question",),
+    optional=("answer", "equation_solution"),  # items have none; exemplars need the first
 )
+_MGSM_COLUMNS = ("question", "answer", "answer_number", "equation_solution")  # as the hub has them
 MGSM_REV2 = DataSource(
     "mgsm_rev2",
     ("question",),
@@ -119,6 +123,9 @@ def load_mgsm(
     if source is not MGSM:
         where = f"{benchmark} {language} (test)"
         test = [_as_mgsm(where, index, row) for index, row in enumerate(test)]
+    train, test = (
+        [{**dict.fromkeys(_MGSM_COLUMNS), **row} for row in rows] for rows in (train, test)
+    )
     prefixes = {"question": before_question, "answer": before_solution}
     problems = [
         f"item {index}: an exemplar whose {name} does not begin with {prefix!r}"
@@ -149,7 +156,7 @@ def _as_mgsm(where: str, index: int, row: DataRow) -> DataRow:
     }
     if not isinstance(values["question"], str):
         raise InputError(f"{where}: row {index}: no text in column 'question' or 'm_query'")
-    return {**dict.fromkeys(MGSM.columns), **values, "question": values["question"].strip()}
+    return {**values, "question": values["question"].strip()}
 
 
 def _mgsm_dataset(

@@ -120,6 +120,18 @@ def test_rev2_asks_the_corrected_questions_with_mgsms_exemplars(data):
     assert prompt.rpartition("Frage: ")[0] == own.rpartition("Frage: ")[0]
 
 
+def test_problems_of_ones_own_need_a_question_and_a_number(tmp_path):
+    """Such as a dev set for `layerswap search`; MGSM's items leave its other columns empty, too."""
+    shutil.copytree(DATA / "mgsm", tmp_path / "mgsm")
+    rows = [{"question": "Ngapi ni 3 + 4?", "answer_number": 7.0}]
+    write_jsonl(tmp_path / "mgsm" / "sw_test.jsonl", rows)
+    right = ask(gold, ("layerswap_mgsm_sw",), data_dir=tmp_path)
+    assert set(scores_of(right).values()) == {1.0}
+    assert {sample.target for sample in right.samples} == {"7"}
+    prompt = right.samples[0].prompts[0]
+    assert prompt.endswith("\n\nSwali: Ngapi ni 3 + 4?\nJibu la Hatua kwa Hatua:")
+
+
 ANSWERS = [
     ("mgsm_fr", "La réponse est 70 000.", "70000"),
     ("mgsm_fr", "La réponse est 70\u00a0000.", "70000"),

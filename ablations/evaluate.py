@@ -26,11 +26,11 @@ from ablations.machine.overrides import with_settings
 from ablations.models.find import find_model
 from ablations.report.compare_models import ModelComparison, compare_models
 from ablations.report.notes import record_notes
-from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_file
+from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_study_file
 from ablations.runner.study_engine import NOT_LOADED, SharedEngine
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import RUN_FILE, as_input_errors, missing
+from ablations.runs.records import RUN_FILE, as_input_errors, missing_records
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.run import Run, load_run
 from ablations.runs.score_table import VALUES
@@ -155,7 +155,7 @@ def evaluate_model(
         LayerSwapError: when a task fails; what was finished before it stays.
     """
     call = _call(model, options, languages, name)
-    result = run_file(call.file, call.out, call.options)
+    result = run_study_file(call.file, call.out, call.options)
     if result.summary.failed:
         raise LayerSwapError(f"{call.name}: {'; '.join(result.summary.failed.values())}")
     (cell,) = result.run.cells
@@ -243,7 +243,7 @@ def _describe(call: _Call, width: int | None) -> str:
     check_folder(call.out, _NAME, dry=True)
     plan = plan_of_run(call.file, call.options, call.out, dry=True)
     (cell,) = plan.cells
-    left = missing(call.out, plan.cells)
+    left = missing_records(call.out, plan.cells)
     rates = _seconds_per_item(call.out, cell.weights_key, plan.backend)
     rows, unknown, count, times = [], list[str](), 0, dict[str, float]()
     for task, request in cell.requests.items():

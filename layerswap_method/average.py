@@ -1,6 +1,6 @@
 """Weighted averages: which inputs make a tensor, with which coefficients, and their sum.
 
-The weights are chosen in `methods/layer_swap.py` (written ones) and `methods/weighting.py`
+The weights are chosen in `methods/layer_swap.py` (written ones) and `methods/measured.py`
 (measured ones).
 """
 
@@ -41,13 +41,13 @@ def weighted_inputs(
     name: str,
     source: Source,
     inputs: Sequence[Input],
-    side_weights: tuple[float, float] = (1.0, 1.0),
+    average_weights: tuple[float, float] = (1.0, 1.0),
 ) -> WeightedInputs:
     """Return which of the inputs make the tensor `name`, task experts before language experts.
 
-    With a_i, b_j the models' weights, A, B their sums, w_t, w_l the roles' `side_weights`, and the
-    scales 1, an average of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the soups of
-    its Table 6)::
+    With a_i, b_j the models' weights, A, B their sums, w_t, w_l the `average_weights` of the roles,
+    and the scales 1, an average of both roles is (arXiv 2410.01335, Algorithm 1 line 8 over the
+    soups of its Table 6)::
 
         (w_t * sum_i(a_i x_i)/A + w_l * sum_j(b_j y_j)/B) / (w_t + w_l)
 
@@ -60,7 +60,7 @@ def weighted_inputs(
         return WeightedInputs((position,), (1.0,))
     sides = {source: 1.0}
     if source == "average":
-        sides = {role: side for role, side in zip(ROLES, side_weights, strict=True) if side}
+        sides = {role: side for role, side in zip(ROLES, average_weights, strict=True) if side}
     shares: dict[int, float] = {}
     for role, side in sides.items():
         members = {i: entry for i, entry in enumerate(inputs) if entry.role == role}

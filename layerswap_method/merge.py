@@ -156,7 +156,7 @@ def write_merge(
             verify_files(
                 layout, threads=threads, device=options.device, advance=advance, warn=_warn
             )
-    write_config(merge.document, folder, merge.dtype, merge.config)
+    write_config(merge.document, folder, merge.dtype, merge.config_changes)
     copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
     if merge.record:
         method = METHODS[str(merge.record["merge_method"])]

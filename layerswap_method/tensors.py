@@ -179,8 +179,7 @@ class Merge:
     content is `document`) and tokenizer the merged model has, `dtype` the torch dtype in which an
     engine runs it (None where nothing states it). `record` is the content of the plan file ({}
     writes none), `lines` are for log and card, `plan` has the source of every decoder layer, where
-    the method has one. `config` has what the merge's config says otherwise than the donor's, where
-    that states it.
+    the method has one. `config_changes` are keys of the donor's config with the merge's values.
     """
 
     tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)
@@ -191,7 +190,7 @@ class Merge:
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
     plan: LayerPlan | None = None
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    config_changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def files(self) -> dict[Path, Any]:
@@ -213,7 +212,6 @@ class Merge:
 def build_merge(
     models: Sequence[OpenModel],
     make: Callable[[str], TensorMix],
-    donor: OpenModel,
     dtype: str | None,
     checked: Checked,
     base: Checkpoint | None = None,
@@ -226,6 +224,7 @@ def build_merge(
     trained on.
     """
     checkpoints = [model.checkpoint for model in models]
+    donor = next(model for model in models if model.checkpoint is checked.donor)
     heads = filter(None, (checkpoint.head for checkpoint in checkpoints))
     names = dict.fromkeys([*checkpoints[0].tensors, *heads])
     extra = set(extra_tensors(checkpoints))
@@ -259,7 +258,7 @@ def build_merge(
         document=donor.checkpoint.document,
         lines=tuple(notes),
         warnings=(*checked.warnings, *filter(None, adapter_warnings)),
-        config=further_layer_settings(donor.checkpoint.decoder, mixes),
+        config_changes=further_layer_settings(donor.checkpoint.decoder, mixes),
     )
 
 

@@ -29,7 +29,7 @@ class Question:
     """Settings of generation, or the continuation whose likelihood is wanted."""
 
     key: str
-    """Hash under which its answer is stored; see `read_questions`."""
+    """Hash under which its answer is stored; see `question_key`."""
 
     draw: str | None = None
     """Which of the sampled answers to its prompt it wants; None where nothing is drawn."""
@@ -53,11 +53,6 @@ def read_questions(
 ) -> list[Question]:
     """Return the questions of lm-eval's requests, with equal keys where two of them are one.
 
-    This is all that makes two questions one. The answer to a question is stored in the file of its
-    model and task (`ablations.engines.answers`) under a hash of the engine, whether text or a
-    likelihood is wanted, the prompt, and the settings of generation or the continuation. Where the
-    answer is drawn, the seed, the item and how many equal prompts came before are part of it.
-
     Args:
         kind: what is wanted.
         requests: of lm-eval, all of that kind.
@@ -76,11 +71,21 @@ def read_questions(
                 draw = f"{sample_seed} {item} {earlier[prompt]}"
             drawn = (draw,)
         earlier[prompt] += 1
-        # What JSON does not know goes in as its `repr`.
-        text = json.dumps((*common, prompt, asked, *drawn), sort_keys=True, default=repr)
-        key = hashlib.sha256(text.encode()).hexdigest()[:32]
+        key = question_key(*common, prompt, asked, *drawn)
         questions.append(Question(request.task_name, int(request.doc_id), prompt, asked, key, draw))
     return questions
+
+
+def question_key(*parts: Any) -> str:
+    """Return the hash under which an answer is stored, in the file of its model and task.
+
+    This is all that makes two questions one: the engine, whether text or a likelihood is wanted,
+    the prompt, and the settings of generation or the continuation. Where the answer is drawn, the
+    seed, the item and how many equal prompts came before are part of it.
+    """
+    # What JSON does not know goes in as its `repr`.
+    text = json.dumps(parts, sort_keys=True, default=repr)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def is_sampled(options: Mapping[str, Any]) -> bool:

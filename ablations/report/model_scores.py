@@ -106,7 +106,7 @@ def _score(
 ) -> ModelScore:
     """Return the score of a model on the task of its `rows` of `Results.scores`."""
     task = rows["task"].iloc[0]
-    score, matrix = shown.scores.loc[task], shown.matrices[task]
+    score, matrix = shown.metrics.loc[task], shown.matrices[task]
     done = rows[(rows["metric"] == score["metric"]) & (rows["filter"] == score["filter"])]
     value, low, high = _number(done["value"].mean()), None, None
     cells = rows_of(matrix, [model.label], code)

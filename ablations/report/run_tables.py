@@ -127,7 +127,7 @@ class RunTables:
         """
         with as_input_errors():
             selected = select_answers(f"{self.folder}:{model}", task)
-        shown = self.analysis.shown.scores.loc[task, "filter"]
+        shown = self.analysis.shown.metrics.loc[task, "filter"]
         rows = []
         for item in selected.items:
             (answer,) = item.answers
@@ -192,7 +192,7 @@ class RunTables:
 
     def _of_shown_metrics(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the metric and filter that the report shows, and of what failed."""
-        shown = pd.MultiIndex.from_frame(self.analysis.shown.scores[[*SCORE]])
+        shown = pd.MultiIndex.from_frame(self.analysis.shown.metrics[[*SCORE]])
         rows = pd.MultiIndex.from_frame(frame[[*SCORE]]).isin(shown) | frame["metric"].isna()
         return frame[rows].reset_index(drop=True)
 

@@ -13,15 +13,15 @@ import pandas as pd
 from ablations.report.contrasts import ordered_tasks, primary_tasks
 from ablations.runs.observations import CELL, SCORE
 from ablations.runs.results import Results
-from ablations.runs.score_table import shown_scores
+from ablations.runs.score_table import shown_metrics
 from ablations.tasks.names import task_language
 
 
 class ShownTasks(NamedTuple):
     """The tasks of a run as its report shows them."""
 
-    scores: pd.DataFrame
-    """Row by task: the metric and filter that are shown; see `shown_scores`."""
+    metrics: pd.DataFrame
+    """Row by task: the metric and filter that are shown; see `shown_metrics`."""
 
     matrices: Mapping[str, pd.DataFrame]
     """Task -> the values of its items; see `matrix_of`."""
@@ -42,7 +42,7 @@ class ShownTasks(NamedTuple):
 def shown_tasks(results: Results) -> ShownTasks:
     """Return the tasks of results as a report shows them."""
     study, scores = results.study, results.scores
-    shown = shown_scores(scores, study.report.metric)
+    shown = shown_metrics(scores, study.report.metric)
     languages = [code for code in dict.fromkeys(scores["language"]) if code] or [""]
     of_tasks = {task: task_language(task, results.task_languages) for task in {*scores["task"]}}
     by_language, primary = {}, {}
@@ -52,7 +52,7 @@ def shown_tasks(results: Results) -> ShownTasks:
         primary[code] = primary_tasks(study, tasks, code, of_tasks)
         by_language[code] = ordered_tasks(tasks, primary[code], of_tasks)
     return ShownTasks(
-        scores=shown,
+        metrics=shown,
         matrices={task: matrix_of(results.observations, shown.loc[task]) for task in shown.index},
         languages=languages,
         by_language=by_language,

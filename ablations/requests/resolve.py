@@ -98,7 +98,9 @@ def resolve(request: EvaluationRequest) -> ResolvedTasks:
     if problems:
         raise InputError("\n".join(dict.fromkeys(problems)))
     contents = {name: known.file(name).content for name in names}
-    reasons = {name: why_not_run(content, request.isolation) for name, content in contents.items()}
+    reasons = {
+        name: why_code_may_not_run(content, request.isolation) for name, content in contents.items()
+    }
     chosen = tuple(name for name in names if reasons[name] is None)
     return ResolvedTasks(
         request=request,
@@ -110,7 +112,7 @@ def resolve(request: EvaluationRequest) -> ResolvedTasks:
     )
 
 
-def why_not_run(content: Mapping[str, Any], isolation: Isolation | None) -> str | None:
+def why_code_may_not_run(content: Mapping[str, Any], isolation: Isolation | None) -> str | None:
     """Return why a task is skipped because of the code that it executes; None where it may run.
 
     The sandbox holds the programs of tasks that ask it. All others (lm-eval's own, such as

@@ -134,7 +134,7 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, StudyPlan]:
     check_folder(out, file.study.name, dry=True)
     plan = plan_of_run(file, options, out, dry=True)
     cells = selected(plan.cells, options.only)
-    left = records.missing(out, cells)
+    left = records.missing_records(out, cells)
     text = describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
     return text, plan
 
@@ -149,11 +149,11 @@ def run_study(study: str | Mapping[str, Any], options: RunOptions) -> RunResult:
     """
     file, out = open_study(study, options)
     logger.info("planning %s", file.path)
-    return run_file(file, out, options)
+    return run_study_file(file, out, options)
 
 
-def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
-    """Run a study that was read from a file, in the run folder `out`.
+def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
+    """Run a study that was read, in the run folder `out`.
 
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
@@ -163,7 +163,7 @@ def run_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult:
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
-    check_data(requests_of(cells, records.missing(out, cells)).values())
+    check_data(requests_of(cells, records.missing_records(out, cells)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
     head = write_plan(out, plan, keep_earlier_tasks=options.keep_earlier_tasks)

@@ -304,7 +304,7 @@ def stored_line(text: str) -> str:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
-def missing(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
+def missing_records(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
     """Return key -> task of the records of cells that a run folder lacks, in their order.
 
     Here it is decided what is finished: a cell is, where none of its keys is missing. A damaged

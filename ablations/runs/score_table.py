@@ -88,7 +88,7 @@ def scores_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SCORES).astype(dict.fromkeys(_NUMBERS, "float64"))
 
 
-def shown_scores(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+def shown_metrics(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     """Return one row per task: the metric and filter that its tables show.
 
     Args:

@@ -239,6 +239,6 @@ class Evaluation(Frozen):
 def shown_score(scores: Sequence[TaskScore], metric: str | None = None) -> TaskScore:
     """Return which score of a task is shown: that of `metric`, or its first without it.
 
-    `shown_scores` of `ablations.runs.score_table` goes by the same rule over the models of a run.
+    `shown_metrics` of `ablations.runs.score_table` goes by the same rule over the models of a run.
     """
     return next((score for score in scores if score.metric == metric), scores[0])

@@ -141,7 +141,7 @@ def _mean(shown: ShownTasks, task: str, label: str) -> float:
 
 
 def _sign(shown: ShownTasks, task: str) -> int:
-    return 1 if bool(shown.scores["higher_is_better"][task]) else -1
+    return 1 if bool(shown.metrics["higher_is_better"][task]) else -1
 
 
 @dataclass(frozen=True)

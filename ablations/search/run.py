@@ -21,7 +21,7 @@ from ablations.runner.run import (
     default_answers,
     open_study,
     plan_of_run,
-    run_file,
+    run_study_file,
 )
 from ablations.runs.records import RUN_FILE, as_input_errors
 from ablations.runs.run import Run, load_run
@@ -100,7 +100,7 @@ def run_search(
 
     def run(study: Study, folder: Path, only: tuple[str, ...] = ()) -> Run:
         opened = StudyFile(file.path, study, settings)
-        result = run_file(opened, folder, dataclasses.replace(inner, only=only))
+        result = run_study_file(opened, folder, dataclasses.replace(inner, only=only))
         _check_whole(result)
         return result.run
 

@@ -35,7 +35,6 @@ from ablations.scoring.observed import OBSERVED
 from ablations.study import checks
 from ablations.study.cells import Cell, selected
 from ablations.study.documents import describe_scaling
-from ablations.study.downloads import fetch, needed
 from ablations.study.expansion import cell_problems, expand
 from ablations.study.files import (
     ExpertsFile,
@@ -52,6 +51,7 @@ from ablations.study.identity import (
     read_contents,
 )
 from ablations.study.names import with_names
+from ablations.study.needed_files import fetch_needed_files, needed_files
 from ablations.study.schema import EXPERTS, ROLES, Study
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
@@ -318,10 +318,10 @@ def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need
         return ()
     experts, base = checked.experts.values(), checked.base
     if not dry:
-        fetch(checked.hub, cells, experts, base)
+        fetch_needed_files(checked.hub, cells, experts, base)
         return ()
     with checked.hub.fetching():
-        reads = needed(cells, experts, base)
+        reads = needed_files(cells, experts, base)
     return tuple(checked.hub.needs(reads.ranges, reads.whole))
 
 

@@ -236,7 +236,7 @@ def swap_prefixes(
             # Keys and values belong to attention, for swap_modules.
             name = f"layers.{layer}.self_attn.prefix"
             source = spec.tensor_source(name, layer, plan)
-            mean = weighted_inputs(name, source, recipe.inputs()[:-1], spec.side_weights)
+            mean = weighted_inputs(name, source, recipe.inputs()[:-1], spec.average_weights)
             layers = [tables[position][:, layer] for position in mean.inputs]
             averages.append(weighted_average(layers, mean.coefficients))
     table = torch.stack(averages, dim=1)

@@ -258,7 +258,7 @@ def _configuration(
         parameters["num_layers"] = record["num_layers"]
     else:
         assert isinstance(recipe, LayerSwapRecipe)
-        measured = layer_swap_merge.lay_out(recipe, first, models)
+        measured = layer_swap_merge.plan_and_scales(recipe, first, models)
         record = layer_swap_merge.swap_record(recipe, measured.plan, measured)
         lines = list(layer_swap_merge.swap_lines(record))
         lines += checked.notes

@@ -235,7 +235,7 @@ def merge_by_features(
             dtype=recipe.written_dtype,
         )
 
-    merge = build_merge([expert, base], mix, base, recipe.written_dtype, checked, base.checkpoint)
+    merge = build_merge([expert, base], mix, recipe.written_dtype, checked, base.checkpoint)
     record = revert_record(recipe, layers, decoder, threshold, parts)
     return replace(merge, record=record, lines=(*revert_lines(spec, record), *merge.lines))
 

@@ -92,7 +92,7 @@ class LayerSwapSpec(Described):
     weighting: Literal["uniform", "magnitude"] = "uniform"
     """`uniform` averages by the weights above. `magnitude` (sections 4.2 item 5 and 5.1)
     multiplies each expert's weight by the inverse of its mean change from `base_model`: see
-    `layerswap_method.methods.weighting.inverse_mav`."""
+    `layerswap_method.methods.measured.inverse_mav`."""
 
     placement: Placement = "outer"
     """Where the swapped layers sit; see `layerswap_method.layer_plan.build_plan`. `soup`: nowhere,
@@ -129,7 +129,7 @@ class LayerSwapSpec(Described):
 
     @model_validator(mode="after")
     def _check_combinations(self) -> LayerSwapSpec:
-        total = sum(self.side_weights)
+        total = sum(self.average_weights)
         blend = " (times delta_blend)" if self.placement == "delta_share" else ""
         if total == 0:
             raise ValueError(
@@ -171,7 +171,7 @@ class LayerSwapSpec(Described):
             )
 
     @property
-    def side_weights(self) -> tuple[float, float]:
+    def average_weights(self) -> tuple[float, float]:
         """The weights of (task, language) in every average of the two."""
         if self.placement != "delta_share":
             return self.task_weight, self.language_weight
@@ -261,7 +261,7 @@ class LayerSwapRecipe(Recipe):
         """The models whose embeddings and head the merge has, one or more."""
         models = [*(entry.model for entry in self.experts), str(self.base_model)]
         spec = self.parameters
-        mean = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.side_weights)
+        mean = weighted_inputs("embeddings", spec.non_layer, self.inputs(), spec.average_weights)
         return tuple(models[position] for position in mean.inputs)
 
     @property

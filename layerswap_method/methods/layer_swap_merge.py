@@ -32,13 +32,13 @@ def merge_by_layers(
     """Return the merge; see `merge_models`. The base is the donor if its vocabulary fits."""
     spec, base = recipe.parameters, models[str(recipe.base_model)]
     first, *_ = checkpoints = [model.checkpoint for model in models.values()]
-    measured = lay_out(recipe, first, models)
+    measured = plan_and_scales(recipe, first, models)
     input_models = [*(models[entry.model] for entry in recipe.experts), base]
     inputs = recipe.inputs(measured.scales)
 
     def mix(name: str) -> TensorMix:
         source = spec.tensor_source(name, first.decoder.layer(name), measured.plan)
-        mean = weighted_inputs(name, source, inputs, spec.side_weights)
+        mean = weighted_inputs(name, source, inputs, spec.average_weights)
         if len(mean.inputs) == 1:
             return input_models[mean.inputs[0]].copy_mix(name, recipe.written_dtype)
         terms = (
@@ -47,11 +47,8 @@ def merge_by_layers(
         )
         return TensorMix(terms=tuple(terms), dtype=recipe.written_dtype)
 
-    donor = next(model for model in models.values() if model.checkpoint is checked.donor)
     with input_errors("layer_swap recipe"):
-        merge = build_merge(
-            [*models.values()], mix, donor, recipe.written_dtype, checked, base.checkpoint
-        )
+        merge = build_merge([*models.values()], mix, recipe.written_dtype, checked, base.checkpoint)
     is_one_vocabulary = all(same_vocabulary(checked.donor, model) for model in checkpoints)
     record = swap_record(
         recipe,
@@ -68,7 +65,7 @@ def merge_by_layers(
     )
 
 
-def lay_out(
+def plan_and_scales(
     recipe: LayerSwapRecipe, first: Checkpoint, models: Mapping[str, OpenModel]
 ) -> Measured:
     """Return plan and scales of a merge; changes are measured where the recipe goes by them."""

@@ -71,4 +71,4 @@ def merge_by_average(
         )
         return TensorMix(terms=terms, load_dtype=recipe.dtype)
 
-    return build_merge(inputs, mix, inputs[0], recipe.written_dtype, checked)
+    return build_merge(inputs, mix, recipe.written_dtype, checked)

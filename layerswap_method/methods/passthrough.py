@@ -43,7 +43,7 @@ def merge_by_copy(
     """Return the merge; see `merge_models`."""
     model = models[recipe.models[0].model]
     mix = partial(model.copy_mix, dtype=recipe.dtype, out_dtype=recipe.out_dtype)
-    return build_merge([model], mix, model, recipe.out_dtype or recipe.dtype, checked)
+    return build_merge([model], mix, recipe.written_dtype, checked)
 
 
 _ONE = PassthroughRecipe.read({"merge_method": "passthrough", "models": [{"model": "model"}]})
@@ -54,4 +54,4 @@ def merge_of_one(model: Model) -> Merge:
     opened = OpenModel.read(model)
     checked = check_models(_ONE, {"model": opened.checkpoint})
     InputError.raise_any(model.name, checked.problems)
-    return build_merge([opened], partial(opened.copy_mix, dtype=None), opened, None, checked)
+    return build_merge([opened], partial(opened.copy_mix, dtype=None), None, checked)

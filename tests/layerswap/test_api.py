@@ -306,7 +306,7 @@ def test_a_run_has_the_tables_of_its_files(made_up):
         name: pd.read_csv(made_up.path / "report" / f"{name}.csv")
         for name in ("scores", "comparisons")
     }
-    shown = run.analysis.shown.scores.loc["pocket_math_sw", "metric"]
+    shown = run.analysis.shown.metrics.loc["pocket_math_sw", "metric"]
     file = files["scores"]
     files["scores"] = file[file["metric"].eq(shown) | file["metric"].isna()]
     assert 0 < len(files["scores"]) < len(file)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from layerswap_method.average import Input, weighted_inputs
 from layerswap_method.methods.delta_revert import keep_threshold
 from layerswap_method.methods.delta_share import choose_source, unit_norm
-from layerswap_method.methods.weighting import inverse_mav
+from layerswap_method.methods.measured import inverse_mav
 from tests.standins.fine_tunes import tune, uneven
 from tests.standins.merging import merge_of, recipe, revert_recipe, tensors_of
 from tests.standins.model_families import LAYERS

@@ -84,7 +84,7 @@ def _layer_swap(group: TensorGroup, /, **parameters: Any) -> torch.Tensor:
     if layer is not None and not plan.num_layers:
         plan = spec.plan(spec.num_layers or depth_of(first, name))
     source = spec.tensor_source(name, layer, plan)
-    mean = weighted_inputs(name, source, inputs, spec.side_weights)
+    mean = weighted_inputs(name, source, inputs, spec.average_weights)
     tensors = [group.entries[position].tensor for position in mean.inputs]
     return weighted_average(tensors, mean.coefficients)
 

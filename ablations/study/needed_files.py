@@ -14,14 +14,14 @@ from layerswap_method.hub.ranges import Range
 from layerswap_method.methods.table import merge_or_none
 
 
-class Needed(NamedTuple):
+class NeededFiles(NamedTuple):
     """The parts of experts that are read: some folders whole, and byte ranges of files."""
 
     whole: set[Path]
     ranges: Mapping[Path, list[Range]]
 
 
-def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Needed:
+def needed_files(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> NeededFiles:
     """Return what cells read of experts, whose headers are here.
 
     What is evaluated unmerged, merged by mergekit, or measured is read whole, and so is the base,
@@ -41,13 +41,15 @@ def needed(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> Ne
                 continue
         for reference in cell.recipe.references:
             whole.update(models[reference].folders)
-    return Needed(whole, ranges)
+    return NeededFiles(whole, ranges)
 
 
-def fetch(hub: Downloads, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert) -> None:
+def fetch_needed_files(
+    hub: Downloads, cells: Iterable[Cell], experts: Iterable[Expert], base: Expert
+) -> None:
     """Fetch what cells read of experts, each byte once."""
     show_step(Step(""))  # huggingface_hub shows its own bars
     with hub.fetching(byte_progress):
-        reads = needed(cells, experts, base)
+        reads = needed_files(cells, experts, base)
     hub.fetch_whole(reads.whole)
     hub.fetch(reads.ranges, byte_progress)

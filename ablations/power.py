@@ -27,7 +27,6 @@ from ablations.search.plan import (
     items_that_report,
     with_comparators,
 )
-from ablations.search.result import HELD_OUT, is_search
 from ablations.statistics.as_text import percent
 from ablations.statistics.power import Design, Spread
 from ablations.study.checks import expert_names, study_problems
@@ -90,10 +89,7 @@ def power_of(
             raise InputError(
                 f"{place}: a run has its own answers; leave out --{' --'.join(stated)}"
             )
-        folder = Path(place)
-        if is_search(folder):
-            folder /= HELD_OUT
-        analysis = analyse(load_run(folder))
+        analysis = analyse(load_run(Path(place)))
         entries = [*measured_differences(analysis)]
         study, source = analysis.study, f"measured in {place}"
         if not entries:

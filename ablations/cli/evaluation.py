@@ -284,13 +284,15 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
     help="Leave out the last rounds that do not fit.  [default: no limit]",
 )
 @_run_options
-def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> None:
+@json_option
+def search(study: str, dry_run: bool, budget: float | None, as_json: bool, **options: Any) -> None:
     """Find the best setting of a study, and report it on items that did not choose it.
 
     STUDY is a file or a shipped study, such as search. All settings of its `vary` answer a few
     items, the better half goes on to more, and so on. The best three, the soup, both experts and
     the base then answer the other items. Finished work is reused: the same command goes on.
     """
+    refuse_json_of(dry_run=dry_run, as_json=as_json)
     with watched("loading the libraries"):
         from ablations.runner.run import RunOptions
         from ablations.search.run import dry_run_of_search, run_search
@@ -309,6 +311,17 @@ def search(study: str, dry_run: bool, budget: float | None, **options: Any) -> N
         show_log(logging.INFO)
         result = run_search(study, run_options, budget)
     print_line(f"{result}\nTables and figures: layerswap report {result.folder}")
+    if as_json:
+        print_json(
+            folder=result.folder,
+            taken=result.taken,
+            finalists=result.finalists,
+            rival=result.rival,
+            answer=result.sentences,
+            scores=result.scores,
+            comparisons=result.comparisons,
+            rounds=result.rounds,
+        )
 
 
 @click.command(short_help="Write the report of a run and print its answer.")
@@ -326,7 +339,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None, as_json: bool) 
     """
     with watched("loading the libraries"):
         from ablations.report.run_tables import report_run
-        from ablations.search.result import is_search, load_search, report_search
+        from ablations.runs.records import is_search
+        from ablations.search.result import load_search, report_search
 
         if is_search(run):
             result = report_search(load_search(run), format, out)

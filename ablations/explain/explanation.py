@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from ablations.explain.origins import Origin, find_origins
@@ -103,7 +104,8 @@ class Explanation:
             shares = dict.fromkeys(f"{100 * share:.0f}" for share in (min(left), max(left)))
             yield (
                 f"Not explained: {counted(len(left), 'tensor')}. The best sum of the parents "
-                f"leaves {' to '.join(shares)} % of the distance from the nearest."
+                f"leaves {' to '.join(shares)} % of the distance from the nearest. Either a parent "
+                "is missing, such as the base, or the method is no sum (ties, dare, slerp)."
             )
         if self.recipe is None:
             why = "not everything is explained" if self.unexplained else "no known method fits"
@@ -224,11 +226,21 @@ def _common_text(origins: Sequence[Origin]) -> str | None:
         name for name in origins[0].parents if all(origin.is_nearly(name) for origin in origins)
     ]
     if near:
-        return f"copy but for rounding of {' = '.join(near[:3])}"
+        sign = " = " if _are_equal(origins, near) else " or "
+        return f"copy of {sign.join(near[:3])}, but for rounding"
     for candidate in sums:
         if all(origin.can_be(candidate.coefficients) for origin in origins):
             return _sum_text(candidate)
     return None
+
+
+def _are_equal(origins: Sequence[Origin], parents: Sequence[str]) -> bool:
+    """Return whether parents have equal values in all of these tensors."""
+    return all(
+        np.array_equal(origin.parents[parents[0]].values, origin.parents[other].values)
+        for origin in origins
+        for other in parents[1:]
+    )
 
 
 def _sum_text(origin: Origin) -> str:

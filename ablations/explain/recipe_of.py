@@ -105,6 +105,9 @@ def _layer_swap(
             if rest is None or placed is None:
                 continue
             non_layer, base = rest
+            if base is None:
+                others = [name for name in parents if name not in {*task, *language}]
+                base = others[0] if len(others) == 1 else next(iter(task))
             parameters = {**placed, **weights}
             if non_layer != "average":
                 parameters["non_layer"] = non_layer
@@ -123,11 +126,14 @@ def _layer_swap(
 
 def _non_layer(
     outside: Sequence[Origin], by_source: Mapping[str, Coefficients], parents: Sequence[str]
-) -> tuple[Source, str] | None:
-    """Return the source of what is outside of the layers, and the base; None where none fits."""
+) -> tuple[Source, str | None] | None:
+    """Return the source of what is outside of the layers, and the base where it is that source.
+
+    None where none fits.
+    """
     for source in _SOURCES:
         if all(origin.can_be(by_source[source]) for origin in outside):
-            return source, next(iter(by_source["task"]))
+            return source, None
     for base in parents:
         if all(origin.can_be({base: 1.0}) for origin in outside):
             return "base", base

@@ -27,6 +27,7 @@ from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.lm_eval_output import is_lm_eval_output, read_lm_eval_output
 from ablations.runs.named_models import model_of_run, run_and_model
 from ablations.runs.observations import CELL, SCORE
+from ablations.runs.records import is_round
 from ablations.runs.results import Results
 from ablations.runs.run import Run
 from ablations.runs.score_table import check_names
@@ -168,6 +169,12 @@ def _filled(text: str, width: int) -> str:
     return textwrap.fill(text, width, break_on_hyphens=True)
 
 
+_CHOSEN = (
+    "is of a round of a search. A setting that was chosen by these scores has too high ones; name "
+    "the folder of the search, which has those of other items."
+)
+
+
 class _Evaluated(NamedTuple):
     """A model that was evaluated, by us or by lm-eval itself."""
 
@@ -283,7 +290,8 @@ def _evaluated(name: str, tasks: Sequence[str]) -> _Evaluated:
         )
     run, model = model_of_run(name)
     identity = (run.path.resolve(), frozenset(model.cells))
-    return _Evaluated(name, model.label, run.results, identity, run)
+    notes = (_CHOSEN,) if is_round(run.path) else ()
+    return _Evaluated(name, model.label, run.results, identity, run, notes=notes)
 
 
 def _short_names(sides: Sequence[_Evaluated]) -> list[str]:
@@ -559,6 +567,7 @@ def _tasks_without_pairs(
             metric of a whole corpus that are not the same.
     """
     notes: dict[str, str] = {}
+    advice: dict[str, str] = {}
     done = scores[scores["state"].eq("done") & scores["metric"].ne(LANGUAGE_FIDELITY)]
     metrics = done.drop_duplicates("task").set_index("task")["metric"]
     for task, metric in metrics.items():
@@ -566,9 +575,11 @@ def _tasks_without_pairs(
         items = {model: {*rows[rows["model"] == model]["item"]} for model in models}
         if rows.empty:
             notes[str(task)] = f"{task} has no scores of single items by {metric}"
+            advice[str(task)] = "choose another --metric"
         for first, second in itertools.combinations(models, 2):
             if not rows.empty and items[first].isdisjoint(items[second]):
                 notes[str(task)] = f"{first} and {second} have no item of {task} in common"
+                advice[str(task)] = "evaluate both on the same data, with items that both have"
             elif metric in CORPUS_METRICS and items[first] != items[second]:
                 raise InputError(
                     f"{first} and {second} have different items of {task}: {metric} is of a whole "
@@ -576,7 +587,7 @@ def _tasks_without_pairs(
                 )
     for task, note in notes.items():
         if task in named or len(notes) == len(metrics):
-            raise InputError(f"{note} (--metric has others)")
+            raise InputError(f"{note}; {advice[task]}")
     return [*notes], [f"{note}, so it is left out." for note in notes.values()]
 
 

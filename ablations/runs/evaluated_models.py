@@ -11,7 +11,7 @@ from ablations.drawing.text_table import list_table
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
 from ablations.runs.cell_of_model import key_of_merge
-from ablations.runs.records import RUN_FILE, CellRecord
+from ablations.runs.records import RUN_FILE, CellRecord, is_round
 from ablations.runs.run import Run, load_run
 from ablations.study.identity import Fingerprints, checkpoint_key
 from layerswap_method.errors import InputError, LayerSwapError, first_line
@@ -158,10 +158,15 @@ def places_of_models(names: Sequence[str]) -> list[str]:
 
 
 def _loaded(folder: Path, warnings: list[str]) -> list[Run]:
-    """Return the runs in a folder; a note is added to `warnings` for each that cannot be read."""
+    """Return the runs in a folder; a note is added to `warnings` for each that cannot be read.
+
+    Rounds of a search are none: by their scores settings were chosen, so they are too high.
+    """
     runs = list[Run]()
     for depth in _DEPTHS:
         for file in sorted(folder.glob(f"{depth}/{RUN_FILE}")):
+            if is_round(file.parent):
+                continue
             try:
                 runs.append(load_run(file.parent))
             except LayerSwapError as error:

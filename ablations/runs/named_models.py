@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ablations.runs.run import Run, load_run
+from ablations.runs.run import Run, load_run, run_folder
 from ablations.study.grouping import StudyModel
 from layerswap_method.errors import InputError, nearest, with_valid
 from layerswap_method.recipe.references import is_folder
@@ -53,12 +53,12 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
 
 
 def run_and_model(name: str) -> tuple[Path, str | None]:
-    """Return folder and model; a folder may have colons in its name."""
+    """Return run folder and model; a folder may have colons in its name."""
     if is_folder(name):
-        return Path(name), None
+        return run_folder(Path(name)), None
     colons = [position for position, sign in enumerate(name) if sign == ":"]
     for position in colons:
         if is_folder(name[:position]):
-            return Path(name[:position]), name[position + 1 :]
+            return run_folder(Path(name[:position])), name[position + 1 :]
     folder, colon, model = name.partition(":")
     return Path(folder), model if colon else None

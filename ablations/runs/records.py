@@ -55,6 +55,9 @@ SCHEMA_VERSION = 7
 RUN_FILE = "run.json"
 OBSERVATIONS_FILE = "observations.parquet"
 RECORDS_FILE = "records.jsonl"
+SEARCH_FILE = "search.json"
+HELD_OUT = "held_out"
+"""Folder in that of a search: the run on the items that report. The others are its rounds."""
 
 logger = logging.getLogger(__name__)
 
@@ -238,6 +241,17 @@ def read_run_file(path: Path) -> RunFile | None:
     labels = [*(model.label for model in head.models), *(cell.label for cell in head.cells)]
     check_written_names(file, [*labels, *head.experts, *tasks])
     return head
+
+
+def is_search(folder: Path) -> bool:
+    """Return whether a folder holds a search."""
+    return (folder / SEARCH_FILE).is_file()
+
+
+def is_round(folder: Path) -> bool:
+    """Return whether a run folder is a round of a search, by whose scores settings were chosen."""
+    folder = folder.absolute()
+    return folder.name != HELD_OUT and is_search(folder.parent)
 
 
 def write_run_file(path: Path, head: RunFile) -> None:

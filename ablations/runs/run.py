@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from ablations.machine.untrusted import check_no_link
 from ablations.runs.records import (
+    HELD_OUT,
     OBSERVATIONS_FILE,
     RUN_FILE,
     CellRecord,
     Failure,
     RunFile,
     TaskRecord,
+    is_search,
     read_failure,
     read_record,
     read_run_file,
@@ -138,10 +140,13 @@ class Run:
 def load_run(path: Path, head: RunFile | None = None) -> Run:
     """Return the content of the run folder `path` for the plan `head`; None is its current one.
 
+    Of the folder of a search it is the run on the items that report.
+
     Raises:
         InputError: where there is no run, or one of another schema version.
         LayerSwapError: for a record that is damaged, naming the file.
     """
+    path = run_folder(path)
     head = head or read_run_file(path)
     if head is None:
         raise InputError(_no_run(path))
@@ -163,6 +168,11 @@ def load_run(path: Path, head: RunFile | None = None) -> Run:
     return Run(path, head, tuple(cells), failures, copied)
 
 
+def run_folder(path: Path) -> Path:
+    """Return the run folder that a folder stands for: of a search the one that reports."""
+    return path / HELD_OUT if is_search(path) else path
+
+
 def holds_copy(path: Path) -> bool:
     """Return whether a run folder is a copy for readers: observations, and no `records`."""
     return not (path / "records").is_dir() and (path / OBSERVATIONS_FILE).is_file()
@@ -170,6 +180,8 @@ def holds_copy(path: Path) -> bool:
 
 def _no_run(path: Path) -> str:
     """Return why a folder is no run folder, and what to do."""
+    if path.name == HELD_OUT and is_search(path.parent):
+        return f"{path.parent}: the search has not ended; run its command again to go on"
     fault = no_such_folder(path)
     if is_folder(path):
         fault = f"{path}: no {RUN_FILE} in it, so it is not a run folder"

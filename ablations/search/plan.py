@@ -13,6 +13,7 @@ from ablations.engines.task_loading import load_tasks
 from ablations.machine.untrusted import read_regular
 from ablations.machine.whole_files import write_text
 from ablations.requests.resolve import resolve
+from ablations.runs.records import SEARCH_FILE
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.search.equal import with_equal_keys
 from ablations.search.rounds import FINALISTS, Bound, Round, Size, bounds, halving
@@ -34,8 +35,6 @@ from ablations.tasks.names import task_language, task_name
 from layerswap_method.errors import InputError, LayerSwapError, counted, first_line
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import draw_line
-
-SEARCH_FILE = "search.json"
 
 _Form = TypeVar("_Form", bound=Frozen)
 

@@ -20,9 +20,9 @@ from ablations.report.run_tables import RunTables, WrittenReport
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import table
 from ablations.report.write import FORMATS, Report, make_report, report_folder, write_report
-from ablations.runs.records import as_input_errors
+from ablations.runs.records import HELD_OUT, RUN_FILE, SEARCH_FILE, as_input_errors
 from ablations.runs.run import Run, load_run
-from ablations.search.plan import COMPARATORS, SEARCH_FILE, Search, read_file, read_search
+from ablations.search.plan import COMPARATORS, Search, read_file, read_search
 from ablations.search.rounds import FINALISTS, Bound, best_first
 from ablations.statistics.as_text import p_text, percent, points, with_interval
 from ablations.study.wording import kind_text
@@ -31,8 +31,6 @@ from layerswap_method.errors import InputError, counted
 from layerswap_method.frozen import Frozen
 
 ROUNDS_FILE = "rounds.json"
-HELD_OUT = "held_out"
-"""Folder of the run on the items that report."""
 
 _BIASED = "scores on the items that choose are too high for what they chose"
 _RIVALS = tuple(kind_text(kind) for kind in COMPARATORS if kind != "base")
@@ -77,11 +75,6 @@ class Progress(Frozen):
 def round_folder(out: Path, number: int) -> Path:
     """Return the run folder of a round, from 1."""
     return out / f"round_{number}"
-
-
-def is_search(folder: Path) -> bool:
-    """Return whether a folder holds a search."""
-    return (folder / SEARCH_FILE).is_file()
 
 
 def read_progress(out: Path) -> Progress | None:
@@ -182,6 +175,11 @@ class SearchResult:
         return pd.DataFrame() if self.run is None else self.run.comparisons
 
     @property
+    def scores(self) -> pd.DataFrame:
+        """The held-out scores, as the `means` of a run; none before them."""
+        return pd.DataFrame() if self.run is None else self.run.means
+
+    @property
     def taken(self) -> str | None:
         """What to take: a setting shown to be better than `rival`, else `rival`; None before."""
         if self.run is None:
@@ -212,7 +210,7 @@ class SearchResult:
     def _scores_text(self) -> str:
         """Return the table of held-out scores: finalists, then comparators."""
         assert self.run is not None
-        frame, tasks = self.run.means, (self.search.report, *self.search.floors)
+        frame, tasks = self.scores, (self.search.report, *self.search.floors)
         rows = {(row["model"], row["task"]): row for row in frame.to_dict("records")}
         names = (*self.finalists, *_RIVALS, kind_text("base"))
         cells = [
@@ -303,7 +301,7 @@ class SearchResult:
 
     def _floor_text(self, name: str, task: str) -> str:
         expert, (difference, low, high), most = self._floor(name, task)
-        verdict = "cannot be told to keep"
+        verdict = "is not shown to keep"
         if low >= -most:
             verdict = "keeps"
         elif high < -most:
@@ -331,14 +329,14 @@ def load_search(folder: Path) -> SearchResult:
     frames, last = list[pd.DataFrame](), len(search.rounds) if progress is None else progress.rounds
     with as_input_errors():
         for number in range(1, last + 1):
-            if not (round_folder(folder, number) / "run.json").is_file():
+            if not (round_folder(folder, number) / RUN_FILE).is_file():
                 break
             run = load_run(round_folder(folder, number))
             if run.unfinished:
                 break
             frames.append(scores_of_round(search, run, number, is_last=number == last))
         held_out = None
-        if len(frames) == last and (folder / HELD_OUT / "run.json").is_file():
+        if len(frames) == last and (folder / HELD_OUT / RUN_FILE).is_file():
             found = load_run(folder / HELD_OUT)
             held_out = None if found.unfinished else RunTables(_renamed(found, search))
     rounds = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

@@ -23,7 +23,7 @@ from ablations.runner.run import (
     plan_of_run,
     run_study_file,
 )
-from ablations.runs.records import RUN_FILE, as_input_errors
+from ablations.runs.records import HELD_OUT, RUN_FILE, as_input_errors
 from ablations.runs.run import Run, load_run
 from ablations.search.plan import (
     Search,
@@ -33,7 +33,6 @@ from ablations.search.plan import (
     write_search,
 )
 from ablations.search.result import (
-    HELD_OUT,
     ROUNDS_FILE,
     Progress,
     SearchResult,
@@ -63,6 +62,7 @@ def dry_run_of_search(
     Raises:
         InputError: with every problem of the study, or for a folder that is another's.
     """
+    _check_budget(budget)
     file, out = _opened(study, options)
     plan = plan_of_run(file, options, out, dry=True)
     search = make_search(plan, str(file.path))
@@ -86,8 +86,7 @@ def run_search(
         LayerSwapError: where a model fails; the same call tries it again. Also where the budget is
             too small for one round and the report.
     """
-    if budget is not None and not budget > 0:
-        raise InputError(f"--budget is {budget:g}; give minutes above 0")
+    _check_budget(budget)
     file, out = _opened(study, options)
     plan = plan_of_run(file, options, out)
     search = make_search(plan, str(file.path))
@@ -125,6 +124,11 @@ def run_search(
         number += 1
     run(search.study_of_report(names), out / HELD_OUT)
     return load_search(out)
+
+
+def _check_budget(budget: float | None) -> None:
+    if budget is not None and not budget > 0:
+        raise InputError(f"--budget is {budget:g}; give minutes above 0")
 
 
 def _opened(study: str | Mapping[str, Any], options: RunOptions) -> tuple[StudyFile, Path]:

@@ -77,6 +77,9 @@ def test_the_recipe_of_a_swap_gives_it_bit_for_bit(models, parameters, tmp_path)
     document = recipe({"task": models.a, "language": models.b}, parameters, base=models.base)
     explanation = explained(document, [models.a, models.b, models.base], tmp_path)
     assert not explanation.unexplained
+    # `linear` averages its base_model in.
+    base = models.a if explanation.recipe["merge_method"] == "linear" else models.base
+    assert explanation.recipe["base_model"] == base
     assert_recipe_gives(explanation, tmp_path)
 
 
@@ -161,6 +164,7 @@ def test_a_parent_that_is_missing_is_noticed(models, tmp_path):
     assert dict(explanation.rows())["layers 0-1,5"] == f"copy of {models.b}"
     assert explanation.recipe is None
     assert {o.layer for o in explanation.unexplained} == {2, 3, 4, None}
+    assert "Either a parent is missing, such as the base, or the method" in str(explanation)
 
 
 def test_unrelated_models_explain_nothing(models):
@@ -178,21 +182,25 @@ def test_a_merge_in_another_dtype_is_read_back(models, tmp_path):
 
 
 def test_a_copy_but_for_rounding_is_said(models, tmp_path):
-    def edit(name, tensor):
-        moved = tensor.clone()
-        bits = moved.view(torch.int16).view(-1)  # every fourth value moves by one step
-        bits[::8] += 1
-        bits[4::8] -= 1
-        return moved
+    def edited(name, first):
+        def edit(_, tensor):
+            moved = tensor.clone()
+            bits = moved.view(torch.int16).view(-1)  # every fourth value moves by one step
+            bits[first::8] += 1
+            bits[first + 4 :: 8] -= 1
+            return moved
 
-    merged = str(rewritten(models.a, tmp_path / "merged", edit))
+        return str(rewritten(models.a, tmp_path / name, edit))
+
+    merged, other = edited("merged", 0), edited("other", 2)
     twin = str(rewritten(models.a, tmp_path / "twin", lambda name, tensor: tensor.clone()))
     for parents, name in (
         ([models.a, models.stranger], models.a),
         ([models.a, twin], f"{models.a} = {twin}"),
+        ([models.a, other], f"{models.a} or {other}"),
     ):
         explanation = explain(merged, parents)
-        text = f"copy but for rounding of {name}"
+        text = f"copy of {name}, but for rounding"
         assert dict(explanation.rows()) == {"layers 0-5": text, OUTSIDE: text}
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
+from ablations.runs.records import HELD_OUT
 from ablations.search.plan import Candidate, Search, split_experts, write_search
-from ablations.search.result import HELD_OUT, round_folder, scores_of_round, survivors
+from ablations.search.result import round_folder, scores_of_round, survivors
 from ablations.search.rounds import halving
 from tests.report.runs import BASELINES, level, study_of, write_run
 from tests.standins.studies import study_document, write_expert, write_yaml

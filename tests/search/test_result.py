@@ -2,7 +2,11 @@
 
 import pytest
 
+import layerswap
+from ablations.report.compare_models import compare_models
 from ablations.report.write import render_html, render_markdown
+from ablations.runs.evaluated_models import list_runs
+from ablations.runs.run import load_run
 from ablations.search.result import load_search, search_report
 from layerswap_method.errors import InputError
 from tests.report.runs import level
@@ -129,6 +133,25 @@ def test_the_report_marks_what_is_biased(tmp_path):
     text = render_markdown(report)
     assert "score (biased)" in text
     assert "The rounds" in render_html(report)
+
+
+def test_the_folder_of_a_search_is_a_run_and_its_rounds_are_no_results(tmp_path, monkeypatch):
+    folder = made_search(tmp_path / "runs" / "search" / "best", with_best(2.0))
+    monkeypatch.chdir(tmp_path)
+    held_out, last = folder / "held_out", folder / "round_2"
+    labels = [model.label for model in load_run(held_out).models]
+    assert [tmp_path / run.folder for run in list_runs().runs] == [held_out]
+    assert [*layerswap.load_run(folder).models] == labels
+    pair = [name for name in labels if name in ("soup", "task expert")]
+    compared, same, biased = (
+        compare_models([f"{place}:{name}" for name in pair]) for place in (folder, held_out, last)
+    )
+    assert compared.comparisons.equals(same.comparisons)
+    assert not compared.warnings
+    assert "is of a round of a search. A setting that was chosen" in biased.warnings[0]
+    (held_out / "run.json").unlink()
+    with pytest.raises(InputError, match="the search has not ended; run its command again"):
+        layerswap.load_run(folder)
 
 
 def test_a_search_that_has_not_ended_has_no_report(tmp_path):

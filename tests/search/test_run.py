@@ -12,6 +12,7 @@ from ablations.search.plan import read_search
 from ablations.search.result import round_folder
 from ablations.search.run import _left, _progress, dry_run_of_search, run_search
 from layerswap_method.errors import InputError, LayerSwapError
+from tests.cli.test_json import described, object_of
 from tests.search.searches import made_search, write_models, write_words_search
 from tests.standins.command import told
 
@@ -81,6 +82,22 @@ def test_the_same_command_does_nothing_again(done):
     assert "up to item 8: done; 3 go on" in text
     assert "report: 3 candidates and the comparators: done" in text
     assert "minutes" not in text
+
+
+@pytest.mark.slow
+def test_a_search_as_json(done):
+    study, experts, result = done
+    words = ("search", study, "--experts", experts, "--backend", "hf", "--out", result.folder)
+    made = object_of(*words)
+    assert (made["taken"], made["rival"]) == (result.taken, result.rival)
+    assert made["answer"] == [*result.sentences]
+    assert made["finalists"] == [*result.finalists]
+    assert {*made["rounds"][0]} == described("search") & {*result.rounds}
+    assert [row["model"] for row in made["scores"]] == [*result.run.means["model"]]
+    assert len(made["comparisons"]) == len(result.comparisons)
+    code, output = told(*words, "--json", "--dry-run")
+    assert code == 2
+    assert "--dry-run prints no JSON" in output
 
 
 @pytest.mark.slow
@@ -197,6 +214,8 @@ def test_a_budget_is_above_zero(tmp_path, places):
     study, experts = write_words_search(tmp_path, places)
     with pytest.raises(InputError, match="--budget is 0; give minutes above 0"):
         layerswap.search(study, experts=experts, budget=0)
+    with pytest.raises(InputError, match="--budget is -1; give minutes above 0"):
+        dry_run_of_search(str(study), options(experts, tmp_path / "out"), -1)
 
 
 def test_tasks_of_an_experts_file_take_the_place_of_the_study_s(tmp_path, places):

@@ -157,9 +157,12 @@ NUMBERS = {
     "Does it do so in French, too?": lambda: swap_minus_parts("real_model_french", FRENCH),
     "Does it do so on MGSM, the paper's benchmark, with a larger model?": lambda: {
         **swap_minus_parts("qwen_math_es", MGSM),
-        "language expert minus base": compared(
-            "qwen_math_es:language expert", "qwen_math_es:base", "exact_match", MGSM
-        ),
+        **{
+            f"{name} expert minus base": compared(
+                f"qwen_math_es:{role} expert", "qwen_math_es:base", "exact_match", MGSM
+            )
+            for name, role in (("language", "language"), ("math", "task"))
+        },
     },
     "Does it beat other merges, and one model trained on the data of both experts?": lambda: {
         "swap minus weighted soup": swap_minus("real_model", "weighted soup"),

@@ -392,6 +392,6 @@ class _Progress:
     def _show(self) -> None:
         if self._total:
             done = self._items * self._done / self._total
-            show_step(Step(self._task, done, self._items, is_unit_of_whole=True))
+            show_step(Step(self._task, done, self._items, scope="unit"))
             if self._done == self._total:
                 show_step(Step(f"{self._task}: scoring"))

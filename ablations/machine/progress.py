@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TextIO, TypeVar
+from typing import TYPE_CHECKING, Literal, TextIO, TypeVar
 
 from layerswap_method.errors import printable
 
@@ -57,12 +57,10 @@ class Step:
     unit: str = "items"
     """Unit of both numbers; ``bytes`` are shown as MB or GB."""
 
-    is_whole: bool = False
-    """Whether this is about the whole command, of which every other step is a part."""
-
-    is_unit_of_whole: bool = False
-    """Whether this is one unit of the whole, such as a task of a run: what is done of it counts in
-    the time that is left of the whole."""
+    scope: Literal["command", "unit"] | None = None
+    """``command``: this is about the whole command, and counts the units of it that have ended.
+    ``unit``: it is about the unit under way, such as a task of a run, which ends when the command
+    counts one more. None: it is no measure of the command."""
 
 
 _listeners: list[Callable[[Step], None]] = []
@@ -74,7 +72,7 @@ _has_finished_work = False
 
 def show_step(step: Step) -> None:
     """Show a step, if a listener is set."""
-    if step.activity and not step.done and not step.is_whole:
+    if step.activity and not step.done and step.scope != "command":
         logger.debug("%s", step.activity)
     if _listeners:
         _listeners[-1](step)
@@ -177,9 +175,11 @@ class _Display:
         self.progress = _rows(is_drawn, is_forced)
         self._whole: TaskID | None = None
         self._step: TaskID | None = None
-        self._activity, self._share = "", 0.0
-        """Text of the step, and the share of it in the whole's unit that is under way."""
-        self._finished_units = 0.0
+        self._activity = ""
+        """Text of the step."""
+        self._ended, self._share = 0.0, 0.0
+        """Units of the whole that have ended, and what is done of the one that is under way: their
+        sum is where the row of the whole is."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -199,7 +199,7 @@ class _Display:
 
     def show(self, step: Step) -> None:
         """Show a step in its row."""
-        if step.is_whole:
+        if step.scope == "command":
             self._show_whole(step)
             return
         if self._step is not None and self._is_another(self._step, step):
@@ -214,7 +214,7 @@ class _Display:
             self._step, self._activity = self._add(step), step.activity
         else:
             self._update(self._step, step, step.done)
-        if step.is_unit_of_whole and self._whole is not None and step.total:
+        if step.scope == "unit" and self._whole is not None and step.total:
             if is_first:
                 self._begin_with_unit(self._whole)
             self._show_share(self._whole, step.done / step.total, is_before=is_first)
@@ -230,23 +230,27 @@ class _Display:
             self.progress.reset(row, total=task.total, completed=int(task.completed))
 
     def _show_share(self, row: TaskID, share: float, *, is_before: bool) -> None:
-        """Add what is done of a unit to the whole; `is_before` if another call did that."""
+        """Add what is done of a unit to the whole; `is_before` if another call did that.
+
+        The steps of a unit follow one another, as those of a task that is asked in two ways: it is
+        as far as the one that came furthest.
+        """
         if share <= self._share:
             return
         before = share - self._share if is_before else 0.0
         self._share = share
-        self._move(row, self._finished_units + share, before)
+        self._move(row, self._ended + share, before)
 
     def _show_whole(self, step: Step) -> None:
         self.progress.start()
-        if self._whole is not None and step.done < self._finished_units:  # another run begins
+        if self._whole is not None and step.done < self._ended:  # another run begins
             self.progress.remove_task(self._whole)
             self._whole, self._share = None, 0.0
         if self._whole is None:
             self._whole = self._add(step)
-        elif step.done != self._finished_units:
+        elif step.done != self._ended:
             self._share = 0.0
-        self._finished_units = step.done
+        self._ended = step.done
         self._update(self._whole, step, step.done + self._share)
 
     def _add(self, step: Step) -> TaskID:
@@ -257,7 +261,7 @@ class _Display:
             total=step.total or None,
             completed=completed,
             unit=step.unit,
-            is_whole=step.is_whole,
+            scope=step.scope,
             before=step.done,
             worked_s=0.0,
             longest_wait_s=0.0,
@@ -313,7 +317,9 @@ def _cell_page(tasks: Sequence[Task]) -> str:
 
 
 def _title(step: Step) -> str:
-    return printable(f"{step.activity}:" if step.is_whole and step.activity else step.activity)
+    return printable(
+        f"{step.activity}:" if step.scope == "command" and step.activity else step.activity
+    )
 
 
 def _rows(is_drawn: bool, is_forced: bool | None) -> Progress:
@@ -344,7 +350,7 @@ def _row_text(task: Task) -> str:
     due_s = min(wait_s, task.fields["longest_wait_s"])
     speed = _speed(task, wait_s - due_s)
     parts = [f"{task.description} {_amount(task.completed, task.total, unit)}".strip()]
-    if task.fields["is_whole"] and task.total == 1:
+    if task.fields["scope"] == "command" and task.total == 1:
         return parts[0]  # its only unit has a row, and would have another rate and time left
     if speed and task.total:
         parts.append(_rate(speed, unit))

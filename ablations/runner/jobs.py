@@ -147,7 +147,7 @@ class Board:
     def _show_progress(self) -> None:
         total = len(self._works)
         done = total - len(self._left)
-        show_step(Step(self._position(), done, total, unit="tasks", is_whole=True))
+        show_step(Step(self._position(), done, total, unit="tasks", scope="command"))
 
     def _position(self) -> str:
         """Return the place of the present task in words: ``model 3 of 10, task 2 of 4``."""

@@ -91,7 +91,7 @@ def select_checkpoint(
             base_score = _mean(evaluate(str(base), base), select.secondary)
         for done, checkpoint in enumerate(checkpoints):
             position = f"checkpoint {done + 1} of {len(checkpoints)}"
-            show_step(Step(position, done, len(checkpoints), unit="checkpoints", is_whole=True))
+            show_step(Step(position, done, len(checkpoints), unit="checkpoints", scope="command"))
             if are_adapters:
                 evaluation = evaluate(checkpoint.name, base, checkpoint)
             else:

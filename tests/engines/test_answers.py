@@ -364,7 +364,7 @@ def test_stored_answers_are_done_before_the_step_begins(begun):
     heard = []
     with listening(heard.append):
         begun.send(limit=4)
-    steps = [step for step in heard if step.is_unit_of_whole]
+    steps = [step for step in heard if step.scope == "unit"]
     assert [step.done for step in steps] == [step.total for step in steps] != []
 
 

@@ -23,7 +23,7 @@ def show_slowly(*steps, pause_s=0.15):  # rich draws ten times a second
 
 
 def whole(done, total=4, activity=""):
-    return Step(activity, done, total, unit="tasks", is_whole=True)
+    return Step(activity, done, total, unit="tasks", scope="command")
 
 
 @pytest.fixture
@@ -130,12 +130,12 @@ def test_a_task_counts_in_the_time_left_of_the_run_while_it_goes_on(lines):
     """Else there is no time left before the second task has ended, which may take a day."""
     with status_line():
         show_step(whole(0, activity="model 1 of 2, task 1 of 2"))
-        items = (Step("words", done, 10, is_unit_of_whole=True) for done in range(10))
+        items = (Step("words", done, 10, scope="unit") for done in range(10))
         show_slowly(*items, pause_s=0.1)
         first = lines()
-        show_step(Step("words", 0, 10, is_unit_of_whole=True))  # asked again, in another way
+        show_step(Step("words", 0, 10, scope="unit"))  # asked again, in another way
         show_step(whole(1, activity="model 1 of 2, task 2 of 2"))
-        show_slowly(Step("words_sw", 0, 10, is_unit_of_whole=True), pause_s=0.5)
+        show_slowly(Step("words_sw", 0, 10, scope="unit"), pause_s=0.5)
     time_left = r"0:00:0[2-7] left"
     assert re.match(
         rf"model 1 of 2, task 1 of 2: 0/4 tasks, \d\S* tasks/(s|min), {time_left}; "
@@ -153,7 +153,7 @@ def test_of_a_single_task_there_is_one_time_left(lines):
     """Its items and the share of it that is done would give two, by two rates."""
     with status_line():
         show_step(whole(0, 1, activity="task 1 of 1"))
-        items = (Step("words", done, 10, is_unit_of_whole=True) for done in range(10))
+        items = (Step("words", done, 10, scope="unit") for done in range(10))
         show_slowly(*items, pause_s=0.1)
     pattern = r"task 1 of 1: 0/1 tasks; words \d/10 items, \S+ items/(s|min), 0:00:0\d left"
     assert re.fullmatch(pattern, lines()[-1])
@@ -183,7 +183,7 @@ def clock():
 
 
 def items(*numbers):
-    return [Step("words", done, 250, is_unit_of_whole=True) for done in numbers]
+    return [Step("words", done, 250, scope="unit") for done in numbers]
 
 
 def test_answers_that_come_in_batches_are_counted_with_the_time_before_them(clock):

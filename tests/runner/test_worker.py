@@ -81,7 +81,7 @@ def test_the_place_in_the_run_is_shown(tmp_path):
         steps = []
         with listening(steps.append):
             run(tmp_path, make_cells(*given, **changes))
-        whole = [step for step in steps if step.is_whole]
+        whole = [step for step in steps if step.scope == "command"]
         assert (whole[-1].done, whole[-1].unit) == (whole[-1].total, "tasks")
         return list(dict.fromkeys(step.activity for step in whole))
 

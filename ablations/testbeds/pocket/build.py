@@ -182,7 +182,7 @@ def build_pocket(
         with status_line():
             for done, stage in enumerate(missing):
                 position = f"stage {done + 1} of {len(missing)}"
-                show_step(Step(position, done, len(missing), unit="stages", is_whole=True))
+                show_step(Step(position, done, len(missing), unit="stages", scope="command"))
                 show_step(Step(f"making {stage.name}"))
                 try:
                     with write_errors(stage.folder), _on_one_thread():

@@ -158,7 +158,7 @@ def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _C
     """Return what is counted of a study's tasks, whose data is loaded."""
     try:
         InputError.raise_any(study.name, [*study_problems(study)])
-        return count(requests_by_language(study)[None]["request"])
+        return count(requests_by_language(study)[None].request)
     except LayerSwapError as error:
         raise InputError(
             f"{study.name}: how many items its tasks have is not known here: {error.message}\n"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from ablations.report.analysis import Analysis
 from ablations.report.comparisons import (
     BETTER,
     NO_RESULT,
@@ -19,6 +20,7 @@ from ablations.report.contrasts import EXPERT_KINDS
 from ablations.report.tables import interval_text, missed_text, task_text
 from ablations.statistics.as_text import number as number_text
 from ablations.statistics.as_text import p_text, percent, points
+from ablations.study.schema import ReportBlock
 from ablations.study.wording import kind_text
 from ablations.tasks.names import task_name
 
@@ -48,48 +50,46 @@ _COUNTED = {
 """Verdict -> how it is counted. Of rivals that must all be beaten, the first in this order."""
 
 
-def sentences(
-    frame: pd.DataFrame,
-    scores: pd.DataFrame,
-    margin: float,
-    *,
-    is_stated: bool,
-    best: pd.DataFrame | None = None,
-) -> list[str]:
-    """Return the answer, what matters most first.
-
-    Args:
-        frame: comparisons.
-        scores: from `score_frame`.
-        margin: of the study, in points.
-        is_stated: whether the study file names the primary comparisons.
-        best: from `differences_to_best`; None for a study whose merges are no grid.
-    """
-    primary = frame[frame["family"] == "primary"]
+def sentences(analysis: Analysis) -> list[str]:
+    """Return the answer, what matters most first."""
+    frame, scores, best = analysis.comparison_frame, analysis.score_frame, analysis.best
+    report = analysis.study.report
     lines = [*_floors(scores)]
-    if best is not None and not is_stated:  # else the study says what answers the question
+    if best is not None and not report.primary.is_stated:  # else the study says what answers it
         bests = best_sentences(best, scores[scores["is_primary"]])
         lines += bests if len(bests) <= MOST_SENTENCES else []
-    if primary.empty:
-        lines.append(
-            "No comparison was planned. The tables have all scores, and layerswap compare tests "
-            "models against each other."
-        )
-    else:
-        by = "Planned" if is_stated else "By default"
-        is_grid = best is not None
-        lines += (
-            _counts(primary, by, is_grid=is_grid)
-            if has_answers_table(frame)
-            else _answers(primary, margin)
-        )
-    lines += [*_clusters(frame, primary), *_pairs(scores)]
+    lines += comparison_sentences(frame, report, is_grid=best is not None)
+    lines += _pairs(scores)
     if scores["trainings"].max() == 1:
         lines.append(
             "Each expert was trained once: no interval covers another training run, which may "
             "differ by more."
         )
     return lines
+
+
+def comparison_sentences(
+    frame: pd.DataFrame, report: ReportBlock, *, is_grid: bool = False
+) -> list[str]:
+    """Return how the primary comparisons came out, and the means over languages or bases of them.
+
+    Args:
+        frame: comparisons, from `comparison_frame`.
+        report: of the study.
+        is_grid: whether the merges are the settings of a grid.
+    """
+    primary = frame[frame["family"] == "primary"]
+    if primary.empty:
+        lines = [
+            "No comparison was planned. The tables have all scores, and layerswap compare tests "
+            "models against each other."
+        ]
+    elif has_answers_table(frame):
+        by = "Planned" if report.primary.is_stated else "By default"
+        lines = [*_counts(primary, by, is_grid=is_grid)]
+    else:
+        lines = [*_answers(primary, report.margin)]
+    return [*lines, *_clusters(frame, primary)]
 
 
 def has_answers_table(frame: pd.DataFrame) -> bool:

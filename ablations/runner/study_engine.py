@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
@@ -52,6 +52,18 @@ NOT_LOADED = "not loaded: every answer was stored"
 
 _Ask = Callable[..., Evaluation]
 """Takes a request and a file of ``answers``; asks a model what is not in the file."""
+
+
+class _Ready(NamedTuple):
+    """A model that can answer."""
+
+    weights_key: str
+    ask: _Ask
+    provenance: Mapping[str, Any]
+    """The way of its weights into the engine."""
+
+    is_live: bool
+    """Whether it is in the live engine."""
 
 
 class SharedEngine:
@@ -98,13 +110,8 @@ class StudyEngine:
         """Weights key -> folder of the model's tokenizer; see `_donor`."""
         self._merge: tuple[str, Merge] | None = None
         """Weights key and merge of the last model that `_merge_of` was asked for."""
-        self._key: str | None = None
-        """Weights key of the model that is ready to answer; `_stack` ends what is its alone."""
-        self._ask: _Ask
-        self._weights: Mapping[str, Any]
-        """The way of that model's weights into the engine, as provenance."""
-        self._is_live = False
-        """Whether that model is in the live engine."""
+        self._ready: _Ready | None = None
+        """The model of the last task; `_stack` ends what is its alone."""
         self._stack = ExitStack()
         self._live: LiveEvaluator | None = None
         self._shared = shared
@@ -141,27 +148,26 @@ class StudyEngine:
             if (evaluation := self._rescore(work, answers)) is not None:
                 weights = {"weights": NOT_LOADED}
                 return evaluation, self._provenance(work, answers, evaluation, weights)
-            if self._key != work.cell.weights_key:
+            if (ready := self._ready) is None or ready.weights_key != work.cell.weights_key:
                 self._close_model()
-                self._ask, self._weights = self._open(work)
-                self._key = work.cell.weights_key
+                ready = self._ready = self._open(work)
         except DiskFull:
             raise
         except LayerSwapError as error:
             self._close_model()
             raise ModelFailed(error.message) from error
         try:
-            if self._is_live:
+            if ready.is_live:
                 answers = answer_file(self, work, is_checked=False)
-                evaluation = self._ask(work.request, answers=answers)
+                evaluation = ready.ask(work.request, answers=answers)
                 self._check_live(answers)
             else:
-                evaluation = self._ask(work.request, answers=answers)
+                evaluation = ready.ask(work.request, answers=answers)
         except BaseException:
             self._close_model()
             raise
         self._check_unchanged(work)
-        return evaluation, self._provenance(work, answers, evaluation, self._weights)
+        return evaluation, self._provenance(work, answers, evaluation, ready.provenance)
 
     def _check_live(self, answers: AnswerFile) -> None:
         """Check the engine that gave `answers`, which are stored if it is right.
@@ -248,26 +254,27 @@ class StudyEngine:
             self._live.close()
 
     def _close_model(self) -> None:
-        self._key, self._is_live = None, False
+        self._ready = None
         self._stack.close()
 
-    def _open(self, work: Work) -> tuple[_Ask, dict[str, Any]]:
+    def _open(self, work: Work) -> _Ready:
         from ablations.engines.live import SwapFailed
 
-        cell = work.cell
+        cell, key = work.cell, work.cell.weights_key
         single = self.single(cell)
         if single is not None and is_side_adapter(single.adapter):
             self._close_live()
             ask = self._cold(single.folder, single.adapter)
-            return ask, {"weights": "of the base, with an adapter next to them"}
+            provenance = {"weights": "of the base, with an adapter next to them"}
+            return _Ready(key, ask, provenance, is_live=False)
         folder, fallback = None, dict[str, Any]()
         if cell.recipe.by_files is None or self._materialize:
             folder = self._stack.enter_context(checkpoint_of(self, work))
         if not self._materialize:
             try:
                 ask, weights = self._swapped(cell, folder)
-                self._is_live = True
-                return ask, {**weights, **engine_facts(self.plan.backend)}
+                weights |= engine_facts(self.plan.backend)
+                return _Ready(key, ask, weights, is_live=True)
             except SwapFailed as error:  # two models need not fit into memory
                 fallback = {"fallback": error.message}
                 logger.warning("  %s: cannot use the live engine: %s", cell.label, error.message)
@@ -276,7 +283,7 @@ class StudyEngine:
             folder = self._stack.enter_context(checkpoint_of(self, work))
         ask = self._cold(folder)
         weights = {"weights": "checkpoint", **fallback, **read_measured(folder)}
-        return ask, {**weights, **engine_facts(self.plan.backend)}
+        return _Ready(key, ask, weights | engine_facts(self.plan.backend), is_live=False)
 
     def _swapped(self, cell: Cell, folder: Path | None) -> tuple[_Ask, dict[str, Any]]:
         """Put a cell's model into the live engine; what mergekit has merged of it is in `folder`.

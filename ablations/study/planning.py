@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import layerswap_method
 from ablations.engines.backends import (
@@ -152,15 +152,14 @@ def plan_study(
     study, cells, checkpoints = _make_cells(str(file.path), checked)
     read = selected(cells, only)
     needs = _fetch(checked, read, dry=dry)
-    cells = [cell.model_copy(update=checked.requests[cell.language]) for cell in cells]
+    cells = [cell.model_copy(update=checked.requests[cell.language]._asdict()) for cell in cells]
     show_step(Step("reading the experts"))
     fingerprints = Fingerprints(FileHashes(hashes), dry=dry)
     experts = checked.experts.values()
     fingerprints.read(dict.fromkeys(folder for expert in experts for folder in expert.folders))
     contents = read_contents(experts, fingerprints)
-    protocol = protocol_key(
-        checked.requests[None]["request"], checked.backend, study.evaluate.options
-    )
+    request = checked.requests[None].request
+    protocol = protocol_key(request, checked.backend, study.evaluate.options)
     mergekit = {"mergekit": importlib.metadata.version("mergekit")}
     versions = {**mergekit, **backend_versions(checked.backend)}
     done = identified(cells, checked.experts.values(), contents, protocol, versions)
@@ -193,6 +192,16 @@ def with_its_files(file: StudyFile) -> Study:
     return study
 
 
+class LanguageRequest(NamedTuple):
+    """What the cells of a language are evaluated on."""
+
+    request: EvaluationRequest
+    """Its tasks, with groups and tags taken apart."""
+
+    skipped: dict[str, str]
+    """Task that is not evaluated -> why."""
+
+
 class _Checked(NamedTuple):
     """A study whose files are right, and what was learned while they were checked."""
 
@@ -201,7 +210,7 @@ class _Checked(NamedTuple):
     """Name of an expert -> where the experts file has it."""
 
     experts: Mapping[str, Expert]
-    requests: Mapping[str | None, Mapping[str, Any]]
+    requests: Mapping[str | None, LanguageRequest]
     """See `requests_by_language`."""
 
     backend: Backend
@@ -255,25 +264,23 @@ def _check_files(
 
 
 def _primary_problems(
-    study: Study, requests: Mapping[str | None, Mapping[str, Any]]
+    study: Study, requests: Mapping[str | None, LanguageRequest]
 ) -> Iterator[str]:
     """Yield which tasks of the primary comparisons are not evaluated, and why."""
-    tasks = {task for fields in requests.values() for task in fields["request"].tasks}
-    skipped = {n: why for fields in requests.values() for n, why in fields["skipped"].items()}
+    tasks = {task for entry in requests.values() for task in entry.request.tasks}
+    skipped = {name: why for entry in requests.values() for name, why in entry.skipped.items()}
     for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
         why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
         yield f"report.primary.tasks: {name!r} is not evaluated{why}"
 
 
-def _metric_problems(
-    study: Study, requests: Mapping[str | None, Mapping[str, Any]]
-) -> Iterator[str]:
+def _metric_problems(study: Study, requests: Mapping[str | None, LanguageRequest]) -> Iterator[str]:
     """Yield that no task has the metric of the report, where all of them say which they have."""
     metric = study.report.metric
     if metric is None:
         return
     metrics = set(OBSERVED)
-    for request in (fields["request"] for fields in requests.values()):
+    for request in (entry.request for entry in requests.values()):
         tasks = fingerprints_of(request)
         for task in request.tasks:
             if not (of_task := tasks.metrics(task)):
@@ -352,7 +359,7 @@ def _notes(
     yield precision_note(checked.backend, study.evaluate.options)
     yield from checks.plan_notes(study, experts, done.cells)
     yield from checks.language_notes(study, done.cells, done.task_languages)
-    for task, why in checked.requests[None]["skipped"].items():
+    for task, why in checked.requests[None].skipped.items():
         yield f"{task}: skipped: {why}"
     claimed = [
         name
@@ -509,14 +516,14 @@ def _with_dtype(study: Study, base: Expert, checkpoints: Sequence[Checkpoint]) -
 
 def requests_by_language(
     study: Study, isolation: Isolation | None = None
-) -> dict[str | None, dict[str, Any]]:
-    """Return language -> fields of its cells: request, groups and tags taken apart, and skipped.
+) -> dict[str | None, LanguageRequest]:
+    """Return language -> what its cells are evaluated on; None is a model without a language.
 
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
     evaluate = study.with_folders(Path.absolute).evaluate  # workers may work elsewhere
-    fields = dict[str | None, dict[str, Any]]()
+    requests = dict[str | None, LanguageRequest]()
     settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
     for language in (None, *study.experts.languages().values()):
         # A model without a language gets the tasks of all.
@@ -530,5 +537,5 @@ def requests_by_language(
             reasons = ", ".join(dict.fromkeys(resolved.skipped.values()))
             raise InputError(f"every task of the study is skipped: {reasons}")
         request = request.model_copy(update={"tasks": resolved.chosen})
-        fields[language] = {"request": request, "skipped": resolved.skipped}
-    return fields
+        requests[language] = LanguageRequest(request, resolved.skipped)
+    return requests

@@ -79,12 +79,12 @@ def test_a_score_below_is_marked_and_said_first():
     )
     scores = _scores(base=0.2, soup=0.3, ties=0.9)
     results = Results(study, models, data, scores, {})
-    frame = analyse(results).score_frame
+    analysis = analyse(results)
+    frame = analysis.score_frame
     assert set(frame[frame["is_below"]]["model"]) == below  # a score at its floor is not below
     shown = scores_table(frame, study).set_index("model")["math, Swahili, exact match"]
     assert {name for name, text in shown.items() if "▽" in text} == below
-    nothing = pd.DataFrame(columns=["family", "clusters", "first", "second"])
-    first = sentences(nothing, frame, 2.0, is_stated=True)[0]
+    first = sentences(analysis)[0]
     assert first.startswith("On math, Swahili, 1 of 3 models score below a rule")
     assert "30.0 (the last number)" in first
 

@@ -20,7 +20,7 @@ from ablations.report.comparisons import (
     UNCLEAR,
     WORSE,
 )
-from ablations.report.sentences import answer, sentences
+from ablations.report.sentences import answer, comparison_sentences
 from ablations.report.shown_tasks import ShownTasks
 from ablations.report.tables import GAP, layout_tables, verdict_text
 from ablations.report.write import (
@@ -192,23 +192,19 @@ def test_no_difference_is_claimed_only_inside_the_margin(verdict):
 
 
 def test_both_experts_must_be_beaten():
-    scores = pd.DataFrame(
-        [{"task": "mgsm_sw", "is_below": False, "trainings": 1, "pairs": None, "is_primary": True}]
-    )
+    report = study_of().report
     for verdicts in itertools.product(VERDICTS, repeat=2):
         rows = [
             row_of(verdict, second=name, rival="better_expert")
             for name, verdict in zip(("task expert", "language expert"), verdicts, strict=True)
         ]
-        text = " ".join(sentences(pd.DataFrame(rows), scores, 2.0, is_stated=True))
+        text = " ".join(comparison_sentences(pd.DataFrame(rows), report))
         assert ("beats both experts" in text) == ({*verdicts} == {BETTER})
         many = pd.DataFrame([{**row, "language": f"x{at}"} for at in range(5) for row in rows])
-        text = " ".join(sentences(many, scores, 2.0, is_stated=True))
+        text = " ".join(comparison_sentences(many, report))
         assert ("against both experts: 5 better" in text) == ({*verdicts} == {BETTER})
-        assert "against the task expert: 5" in " ".join(
-            sentences(many[::2], scores, 2.0, is_stated=True)
-        )
-        text = " ".join(sentences(many.assign(rival="first_setting"), scores, 2.0, is_stated=True))
+        assert "against the task expert: 5" in " ".join(comparison_sentences(many[::2], report))
+        text = " ".join(comparison_sentences(many.assign(rival="first_setting"), report))
         assert "against the first setting of its kind: " in text
 
 

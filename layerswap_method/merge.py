@@ -79,14 +79,19 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
     if (reason := recipe.why_mergekit()) is not None:
         raise NeedsMergekit(reason)
     models = {reference: find(reference) for reference in recipe.references}
+    if (reason := unsupported_adapter(models)) is not None:
+        raise NeedsMergekit(reason)
+    return models
+
+
+def unsupported_adapter(models: Mapping[str, Model]) -> str | None:
+    """Return which adapter only mergekit can merge, and why; None where there is none."""
     for reference, model in models.items():
         if model.adapter is not None and is_lora(model.adapter):
             kind = unsupported_kind(read_adapter_config(model.adapter))
             if kind is not None:
-                raise NeedsMergekit(
-                    f"the adapter of {reference} is more than low-rank changes: {kind}"
-                )
-    return models
+                return f"the adapter of {reference} is more than low-rank changes: {kind}"
+    return None
 
 
 def merge_file(
@@ -122,7 +127,7 @@ def merge_file(
             lines=(*merge.lines, *hub.checked_lines(merge.ranges)),
         )
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
-        list(donor_files(merge.donor, with_tokenizer=options.with_tokenizer))  # raises
+        list(donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer))  # raises
         yield from merge.lines
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
@@ -135,7 +140,7 @@ def _card_files(
 ) -> dict[str, str]:
     """Return the model card and the recipe, with the commits of its models: name -> content."""
     text = pinned_text(file.text, revisions) if revisions else file.text
-    needs_code = needs_remote_code(merge.document, merge.donor)
+    needs_code = needs_remote_code(merge.document, merge.donor_folder)
     card = card_text(file.document, text, title, merge.lines, needs_code=needs_code)
     return {"README.md": card, MERGED_RECIPE: text}
 
@@ -157,7 +162,7 @@ def write_merge(
                 layout, threads=threads, device=options.device, advance=advance, warn=_warn
             )
     write_config(merge.document, folder, merge.dtype, merge.config_changes)
-    copy_files(merge.donor, folder, with_tokenizer=options.with_tokenizer)
+    copy_files(merge.donor_folder, folder, with_tokenizer=options.with_tokenizer)
     if merge.record:
         method = METHODS[str(merge.record["merge_method"])]
         write_json(folder / str(method.plan_file), merge.record)

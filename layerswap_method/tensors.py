@@ -175,7 +175,7 @@ class OpenModel(Frozen):
 class Merge:
     """A merged model, not written yet: every tensor by what it is made of.
 
-    `tensors` are in the order of the first expert's files. `donor` is the folder whose config (its
+    `tensors` are in the order of the first expert's files. `donor_folder` is that whose config (its
     content is `document`) and tokenizer the merged model has, `dtype` the torch dtype in which an
     engine runs it (None where nothing states it). `record` is the content of the plan file ({}
     writes none), `lines` are for log and card, `plan` has the source of every decoder layer, where
@@ -183,7 +183,7 @@ class Merge:
     """
 
     tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)
-    donor: Path
+    donor_folder: Path
     dtype: str | None
     document: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -253,7 +253,7 @@ def build_merge(
         notes += [] if note is None else [note]
     return Merge(
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
-        donor=donor.checkpoint.path,
+        donor_folder=donor.checkpoint.path,
         dtype=dtype or common,
         document=donor.checkpoint.document,
         lines=tuple(notes),

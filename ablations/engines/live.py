@@ -169,7 +169,7 @@ class LiveEvaluator:
         """
         self.swap(model)
         try:
-            return run_tasks(self._engine, request, model.donor, self.backend, answers)
+            return run_tasks(self._engine, request, model.donor_folder, self.backend, answers)
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:
@@ -183,7 +183,7 @@ class LiveEvaluator:
             engine.close()
 
     def _start(self) -> None:
-        self._engine = start_model(self._base.donor, self.backend, self._options)
+        self._engine = start_model(self._base.donor_folder, self.backend, self._options)
         with self._ended_by_errors(self._base, for_good=True):
             self._engine.check_names(self._base.tensors)
             self._check_loading()
@@ -202,8 +202,8 @@ class LiveEvaluator:
             self._load({**tensors, name: mix})
             if self._reference.mismatch(self._ask_probe()) is None:
                 raise SwapFailed(
-                    f"{self._base.donor}: the probe does not notice that {name} was multiplied by "
-                    f"{_CORRUPTION} in the engine, so loading weights has no effect"
+                    f"{self._base.donor_folder}: the probe does not notice that {name} was "
+                    f"multiplied by {_CORRUPTION} in the engine, so loading weights has no effect"
                 )
         self._loaded = None
         self._load(tensors)
@@ -212,8 +212,8 @@ class LiveEvaluator:
     def _compare(self, when: str) -> None:
         if (mismatch := self._reference.mismatch(self._ask_probe())) is not None:
             raise SwapFailed(
-                f"{self._base.donor}: {when}, {self.backend} answers differently than at its "
-                f"start ({mismatch}); weights loaded into it are not what they should be"
+                f"{self._base.donor_folder}: {when}, {self.backend} answers differently than at "
+                f"its start ({mismatch}); weights loaded into it are not what they should be"
             )
 
     def _ask_probe(self) -> ProbeAnswers:
@@ -243,7 +243,7 @@ class LiveEvaluator:
             message = error.message if isinstance(error, LayerSwapError) else str(error)
             if not isinstance(error, SwapFailed):
                 kind = "" if isinstance(error, LayerSwapError) else f"{type(error).__name__}: "
-                place = f"{model.donor}: its tensors did not get into the engine"
+                place = f"{model.donor_folder}: its tensors did not get into the engine"
                 message = f"{place}: {kind}{message}"
             self._disabled = message if for_good else None
             raise SwapFailed(message) from error
@@ -256,7 +256,7 @@ class LiveEvaluator:
     def _check_fit(self, model: Merge) -> None:
         """Check that the engine with these tensors would be the merged checkpoint's model."""
         if problems := self._problems(model):
-            raise SwapFailed(f"{model.donor}: {'; '.join(problems)}")
+            raise SwapFailed(f"{model.donor_folder}: {'; '.join(problems)}")
 
     def _problems(self, model: Merge) -> list[str]:
         problems = []
@@ -266,10 +266,10 @@ class LiveEvaluator:
             )
         if self._options.dtype == "auto" and model.dtype != self._base.dtype:
             problems.append(f"it is a {model.dtype} model and the engine runs {self._base.dtype}")
-        if differing := folder_differences(model.donor, self._base.donor):
+        if differing := folder_differences(model.donor_folder, self._base.donor_folder):
             problems.append(
-                f"its {', '.join(differing)} (from {model.donor}) would differ from the engine's "
-                f"(from {self._base.donor})"
+                f"its {', '.join(differing)} (from {model.donor_folder}) would differ from the "
+                f"engine's (from {self._base.donor_folder})"
             )
         return problems
 

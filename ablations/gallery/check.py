@@ -17,9 +17,9 @@ from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
 from layerswap_method.checkpoint.vocabulary import tokens_without_rows
-from layerswap_method.errors import InputError, NeedsMergekit, counted
+from layerswap_method.errors import InputError, counted
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
-from layerswap_method.merge import find_models
+from layerswap_method.merge import unsupported_adapter
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -284,8 +284,9 @@ def _why_whole(recipe: Recipe | None, models: Mapping[str, Model]) -> str | None
     """Return why a merge reads all of its models, of which `models` are the files, if it does."""
     if recipe is None:
         return "the merge method is mergekit's"
-    try:
-        find_models(recipe, models.__getitem__)
-    except NeedsMergekit as error:
-        return recipe.why_whole() or error.message
-    return recipe.why_whole()
+    reason = recipe.why_whole()
+    read = {reference: models[reference] for reference in recipe.references}
+    by_mergekit = recipe.why_mergekit() or unsupported_adapter(read)
+    if reason is None and by_mergekit is not None:
+        return f"only mergekit can merge this recipe: {by_mergekit}"
+    return reason

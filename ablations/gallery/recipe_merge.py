@@ -81,14 +81,16 @@ def merge_recipe(
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     here = working_folder()  # a relative folder is this one's, wherever the process goes
-    try:
-        if mergekit_options:
-            raise NeedsMergekit("there are options after --")
+    reason = "there are options after --"
+    if not mergekit_options:
         find = functools.partial(find_model, recipe=Path(recipe.name), folder=here)
-        yield from merge_file(recipe, out, find, options, bar, download)
-    except NeedsMergekit as error:
-        check_form(recipe.document)
-        yield from _by_mergekit(recipe, out, options, mergekit_options, error.reason)
+        try:
+            yield from merge_file(recipe, out, find, options, bar, download)
+            return
+        except NeedsMergekit as error:
+            reason = error.reason
+    check_form(recipe.document)
+    yield from _by_mergekit(recipe, out, options, mergekit_options, reason)
 
 
 def _by_mergekit(

@@ -205,7 +205,7 @@ class StudyEngine:
                 donor = single.folder
             elif recipe is not None and not recipe.needs_deltas:
                 with contextlib.suppress(InputError):  # mergekit makes it, for the sake of adapters
-                    donor = self._merge_of(cell, recipe).donor
+                    donor = self._merge_of(cell, recipe).donor_folder
             self._donors[cell.weights_key] = donor
         return self._donors[cell.weights_key]
 

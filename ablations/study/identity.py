@@ -254,7 +254,7 @@ def _weights_identity(
     mixes = merged.tensors.values()
     computed = any(len(mix.terms) > 1 or mix.terms[0].change is not None for mix in mixes)
     return {
-        "donated": contents.donated[merged.donor],
+        "donated": contents.donated[merged.donor_folder],
         "tensors": tensors,
         "code": code if computed else None,  # a tensor that is copied is what it is
     }

@@ -45,13 +45,10 @@ _SHARED_OPTIONS = (
 """Options of mergekit that mean the same where a merge is written from file to file."""
 
 
-def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) -> None:
-    """Merge a recipe from file to file.
-
-    Raises `NeedsMergekit`, before anything is written, where only mergekit can.
-    """
-    if (reason := why_mergekit(options)) is not None:
-        raise NeedsMergekit(reason)
+def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) -> str | None:
+    """Merge a recipe from file to file; return why only mergekit can, where nothing was written."""
+    if (reason := mergekit_only_option(options)) is not None:
+        return reason
     cache, threads = options.get("transformers_cache"), options.get("num_threads")
     if threads is not None and threads < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
@@ -69,7 +66,11 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
         functools.partial(_byte_bar, quiet=bool(options.get("quiet"))),
         cache_dir=cache,
     )
-    write_log(lines, options)
+    try:
+        write_log(lines, options)
+    except NeedsMergekit as error:
+        return error.reason
+    return None
 
 
 def mergekit_yaml() -> list[str]:
@@ -93,7 +94,7 @@ def mergekit_command(
     return [*mergekit_yaml(), str(recipe), out_path, *size, *more, *device]
 
 
-def why_mergekit(options: Mapping[str, Any]) -> str | None:
+def mergekit_only_option(options: Mapping[str, Any]) -> str | None:
     """Return which of mergekit's options only mergekit knows; None where there is none."""
     if options.get("safe_serialization") is False:
         return "it was called with --no-safe-serialization"

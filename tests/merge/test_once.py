@@ -86,4 +86,4 @@ def test_models_with_names_of_their_own_are_checked_as_those_of_a_recipe(trio_co
         merge_models(read_recipe(document), models)
     document["parameters"] = counts | {"non_layer": "task"}
     merged = merge_models(read_recipe(document), models)
-    assert merged.donor == trio_copy.base
+    assert merged.donor_folder == trio_copy.base

@@ -13,7 +13,7 @@ import yaml
 from mergekit.options import MergeOptions
 
 from layerswap_method.errors import InputError
-from layerswap_method.mergekit_plugin.run import why_mergekit
+from layerswap_method.mergekit_plugin.run import mergekit_only_option
 from tests.merge.test_merge import run_merge
 from tests.standins import merging
 from tests.standins.experts import content
@@ -111,7 +111,7 @@ def test_hub_ids_are_read_from_the_cache_that_is_named(merge, trio, tmp_path):
 
 def test_every_option_of_mergekit_goes_one_way():
     names = MergeOptions.model_fields.keys() - {"device"}
-    sent = {name for name in names if why_mergekit({name: True})}
+    sent = {name for name in names if mergekit_only_option({name: True})}
     assert sent == {
         "allow_crimes",
         "unsafe_truncate_embeddings",
@@ -121,13 +121,13 @@ def test_every_option_of_mergekit_goes_one_way():
         "read_to_gpu",
         "gpu_rich",
     }
-    assert [why_mergekit({"device": name}) for name in ("cuda:1", "cpu")] == [None, None]
-    assert why_mergekit({"device": "xpu"}) == "it was called with --device xpu"
-    reasons = [why_mergekit({name: True}) for name in sent]
+    assert [mergekit_only_option({"device": name}) for name in ("cuda:1", "cpu")] == [None, None]
+    assert mergekit_only_option({"device": "xpu"}) == "it was called with --device xpu"
+    reasons = [mergekit_only_option({name: True}) for name in sent]
     page = (Path(__file__).parents[2] / "docs" / "merging.md").read_text()
-    for reason in (*reasons, why_mergekit({"safe_serialization": False})):
+    for reason in (*reasons, mergekit_only_option({"safe_serialization": False})):
         assert f"`{reason.split()[-1]}`" in page
-    assert why_mergekit(MergeOptions().model_dump()) is None
+    assert mergekit_only_option(MergeOptions().model_dump()) is None
 
 
 @pytest.mark.parametrize("count", [-1, 0])

@@ -242,7 +242,10 @@ def test_tokens_that_were_renamed(trio_copy, warned, merge, caplog):
             assert "all added or special tokens" in warned(swap(trio_copy))
     for non_layer, donor in (("average", trio_copy.task), ("base", trio_copy.base)):
         merged = merge_of(swap(trio_copy, {"non_layer": non_layer}))
-        assert (merged.donor, f"has the one of {donor}" in str(merged.lines)) == (donor, True)
+        assert (merged.donor_folder, f"has the one of {donor}" in str(merged.lines)) == (
+            donor,
+            True,
+        )
     caplog.clear()
     place = merge(swap(trio_copy, chat_template="chatml")).folder  # mergekit takes the base's
     found = check_recipe(place.parents[1] / "recipe.yml", hub=False)

@@ -125,7 +125,7 @@ def test_vocabularies_of_different_sizes_come_from_one_model(non_layer, speakers
     document = recipe(both, swap.parameters(), base)
     lines = write(document, out)
     donor = json.loads((out / "layer_swap_plan.json").read_text()).get("tokenizer_from")
-    assert (donor, merge_of(document).donor) == (str(giver), giver)
+    assert (donor, merge_of(document).donor_folder) == (str(giver), giver)
     assert any(str(giver) in line and "tokenizer" in line for line in lines)
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert tokenizer.get_vocab() == AutoTokenizer.from_pretrained(giver).get_vocab()

@@ -81,7 +81,8 @@ def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, mon
     donors = [engine._donor(work.cell) for work in works]
     assert donors == [models / "base"] * 2
     recipe = works[0].cell.recipe.by_files
-    assert engine._merge_of(works[0].cell, recipe).donor == models / "base"  # as it is loaded
+    merged = engine._merge_of(works[0].cell, recipe)  # as it is loaded
+    assert merged.donor_folder == models / "base"
     assert len(plans) == 1
     other = work_of(EvaluationRequest(tasks=("words",)), in_float, "y")
     assert engine._donor(other.cell) == models / "base"

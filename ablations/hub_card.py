@@ -31,7 +31,7 @@ from ablations.tasks.catalog import list_tasks
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.methods.read import read_recipe, read_recipe_file
-from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+from layerswap_method.methods.table import PLAN_FILES
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.recipe.references import is_folder
 
@@ -114,7 +114,7 @@ def complete_card(
 
 def _recipe_section(model: Path, recipe: Recipe) -> list[str]:
     versions = [f"{name} {importlib.metadata.version(name)}" for name in _PACKAGES]
-    plans = [model / name for name in (PLAN_FILE, REVERT_PLAN_FILE)]
+    plans = [model / name for name in PLAN_FILES]
     plan = next((path for path in plans if path.is_file()), None)
     layerswap = "" if plan is None else f" of layerswap {_version_of(plan)}"
     has_adapter = any("+" in reference for reference in recipe.references)

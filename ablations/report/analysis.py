@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, get_type_hints
 
 import pandas as pd
 
@@ -25,11 +25,8 @@ from ablations.runs.run import Run
 from ablations.study.grouping import StudyModel
 from ablations.study.schema import Study
 
-_NUMBERS = {
-    TaskComparison: ("difference", "low", "high", "p", "p_margin", "p_holm", "p_margin_holm"),
-    ModelScore: ("value", "low", "high", "min", "max", "floor", "pairs", "above"),
-}
-"""Columns that are numbers also where all of their values are gaps."""
+_COUNTS = ("pairs", "above")
+"""Columns of counts that are numbers also where all of their values are gaps, as are floats."""
 
 
 @dataclass(frozen=True)
@@ -115,4 +112,6 @@ def _frame(kind: type, rows: Sequence[Any], columns: Sequence[str]) -> pd.DataFr
     """Return a row for each value of a dataclass; None is a gap."""
     stated = [{name: part for name, part in vars(row).items() if part is not None} for row in rows]
     frame = pd.DataFrame(stated, columns=list(columns))
-    return frame.astype(dict.fromkeys(_NUMBERS[kind], "float64"))
+    types = get_type_hints(kind)
+    numbers = [name for name in columns if types[name] == float | None or name in _COUNTS]
+    return frame.astype(dict.fromkeys(numbers, "float64"))

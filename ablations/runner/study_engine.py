@@ -34,7 +34,7 @@ from ablations.train.side_adapters import backend_beside, is_side_adapter, with_
 from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.read import RecipeFile
-from layerswap_method.output import PLAN_FILE, REVERT_PLAN_FILE
+from layerswap_method.methods.table import PLAN_FILES
 
 if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
@@ -427,7 +427,7 @@ def run_mergekit(recipe: Path, folder: Path, *, log: Path) -> None:
 
 def read_measured(merged: Path) -> dict[str, Any]:
     """Return what a merge of ours measured of the experts' changes, as provenance."""
-    for name in (PLAN_FILE, REVERT_PLAN_FILE):
+    for name in PLAN_FILES:
         if (merged / name).is_file():
             return measured_of(json.loads((merged / name).read_text(encoding="utf-8")))
     return {}

@@ -61,6 +61,9 @@ METHODS: Mapping[str, Method] = {
 OUR_METHODS = tuple(name for name, method in METHODS.items() if method.plan_file is not None)
 """Merge methods of this project; the others are mergekit's, for which files are enough, too."""
 
+PLAN_FILES = tuple(filter(None, (method.plan_file for method in METHODS.values())))
+"""Files of which a merge by a method of this project has one."""
+
 
 def merge_models(recipe: Recipe, models: Mapping[str, Model]) -> Merge:
     """Return the merge of models (by their references) on this machine; write nothing.

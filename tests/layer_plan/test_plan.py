@@ -3,6 +3,8 @@
 import math
 import random
 from fractions import Fraction
+from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from layerswap_method.layer_plan import (
     ROLES,
     SOURCES,
     LayerPlan,
+    Placement,
     build_plan,
     format_layers,
     parse_layers,
@@ -42,27 +45,38 @@ def named(b, u, t_b=0, t_u=0):
 LISTED = {"placement": "layers", "language_layers": "2,5-6,11"}
 
 
-@pytest.mark.parametrize(
-    ("layers", "parameters", "plan"),
-    [
-        # From research: Algorithm 1 with "and", on the 32 layers of Llama 3.1 8B.
-        (32, named(5, 2, 1, 1), "lllll" + "a" + "t" * 23 + "a" + "ll"),
-        # Transitions sit around each run, and language wins.
-        (12, {**named(5, 2, 2, 1), **LISTED}, "talaallaatal"),
-        (8, {**named(2, 1), "placement": "middle"}, "ttlllttt"),
-        (8, {**named(2, 2), "placement": "alternating"}, "ltltltlt"),
-        # Pinned: a recipe shared with its seed must mean the same layers for ever.
-        (32, {"placement": "random"}, "tttltltltttt" + "lttltttt" + "ltttt" + "ltttttt"),
-        (4, {"placement": "soup"}, "aaaa"),
-    ],
-)
+PLANS = [
+    # From research: Algorithm 1 with "and", on the 32 layers of Llama 3.1 8B.
+    (32, {**named(5, 2, 1, 1), "placement": "outer"}, "lllll" + "a" + "t" * 23 + "a" + "ll"),
+    # Transitions sit around each run, and language wins.
+    (12, {**named(5, 2, 2, 1), **LISTED}, "talaallaatal"),
+    (8, {**named(2, 1), "placement": "middle"}, "ttlllttt"),
+    (8, {**named(2, 2), "placement": "alternating"}, "ltltltlt"),
+    # Pinned: a recipe shared with its seed must mean the same layers for ever.
+    (32, {"placement": "random"}, "tttltltltttt" + "lttltttt" + "ltttt" + "ltttttt"),
+    (4, {"placement": "soup"}, "aaaa"),
+]
+
+
+def test_every_placement_has_a_plan_here_and_is_on_the_page():
+    names = {*get_args(Placement)}
+    missing = names - {"delta_share"} - {parameters["placement"] for _, parameters, _ in PLANS}
+    assert not missing, f"write a row of PLANS for {missing}"
+    page = (Path(__file__).parents[2] / "docs" / "merging.md").read_text(encoding="utf-8")
+    row = next(line for line in page.splitlines() if line.startswith("| `placement` |"))
+    missing = {name for name in names if f"`{name}`" not in row}
+    assert not missing, f"the row of placement in docs/merging.md lacks {missing}"
+
+
+@pytest.mark.parametrize(("layers", "parameters", "plan"), PLANS)
 def test_plans_as_a_table(layers, parameters, plan):
     assert build_plan(layers, **parameters).to_text() == plan
 
 
-@given(
-    outer_counts(), st.sampled_from(["outer", "middle", "random", "alternating", "soup"]), st.data()
-)
+BY_COUNTS = sorted({*get_args(Placement)} - {"layers", "delta_share"})
+
+
+@given(outer_counts(), st.sampled_from(BY_COUNTS), st.data())
 def test_every_placement_is_that_of_the_oracle(counts, placement, data):
     total, b, u, t_b, t_u = counts
     seed = data.draw(st.integers(0, 99))

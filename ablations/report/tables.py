@@ -1,6 +1,6 @@
 """Tables of a report: pivots of scores and comparisons, as frames of text.
 
-A table is a frame with its title, its notes and a key in ``attrs``.
+A table is a frame with its title, its notes and a key in ``attrs``, and whether it is a detail.
 """
 
 from __future__ import annotations
@@ -48,10 +48,13 @@ _TIED, _ALIKE = "best, tied", "same"
 _UNITS = "Scores in percent; BLEU and chrF++ on a scale of 0 to 100."
 
 
-def table(frame: pd.DataFrame, key: str, title: str, *notes: str) -> pd.DataFrame:
-    """Return a frame of text as a table of a report."""
+def table(
+    frame: pd.DataFrame, key: str, title: str, *notes: str, is_detail: bool = False
+) -> pd.DataFrame:
+    """Return a frame of text as a table of a report; a page shows one that is a detail folded."""
     shown = frame.fillna(GAP).astype("str")
-    shown.attrs = {"key": key, "title": title, "notes": tuple(filter(None, notes))}
+    shown_notes = tuple(filter(None, notes))
+    shown.attrs = {"key": key, "title": title, "notes": shown_notes, "is_detail": is_detail}
     return shown
 
 
@@ -207,6 +210,7 @@ def best_table(best: pd.DataFrame, scores: pd.DataFrame, level: float) -> pd.Dat
         if (tied > 1).any()
         else "",
         f"{_ALIKE}: all models have the same score." if (tied == 0).any() else "",
+        is_detail=True,
     )
 
 
@@ -226,7 +230,7 @@ def cells_table(scores: pd.DataFrame) -> pd.DataFrame:
         for row in frame.to_dict("records")
     ]
     note = f"Intervals of single cells are over items. {_UNITS}"
-    return table(pd.DataFrame(rows), "cells", "Cells", note)
+    return table(pd.DataFrame(rows), "cells", "Cells", note, is_detail=True)
 
 
 def layout_tables(
@@ -253,7 +257,8 @@ def layout_tables(
         ]
         title = f"Published: {paper['source']} of arXiv 2410.01335"
         note = f"For reference, not this run: {document['protocol']}. {paper['notes']}"
-        yield table(pd.DataFrame(rows, columns=columns), f"published-{key}", title, note)
+        numbers = pd.DataFrame(rows, columns=columns)
+        yield table(numbers, f"published-{key}", title, note, is_detail=True)
 
 
 def task_text(row: Any, frame: pd.DataFrame) -> str:

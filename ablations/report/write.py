@@ -327,7 +327,7 @@ class _Part(NamedTuple):
 def _parts(frame: pd.DataFrame, is_first: bool) -> list[_Part]:
     """Return a table in parts: what answers stays open, and long tables of details are folded.
 
-    Exploratory comparisons, single cells and the paper's numbers are details.
+    Exploratory comparisons are details, and so are tables that say it.
     """
     key, rows = frame.attrs["key"], len(frame)
     if key == "comparisons":
@@ -338,8 +338,8 @@ def _parts(frame: pd.DataFrame, is_first: bool) -> list[_Part]:
             for part, family in families
             if len(part)
         ]
-    is_detail = key in ("cells", "to-best") or key.startswith("published-")
-    is_open = rows <= (_MOST_ANSWERS if key == "answers" else _MOST_OPEN) and not is_detail
+    most = _MOST_ANSWERS if key == "answers" else _MOST_OPEN
+    is_open = rows <= most and not frame.attrs["is_detail"]
     if is_open and (is_first or frame.size <= _MOST_ON_PHONE):
         return [_Part(frame, "")]
     return [_Part(frame, f"{rows} rows", is_open)]

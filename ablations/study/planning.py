@@ -186,8 +186,7 @@ def with_its_files(file: StudyFile) -> Study:
     Raises:
         InputError: where its experts file or a name of a task is wrong.
     """
-    study, *_ = _with_experts(file, None)
-    study, problems = checks.with_tasks_by_language(study)
+    study, problems = checks.with_tasks_by_language(_with_experts(file, None).study)
     InputError.raise_any(str(file.path), problems or checks.task_problems(study))
     return study
 
@@ -240,10 +239,10 @@ def _check_files(
         InputError: with every problem of the files, and every expert that is not found.
     """
     problems = list[str]()
-    study, places, of_file, folder = _with_experts(file, experts_file)
-    study, missing = checks.with_tasks_by_language(study)
+    named = _with_experts(file, experts_file)
+    study, missing = checks.with_tasks_by_language(named.study)
     problems += missing
-    folders = (own_folder(file.path), folder)
+    folders = (own_folder(file.path), named.folder)
     problems += checks.study_problems(study, folders, has_all_tasks=not missing)
     placeholders = {name: Expert(name, Path(name)) for name in checks.expert_names(study)}
     problems += cell_problems(study, placeholders)
@@ -256,11 +255,9 @@ def _check_files(
         problems += _primary_problems(study, requests)
         problems += _metric_problems(study, requests)
     hub = Downloads(download_choice(download), headers_only=dry)
-    experts = _find_experts(
-        study, placeholders, places, of_file, folders[0], problems, hub, download=not dry
-    )
+    experts = _find_experts(named, placeholders, folders[0], problems, hub, download=not dry)
     InputError.raise_any(str(file.path), problems)
-    return _Checked(study, of_file, experts, requests, chosen, hub)
+    return _Checked(study, named.of_file, experts, requests, chosen, hub)
 
 
 def _primary_problems(
@@ -393,13 +390,22 @@ class _Place(NamedTuple):
     folder: Path | None
 
 
-def _with_experts(
-    file: StudyFile, experts_file: Path | ExpertsFile | None
-) -> tuple[Study, Mapping[str, _Place], Mapping[str, str], Path | None]:
-    """Return the study in which every expert has a name, and the place of each name.
+class _NamedExperts(NamedTuple):
+    """A study in which every expert has a name."""
 
-    Also the places of the experts file alone, and the folder of that file.
-    """
+    study: Study
+    places: Mapping[str, _Place]
+    """Name -> where the expert is."""
+
+    of_file: Mapping[str, str]
+    """The names of the experts file alone -> where that has them."""
+
+    folder: Path | None
+    """Folder of the experts file."""
+
+
+def _with_experts(file: StudyFile, experts_file: Path | ExpertsFile | None) -> _NamedExperts:
+    """Return the study with names for its experts, and where these are."""
     study, of_file, folder = file.study, dict[str, str](), None
     if experts_file is None:
         experts_file = file.experts_file
@@ -414,25 +420,23 @@ def _with_experts(
         name: _Place(place, own_folder(file.path)) for name, place in {**own, **written}.items()
     }
     places |= {name: _Place(place, folder) for name, place in of_file.items()}
-    return study, places, of_file, folder
+    return _NamedExperts(study, places, of_file, folder)
 
 
 def _find_experts(
-    study: Study,
+    named: _NamedExperts,
     names: Iterable[str],
-    places: Mapping[str, _Place],
-    of_file: Mapping[str, str],
     folder: Path | None,
     problems: list[str],
     hub: Downloads,
     *,
     download: bool,
 ) -> dict[str, Expert]:
-    """Return the experts of `names`.
+    """Return the experts of `names`; `folder` is that of the study.
 
-    `places` and `of_file` are those of `_with_experts`, `folder` is that of the study. Where
-    something is wrong already, no expert is downloaded, but those on the hub are looked for.
+    Where something is wrong already, no expert is downloaded, but those on the hub are looked for.
     """
+    study, places, of_file = named.study, named.places, named.of_file
     experts: dict[str, Expert] = {}
     headers_only = Downloads(headers_only=True)
     models_of_recipe = {*named_models(study.recipe or {})} - {*of_file, *ROLES}

@@ -197,7 +197,7 @@ class LanguageRequest(NamedTuple):
     request: EvaluationRequest
     """Its tasks, with groups and tags taken apart."""
 
-    skipped: dict[str, str]
+    skipped: Mapping[str, str]
     """Task that is not evaluated -> why."""
 
 

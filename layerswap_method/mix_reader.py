@@ -79,7 +79,7 @@ class MixReader:
         self._buffers = Buffers(device)
         self._first = None if mix.mask is None else _spread_mask(mix.mask, mix.shape)
         self.shape = mix.shape
-        self.dtype = torch_dtype(mix.dtype or mix.sum_dtype)
+        self.dtype = torch_dtype(mix.result_dtype)
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
         if any(term.stored.shape != self.shape for term in mix.terms):
             raise ValueError(f"shapes differ: {[term.stored.shape for term in mix.terms]}")

@@ -93,6 +93,11 @@ class TensorMix(Frozen):
         return self.terms[0].stored.shape
 
     @property
+    def result_dtype(self) -> str:
+        """Return the torch dtype of the result, which is that of the written tensor."""
+        return self.dtype or self.sum_dtype
+
+    @property
     def sum_dtype(self) -> str:
         """Return the torch dtype of the terms; torch promotes theirs where they differ."""
         names = {self.load_dtype or term.dtype for term in self.terms}
@@ -239,7 +244,7 @@ def build_merge(
         if not is_buffer(name) and (name in copied or name not in extra)
     }
     weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
-    kinds = {mix.dtype or mix.sum_dtype for mix in weights}
+    kinds = {mix.result_dtype for mix in weights}
     common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
     notes = [*checked.notes]
     adapter_warnings: list[str | None] = []

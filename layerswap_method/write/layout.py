@@ -94,7 +94,7 @@ def lay_out_files(
         if (stored := mix.copy_of) is not None:
             tensors.append(copy_of(name, stored))
             continue
-        dtype = STORED_NAMES[mix.dtype or mix.sum_dtype]
+        dtype = STORED_NAMES[mix.result_dtype]
         nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
         content = partial(_computed, name, mix, warn)
         tensors.append(TensorToWrite(name, dtype, mix.shape, nbytes, content))

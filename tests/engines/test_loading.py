@@ -96,7 +96,7 @@ class Trials:
         for term in mix.terms:
             dtype = getattr(torch, term.dtype)
             if term.change is not None:  # a narrow base would round it away
-                dtype = torch.promote_types(dtype, getattr(torch, mix.dtype or mix.sum_dtype))
+                dtype = torch.promote_types(dtype, getattr(torch, mix.result_dtype))
             tensor = self._content[term.stored.name].to(dtype)
             if (change := term.change) is not None:
                 wide = torch.promote_types(getattr(torch, term.dtype), torch.float32)
@@ -105,7 +105,7 @@ class Trials:
                 tensor = tensor + 0 if tensor.dim() == 0 else tensor.clone()
                 tensor.add_((product.T if change.transposed else product) * change.scaling)
             tensors.append(tensor.to(getattr(torch, mix.load_dtype) if mix.load_dtype else dtype))
-        result = getattr(torch, mix.dtype or mix.sum_dtype)
+        result = getattr(torch, mix.result_dtype)
         if mix.mask is not None:
             packed = np.frombuffer(bytes.fromhex(mix.mask.first), dtype=np.uint8)
             count = feature_layout(mix.shape, mix.mask.axis).features

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from ablations.scoring.language_id import (
     why_not_judged,
     words_of,
 )
-from ablations.scoring.observed import LANGUAGE_FIDELITY, join_notes
+from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, join_notes
 from ablations.scoring.protocol import Protocol
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.statistics.intervals import wilson_interval
@@ -129,8 +130,16 @@ def _raw(metric, value, items):
 
 
 def _only(raw):
-    (score,) = scores_of_samples(raw, read_samples(raw), seed=0, level=0.95)
+    """Return the score of the only metric of the task itself."""
+    scores = scores_of_samples(raw, read_samples(raw), seed=0, level=0.95)
+    (score,) = (score for score in scores if score.metric not in OBSERVED)
     return score
+
+
+def test_what_is_observed_is_on_the_page():
+    page = (Path(__file__).parents[2] / "docs" / "evaluate.md").read_text(encoding="utf-8")
+    missing = [name for name in OBSERVED if f"`{name}`" not in page]
+    assert not missing, f"docs/evaluate.md does not say what {missing} are"
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from layerswap_method.methods.layer_swap_merge import (
     large_swap_warning,
 )
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import OUR_METHODS, merge_models
+from layerswap_method.methods.table import OUR_METHODS, merge_open_models
 from layerswap_method.recipe.document import OtherRecipe, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
@@ -40,6 +40,7 @@ from layerswap_method.recipe.references import (
     named_models,
     resolve_from,
 )
+from layerswap_method.tensors import OpenModel
 from layerswap_method.write.donor_files import donor_files, tokenizer_problems
 from layerswap_method.write.layout import lay_out_files
 
@@ -237,7 +238,7 @@ def _merge_findings(
         yield Finding("warning", warning)
     for note in checked.notes:
         yield Finding("note", note)
-    for warning in filter(None, map(tokens_without_rows, models.values())):
+    for warning in tokens_without_rows(models.values()):
         yield Finding("warning", warning)
     if recipe is not None:
         local = {
@@ -271,13 +272,21 @@ def _download_findings(
             yield Finding("note", f"the models are downloaded whole: {reason}")
         size = 0
     else:
-        merge = merge_models(recipe, models)
+        merge = merge_open_models(recipe, {name: _open(facts[name]) for name in recipe.references})
         needs = [*source.needs(merge.ranges)]
         size = lay_out_files(merge, Path()).nbytes
     for line in describe_needs(needs):
         yield Finding("note", line)
     if needs and size:
         yield Finding("note", f"the merge itself needs {size / 1e9:.3g} GB of disk")
+
+
+def _open(facts: ModelFacts) -> OpenModel:
+    """Return a model as a merge opens it; what the check has read of it is not read again."""
+    assert facts.files is not None
+    if facts.adapter is None and facts.checkpoint is not None:
+        return OpenModel(checkpoint=facts.checkpoint)
+    return OpenModel.read(facts.files)
 
 
 def _why_whole(recipe: Recipe | None, models: Mapping[str, Model]) -> str | None:

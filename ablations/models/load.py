@@ -194,7 +194,7 @@ def _check_stored(checkpoint: Checkpoint) -> None:
             "or use the unquantised checkpoint"
         )
     InputError.raise_any(checkpoint.name, problems)
-    if (warning := tokens_without_rows(checkpoint)) is not None:
+    for warning in tokens_without_rows([checkpoint]):
         LOG.warning("%s; a text that has one of them cannot be computed", warning)
 
 

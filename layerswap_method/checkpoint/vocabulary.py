@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint, name_list
 from layerswap_method.checkpoint.stored import (
@@ -81,22 +81,30 @@ def token_conflicts(
     return errors, warnings
 
 
-def tokens_without_rows(checkpoint: Checkpoint) -> str | None:
-    """Return which tokens of a model's tokenizer its embedding has no row for; None for none."""
-    table = checkpoint.tensors.get(checkpoint.embedding or "")
-    if table is None or checkpoint.decoder.is_apart(table.name):
-        return None
-    vocabulary = checkpoint.vocabulary
-    tokens = {} if vocabulary is None else vocabulary.tokens
-    lacking = sorted((number, token) for token, number in tokens.items() if number >= table.rows)
-    if not lacking:
-        return None
-    count = "1 token" if len(lacking) == 1 else f"{len(lacking)} tokens"
-    names = name_list([token for _, token in lacking])
-    return (
-        f"{checkpoint.name}: {count} of its tokenizer ({names}) have no row in its {table.name}, "
-        f"which has {table.rows}"
-    )
+def tokens_without_rows(checkpoints: Iterable[Checkpoint]) -> list[str]:
+    """Return a sentence for each model whose embedding has no row for tokens of its tokenizer.
+
+    Tokenizers in files of the same content are read once.
+    """
+    readers: dict[frozenset[tuple[str, str]], Checkpoint] = {}
+    sentences = []
+    for checkpoint in checkpoints:
+        table = checkpoint.tensors.get(checkpoint.embedding or "")
+        if table is None or checkpoint.decoder.is_apart(table.name):
+            continue
+        content = frozenset(checkpoint.tokenizer_digests.items())
+        vocabulary = readers.setdefault(content, checkpoint).vocabulary
+        tokens = {} if vocabulary is None else vocabulary.tokens
+        numbered = ((number, token) for token, number in tokens.items())
+        lacking = sorted(pair for pair in numbered if pair[0] >= table.rows)
+        if lacking:
+            count = "1 token" if len(lacking) == 1 else f"{len(lacking)} tokens"
+            names = name_list([token for _, token in lacking])
+            sentences.append(
+                f"{checkpoint.name}: {count} of its tokenizer ({names}) have no row in its "
+                f"{table.name}, which has {table.rows}"
+            )
+    return sentences
 
 
 def same_tokens(first: Checkpoint, other: Checkpoint) -> bool:

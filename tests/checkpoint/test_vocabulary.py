@@ -265,9 +265,9 @@ def test_tokens_without_a_row_are_counted(base, tmp_path):
     rows = read_checkpoint("m", folder).tensors["model.embed_tokens.weight"].rows
     words = {f"w{number}": number for number in range(rows + 4)}
     (folder / "vocab.json").write_text(json.dumps(words))
-    assert tokens_without_rows(read_checkpoint("m", folder)) == (
+    assert tokens_without_rows([read_checkpoint("m", folder)]) == [
         f"m: 4 tokens of its tokenizer (w{rows}, w{rows + 1}, w{rows + 2} and 1 more) have no row "
         f"in its model.embed_tokens.weight, which has {rows}"
-    )
+    ]
     (folder / "vocab.json").write_text(json.dumps(dict(list(words.items())[:rows])))
-    assert tokens_without_rows(read_checkpoint("m", folder)) is None
+    assert tokens_without_rows([read_checkpoint("m", folder)]) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.gallery.check import check_recipe
 from layerswap_method.checkpoint import checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.methods.read import read_recipe
@@ -72,6 +73,25 @@ def test_each_config_and_tokenizer_is_read_once(name, trio_copy, opened, monkeyp
     assert len(out) == 1  # the merge's
     assert set(parsed.values()) <= {1}
     assert len(parsed) <= 3
+
+
+@pytest.mark.parametrize(("alike", "parses"), [(True, 1), (False, 3)])
+def test_a_check_opens_a_model_once_and_parses_equal_tokenizers_once(
+    alike, parses, trio_copy, opened, monkeypatch
+):
+    parsed, read = Counter(), checkpoint.read_vocabulary
+
+    def counting(model, folder):
+        parsed[folder] += 1
+        return read(model, folder)
+
+    monkeypatch.setattr(checkpoint, "read_vocabulary", counting)
+    document = RECIPES["layer_swap"](trio_copy if alike else with_other_tokens(trio_copy))
+    opened.clear()
+    assert all(finding.level != "error" for finding in check_recipe(document))
+    configs = Counter(path for path in opened if path.endswith("/config.json"))
+    assert configs == {str(folder / "config.json"): 1 for folder in vars(trio_copy).values()}
+    assert sum(parsed.values()) == parses
 
 
 def test_models_with_names_of_their_own_are_checked_as_those_of_a_recipe(trio_copy):

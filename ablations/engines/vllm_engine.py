@@ -166,7 +166,7 @@ def engine_arguments(options: EngineOptions, stored_dtype: str | None) -> dict[s
         "pipeline_parallel_size": options.pipeline_parallel_size,
         "data_parallel_size": 1,
         "trust_remote_code": False,
-        "disable_log_stats": True,
+        "disable_log_stats": False,  # its counts say whether the cache is too small
         "enforce_eager": is_eager(options),
     }
     if is_cpu_build():

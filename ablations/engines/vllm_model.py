@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -16,6 +17,7 @@ from ablations.engines.stored_answers_lm import Generated, Prompt, TextPair
 from ablations.engines.vllm_engine import (
     clean_up,
     engine_arguments,
+    is_cpu_build,
     torch_settings,
 )
 from ablations.models.load import check_complete, model_class, read_model_config
@@ -26,6 +28,12 @@ logger = logging.getLogger(__name__)
 
 _PART = 1024
 """Texts that are handed to the engine at once to be scored."""
+
+_LOOK_S = 5.0
+"""Seconds between two looks at what the engine counts."""
+
+_FEW = 10
+"""How often requests may be stopped for want of room without a warning."""
 
 
 class VllmModel(VLLM):  # type: ignore[misc]
@@ -53,6 +61,7 @@ class VllmModel(VLLM):  # type: ignore[misc]
                 **more,
             )
             self._end = stack.pop_all()
+        self._has_warned = False
 
     def check_names(self, names: Iterable[str]) -> None:
         """Do nothing: vLLM renames and fuses; what it made of a load is checked after it."""
@@ -133,11 +142,35 @@ class VllmModel(VLLM):  # type: ignore[misc]
         names = self.model.enqueue(tokens, parameters, lora_request=lora, use_tqdm=False)
         # The engine adds to the names of requests what makes them its own.
         places = {name.partition("-")[0]: place for place, name in enumerate(names)}
-        engine = self.model.llm_engine
+        engine, ended, before = self.model.llm_engine, 0, self._preemptions()
+        looked = time.monotonic()
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
+                    ended += 1
                     yield places[output.request_id], output
+            if not self._has_warned and time.monotonic() - looked > _LOOK_S:
+                looked = time.monotonic()
+                self._warn_of_cache(self._preemptions() - before, ended)
+
+    def _preemptions(self) -> int:
+        """Return how often the engine has taken a running request's keys and values away."""
+        counts = (m.value for m in self.model.get_metrics() if m.name == "vllm:num_preemptions")
+        return int(sum(counts))
+
+    def _warn_of_cache(self, preempted: int, ended: int) -> None:
+        """Warn once where more requests were stopped for want of room than have ended."""
+        if preempted > max(_FEW, ended):
+            self._has_warned = True
+            memory = "kv_cache_gib" if is_cpu_build() else "gpu_memory_utilization"
+            logger.warning(
+                "the keys and values of the answers that run at once do not fit vLLM's cache: %d "
+                "times one was stopped, to be computed again later, and %d answers have ended. "
+                "Raise %s, or lower max_num_seqs",
+                preempted,
+                ended,
+                memory,
+            )
 
 
 def _check_weights(model: str, config: Any) -> None:

@@ -6,17 +6,15 @@ trained, a swap of no layer is the task expert.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ablations.machine.progress import track
-from ablations.models.find import Expert
 from ablations.study.cells import Cell
-from layerswap_method.methods.table import merge_or_none
 from layerswap_method.mix_reader import MixReader
-from layerswap_method.tensors import TensorMix
+from layerswap_method.tensors import Merge, TensorMix
 
 
-def with_equal_keys(cells: Sequence[Cell], experts: Iterable[Expert]) -> list[Cell]:
+def with_equal_keys(cells: Sequence[Cell], merges: Mapping[str, Merge]) -> list[Cell]:
     """Return cells of which those with equal tensors have the `weights_key` of the first.
 
     Of tensors that may differ the smallest are read first, up to the first value that differs.
@@ -24,11 +22,10 @@ def with_equal_keys(cells: Sequence[Cell], experts: Iterable[Expert]) -> list[Ce
 
     Args:
         cells: with their keys, baselines first.
-        experts: all that their recipes name, whose weights are on this machine.
+        merges: those of the plan by `weights_key`, whose weights are on this machine.
     """
-    models = {expert.reference: expert for expert in experts}
     mixes = _Mixes()
-    tensors: dict[str, Mapping[str, int]] = {}
+    tensors = {key: mixes.numbers(merge.tensors) for key, merge in merges.items()}
     keyed: list[Cell] = []
     for cell in track("comparing weights", cells, unit="cells"):
         earlier = [
@@ -36,12 +33,6 @@ def with_equal_keys(cells: Sequence[Cell], experts: Iterable[Expert]) -> list[Ce
             for other in keyed
             if other.experts.items() <= cell.experts.items() and other.weights_key in tensors
         ]
-        if cell.weights_key not in tensors:
-            recipe = cell.recipe.by_files
-            if recipe is not None and not recipe.needs_deltas:
-                merge = merge_or_none(recipe, models)
-                if merge is not None:
-                    tensors[cell.weights_key] = mixes.numbers(merge.tensors)
         if (own := tensors.get(cell.weights_key)) is not None:
             key = next(
                 (

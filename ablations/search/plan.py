@@ -262,7 +262,7 @@ def _candidates(plan: StudyPlan) -> tuple[list[Candidate], list[str]]:
     """
     study, cells = plan.study, plan.cells
     if not plan.needs:  # the weights are here
-        cells = tuple(with_equal_keys(cells, plan.experts.values()))
+        cells = tuple(with_equal_keys(cells, plan.merges))
     models = derive_models(study, cells, plan.num_layers)
     by_label = {cell.label: cell for cell in cells}
 

@@ -37,7 +37,7 @@ from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.read import read_recipe
 from layerswap_method.methods.table import OUR_METHODS, merge_or_none
 from layerswap_method.recipe.document import Recipe
-from layerswap_method.tensors import Term
+from layerswap_method.tensors import Merge, Term
 
 _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
@@ -145,6 +145,10 @@ class IdentifiedCells(NamedTuple):
     task_languages: dict[str, str]
     """Task -> code of its language, where its metadata state one."""
 
+    merges: dict[str, Merge]
+    """`weights_key` -> the merge that was planned for it; not of what is measured or made by
+    mergekit."""
+
 
 def identified(
     cells: Iterable[Cell],
@@ -161,14 +165,17 @@ def identified(
     models = {expert.reference: expert for expert in experts}
     read_tasks = dict[tuple[Path, ...], TaskFingerprints]()
     identified, languages = list[Cell](), dict[str, str]()
+    merges = dict[str, Merge]()
     for cell in cells:
         assert cell.request is not None
         folders = cell.request.folders
         if folders not in read_tasks:  # all cells have the same data and metadata
             read_tasks[folders] = fingerprints_of(cell.request)
         tasks = read_tasks[folders]
-        identity = _weights_identity(cell.recipe, models, contents, versions)
+        identity, merge = _weights_identity(cell.recipe, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
+        if merge is not None:
+            merges.setdefault(weights, merge)
         keys = {
             task: record_key(weights, protocol, task, tasks, versions)
             for task in cell.request.tasks
@@ -177,7 +184,7 @@ def identified(
         for task in cell.request.tasks:
             if (language := tasks.language(task)) is not None:
                 languages[task] = language
-    return IdentifiedCells(tuple(identified), languages)
+    return IdentifiedCells(tuple(identified), languages, merges)
 
 
 def checkpoint_key(expert: Expert, fingerprints: Fingerprints) -> str:
@@ -197,7 +204,7 @@ def merge_key(written: Recipe, experts: Sequence[Expert], fingerprints: Fingerpr
     contents = read_contents(experts, fingerprints)
     versions = {"mergekit": importlib.metadata.version("mergekit")}
     models = {expert.reference: expert for expert in experts}
-    identity = _weights_identity(written, models, contents, versions)
+    identity, _ = _weights_identity(written, models, contents, versions)
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 
@@ -219,8 +226,10 @@ def _weights_identity(
     experts: Mapping[str, Expert],
     contents: Contents,
     versions: Mapping[str, str],
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Merge | None]:
     """Return a value that is equal for two recipes only if their models are equal bit by bit.
+
+    Also the merge that it describes, where it goes by tensors.
 
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
@@ -240,10 +249,10 @@ def _weights_identity(
     # Measurements follow from the content of experts and base, and planning reads no weights.
     recipe = written.by_files
     if recipe is None or recipe.needs_deltas:
-        return by_recipe
+        return by_recipe, None
     merged = merge_or_none(recipe, experts)
     if merged is None:  # an adapter that only mergekit can merge; the engine will say so
-        return by_recipe
+        return by_recipe, None
     tensors = {
         name: [
             [_content_of(term, contents.files) for term in mix.terms],
@@ -253,11 +262,12 @@ def _weights_identity(
     }
     mixes = merged.tensors.values()
     computed = any(len(mix.terms) > 1 or mix.terms[0].change is not None for mix in mixes)
-    return {
+    by_tensor = {
         "donated": contents.donated[merged.donor_folder],
         "tensors": tensors,
         "code": code if computed else None,  # a tensor that is copied is what it is
     }
+    return by_tensor, merged
 
 
 def _content_of(term: Term, hashes: Mapping[Path, str]) -> list[Any]:

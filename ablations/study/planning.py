@@ -57,6 +57,7 @@ from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.errors import InputError, LayerSwapError, nearest
 from layerswap_method.hub.downloads import Downloads, Need, download_choice
 from layerswap_method.recipe.references import is_folder, named_models, resolve_from
+from layerswap_method.tensors import Merge
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,9 @@ class StudyPlan:
 
     notes: tuple[str, ...]
     """Notes for a reader of the scores."""
+
+    merges: Mapping[str, Merge]
+    """`weights_key` -> the merge of its cells, where it is planned tensor by tensor."""
 
     needs: tuple[Need, ...] = ()
     """Parts of models of the hub that a run would fetch; () where they are here."""
@@ -176,6 +180,7 @@ def plan_study(
         protocol=protocol,
         states=fingerprints.states(),
         notes=tuple(filter(None, _notes(study, checked, done, shape.num_layers))),
+        merges=done.merges,
         needs=needs,
     )
 

@@ -3,6 +3,7 @@
 import importlib.metadata
 import re
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,10 @@ from ablations.engines import backends, vllm_engine
 from ablations.engines.backends import check_devices, describe_start, engine_facts, resolve_backend
 from ablations.engines.live import ProbeAnswers, ProbeReference
 from ablations.engines.options import EngineOptions
+from ablations.engines.stored_answers_lm import Prompt
+from ablations.scoring.observed import Outcome
 from layerswap_method.errors import InputError
+from tests.standins.word_models import write_model
 from tools.name_vllm import name_vllm
 
 ROOT = Path(__file__).parents[2]
@@ -160,6 +164,35 @@ def test_where_no_nvml_tells_the_memory_a_start_that_failed_says_what_vllm_says(
     assert vllm_engine.explain_start(error, tmp_path, EngineOptions()) == str(error)
     other = RuntimeError("no such model")
     assert vllm_engine.explain_start(other, tmp_path, EngineOptions()) == "no such model"
+
+
+@pytest.mark.vllm
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not vllm_engine.is_installed(), reason="vLLM is not installed")
+def test_a_cache_too_small_for_what_runs_at_once_is_a_warning(tmp_path, monkeypatch, caplog):
+    options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3, max_num_seqs=16)
+    vllm_engine.prepare_vllm(options)
+    from ablations.engines import vllm_model
+
+    monkeypatch.setattr(vllm_model, "_LOOK_S", 0.0)
+    settings = {"max_gen_toks": 100, "until": [], "min_tokens": 100}
+
+    def answers(count):
+        prompts = [
+            Prompt(f"w{n}", [1, 5 + n % 20], Outcome(False, 2, 128), settings, None, False)
+            for n in range(count)
+        ]
+        ended = {}
+        lm.generate(prompts, ended.__setitem__)
+        return len(ended)
+
+    model = str(write_model(tmp_path / "model"))
+    with closing(vllm_model.VllmModel(model, options, num_gpu_blocks_override=8)) as lm:
+        assert answers(1) == 1
+        assert "do not fit vLLM's cache" not in caplog.text
+        assert [answers(40), answers(40)] == [40, 40]
+    assert caplog.text.count("do not fit vLLM's cache") == 1
 
 
 def test_vllm_gets_the_options_it_is_given_and_no_others(monkeypatch):

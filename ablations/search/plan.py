@@ -263,33 +263,30 @@ def _candidates(plan: StudyPlan) -> tuple[list[Candidate], list[str]]:
     study, cells = plan.study, plan.cells
     if not plan.needs:  # the weights are here
         cells = tuple(with_equal_keys(cells, plan.merges))
-    models = derive_models(study, cells, plan.num_layers)
     by_label = {cell.label: cell for cell in cells}
 
     def keys(model: StudyModel) -> set[str]:
         return {by_label[label].weights_key for label in model.cells}
 
+    models = derive_models(study, plan.cells, plan.num_layers)
     rivals = [model for model in models if model.kind != "recipe"]
     taken = {key for model in rivals for key in keys(model)}
     found, equal = list[Candidate](), list[str]()
-    names = dict[str, str]()
+    names = dict[frozenset[tuple[str, str]], str]()
     for model in models:
         if model.kind != "recipe":
             continue
-        is_rival = keys(model) <= taken
-        rival = next((one.label for one in rivals if keys(model) <= keys(one)), "comparators")
-        names |= dict.fromkeys(map(setting_key, model.given), rival if is_rival else model.label)
-        if is_rival:
-            continue
-        seeds = {
-            by_label[label].values.get("seed"): by_label[label].values for label in model.cells
-        }
-        first = by_label[model.cells[0]]
-        layers = "" if first.plan is None else draw_line(first.plan)
-        found.append(Candidate(name=model.label, settings=tuple(seeds.values()), layers=layers))
-    for model in derive_models(study, plan.cells, plan.num_layers):
-        if model.kind == "recipe" and (name := names[setting_key(model.given[0])]) != model.label:
+        of_model = [by_label[label] for label in model.cells]
+        weights = frozenset((setting_key(cell.experts), cell.weights_key) for cell in of_model)
+        name = names.setdefault(weights, model.label)
+        if keys(model) <= taken:
+            name = next((one.label for one in rivals if keys(model) <= keys(one)), "comparators")
+        if name != model.label:
             equal.append(f"{model.label} has the weights of the {name}: no candidate.")
+            continue
+        seeds = {cell.values.get("seed"): cell.values for cell in of_model}
+        layers = "" if of_model[0].plan is None else draw_line(of_model[0].plan)
+        found.append(Candidate(name=model.label, settings=tuple(seeds.values()), layers=layers))
     return found, equal
 
 

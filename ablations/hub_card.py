@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ablations.engines.chat import has_template
-from ablations.gallery.find import languages as header_languages
-from ablations.gallery.find import read_recipe_header
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.machine.whole_files import write_errors, write_text
+from ablations.recipe_commands.find import languages as header_languages
+from ablations.recipe_commands.find import read_recipe_header
 from ablations.runner.run import default_answers
 from ablations.runs.cell_of_model import cell_of
 from ablations.runs.records import CellRecord, TaskRecord

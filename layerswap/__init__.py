@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from ablations.explain.explanation import Explanation
-    from ablations.gallery.findings import Finding
-    from ablations.gallery.recipe_merge import Merged
-    from ablations.gallery.recipe_plan import RecipePlan
     from ablations.models.verify import Comparison
+    from ablations.recipe_commands.findings import Finding
+    from ablations.recipe_commands.recipe_merge import Merged
+    from ablations.recipe_commands.recipe_plan import RecipePlan
     from ablations.report.compare_models import ModelComparison
     from ablations.report.power import PowerTable
     from ablations.report.run_tables import RunTables
@@ -77,11 +77,11 @@ __all__ = [
 _TYPES = {
     "Comparison": "ablations.models.verify",
     "Explanation": "ablations.explain.explanation",
-    "Finding": "ablations.gallery.findings",
-    "Merged": "ablations.gallery.recipe_merge",
+    "Finding": "ablations.recipe_commands.findings",
+    "Merged": "ablations.recipe_commands.recipe_merge",
     "ModelComparison": "ablations.report.compare_models",
     "PowerTable": "ablations.report.power",
-    "RecipePlan": "ablations.gallery.recipe_plan",
+    "RecipePlan": "ablations.recipe_commands.recipe_plan",
     "RunTables": "ablations.report.run_tables",
     "SearchResult": "ablations.search.result",
 }
@@ -138,8 +138,8 @@ def check(recipe: RecipeLike, *, offline: bool = False) -> list[Finding]:
     Raises:
         InputError: where there is no such recipe.
     """
-    from ablations.gallery.check import check_recipe
-    from ablations.gallery.find import recipe_path
+    from ablations.recipe_commands.check import check_recipe
+    from ablations.recipe_commands.find import recipe_path
 
     content = recipe if isinstance(recipe, Mapping) else recipe_path(recipe)
     return check_recipe(content, hub=not offline)
@@ -159,7 +159,7 @@ def plan(recipe: RecipeLike, *, layers: int | None = None) -> RecipePlan:
     Raises:
         InputError: for a recipe that is wrong, a method without a plan, or an unknown depth.
     """
-    from ablations.gallery.recipe_plan import plan_recipe
+    from ablations.recipe_commands.recipe_plan import plan_recipe
 
     return plan_recipe(recipe, layers)
 
@@ -199,8 +199,8 @@ def merge(
     from layerswap_method.output import output_folder
 
     folder = output_folder(os.fspath(out))  # before anything else: a process may go elsewhere
-    from ablations.gallery.find import open_recipe
-    from ablations.gallery.recipe_merge import Merged, merge_recipe
+    from ablations.recipe_commands.find import open_recipe
+    from ablations.recipe_commands.recipe_merge import Merged, merge_recipe
     from layerswap_method.command_line import read_size
     from layerswap_method.merge import WriteOptions
 
@@ -240,9 +240,9 @@ def swap_adapters(recipe: RecipeLike, out: PathLike, *, rank: int | None = None)
     from layerswap_method.recipe.references import working_folder
 
     folder, here = output_folder(os.fspath(out)), working_folder()
-    from ablations.gallery.find import open_recipe
-    from ablations.gallery.recipe_merge import Merged
     from ablations.models.find import find_model
+    from ablations.recipe_commands.find import open_recipe
+    from ablations.recipe_commands.recipe_merge import Merged
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
     find = functools.partial(find_model, folder=here)

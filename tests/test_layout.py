@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[1]
 FLOORS = {
     "layerswap": "",
     "ablations": "cli > hub_card > evaluate power search > report > runner testbeds > runs"
-    " > study train > engines > requests > explain > scoring delta gallery > tasks models paper"
-    " pocket_world > statistics sandbox drawing machine harmonize",
+    " > study train > engines > requests > explain > scoring delta recipe_commands"
+    " > tasks models paper pocket_world > statistics sandbox drawing machine harmonize",
     "layerswap_method": "autoload > mergekit_plugin > merge adapter_swap"
     " > methods write > mix_reader > tensors deltas > checkpoint recipe output > hub"
     " > layer_plan average command_line"

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from ablations.cli import main
-from ablations.gallery.find import recipe_files
+from ablations.recipe_commands.find import recipe_files
 from layerswap_method.errors import LayerSwapError
 from tests.standins.command import layerswap, output_of
 

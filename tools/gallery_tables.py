@@ -11,8 +11,8 @@ import re
 import sys
 from pathlib import Path
 
-from ablations.gallery.find import read_recipe_header, recipe_files, settings
 from ablations.machine.whole_files import write_text
+from ablations.recipe_commands.find import read_recipe_header, recipe_files, settings
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.recipe.strict_yaml import parse_yaml
 

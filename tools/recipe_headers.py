@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ablations.gallery.find import (
+from ablations.paper.published import published_tables
+from ablations.recipe_commands.find import (
     FIELDS,
     command_words,
     read_recipe_header,
     recipe_files,
     shipped_root,
 )
-from ablations.paper.published import published_tables
 from layerswap_method.recipe.references import is_hub_id, named_models
 
 _DTYPES = ("float32", "bfloat16")

@@ -26,13 +26,13 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem[s
 
 
 def _recipe_names() -> Iterable[str]:
-    from ablations.gallery.find import shipped_names
+    from ablations.recipe_commands.find import shipped_names
 
     return (name for name in shipped_names() if not name.startswith(_TRAINING))
 
 
 def _training_names() -> Iterable[str]:
-    from ablations.gallery.find import shipped_names
+    from ablations.recipe_commands.find import shipped_names
 
     names = (name for name in shipped_names() if name.startswith(_TRAINING))
     return (name.removeprefix(_TRAINING) for name in names)

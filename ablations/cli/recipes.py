@@ -33,7 +33,7 @@ def recipes() -> None:
 def list_(language: str | None, as_json: bool) -> None:
     """List every recipe with languages, base and settings."""
     from ablations.drawing.text_table import terminal_width
-    from ablations.gallery.find import describe_recipes, list_recipes
+    from ablations.recipe_commands.find import describe_recipes, list_recipes
 
     listed = list_recipes(language)
     if as_json:
@@ -47,7 +47,7 @@ def list_(language: str | None, as_json: bool) -> None:
 @click.argument("out", type=FILE, default=".")
 def copy(name: str, out: Path) -> None:
     """Copy the recipe NAME to OUT, a folder or a file ending in .yml."""
-    from ablations.gallery.find import copy_recipe
+    from ablations.recipe_commands.find import copy_recipe
 
     click.echo(copy_recipe(name, out))
 
@@ -101,7 +101,7 @@ def check(recipes: tuple[str, ...], strict: bool, offline: bool, as_json: bool) 
     the headers of its weights are fetched. Exit code 2: a recipe is wrong.
     """
     with watched("checking"):
-        from ablations.gallery.check import check_recipes
+        from ablations.recipe_commands.check import check_recipes
 
         result = check_recipes(recipes, hub=not offline)
     if as_json:
@@ -126,7 +126,7 @@ def plan(recipe: str, layers: int | None, as_json: bool) -> None:
     RECIPE is a file, the name of a shipped recipe, or the folder of a finished layer_swap merge.
     Only configs are read, never weights.
     """
-    from ablations.gallery.recipe_plan import plan_recipe
+    from ablations.recipe_commands.recipe_plan import plan_recipe
 
     recipe_plan = plan_recipe(recipe, layers)
     if as_json:
@@ -179,8 +179,8 @@ def merge(
     The tensors are the same as those of mergekit-yaml. Recipes that need mergekit itself
     (tokenizer:, its own methods) are passed on to it. Options after -- are passed to mergekit.
     """
-    from ablations.gallery.find import open_recipe
-    from ablations.gallery.recipe_merge import MergekitFailed, merge_recipe
+    from ablations.recipe_commands.find import open_recipe
+    from ablations.recipe_commands.recipe_merge import MergekitFailed, merge_recipe
     from layerswap_method.merge import WriteOptions
 
     options = WriteOptions(shard_bytes=shard_size, threads=threads, verify=verify, device=device)
@@ -260,8 +260,8 @@ def swap_adapters(recipe: str, out: str, rank: int | None, as_json: bool) -> Non
     adapter loads in peft, a LoRA adapter also in vLLM. Base and LoRA adapter together are what
     layerswap merge makes of the same recipe, to rounding.
     """
-    from ablations.gallery.find import open_recipe
     from ablations.models.find import find_model
+    from ablations.recipe_commands.find import open_recipe
     from layerswap_method.adapter_swap.run import swap_adapters as swap
 
     with watched("swapping the adapters"):

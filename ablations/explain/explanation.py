@@ -13,10 +13,10 @@ import yaml
 from ablations.explain.origins import Origin, find_origins
 from ablations.explain.recipe_of import recipe_of
 from ablations.explain.samples import sample_tensors, spans
-from ablations.gallery.find import new_file
 from ablations.machine.progress import Step, show_step
 from ablations.machine.whole_files import write_errors, write_text
 from ablations.models.find import open_model
+from ablations.recipe_commands.find import new_file
 from layerswap_method.checkpoint.checkpoint import Checkpoint, is_buffer, is_head, name_list
 from layerswap_method.checkpoint.stored import StoredTensor
 from layerswap_method.errors import InputError, counted

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ablations.drawing.text_table import list_table
-from ablations.gallery.find import command_lines, new_file, with_field
 from ablations.machine.whole_files import write_errors, write_text
+from ablations.recipe_commands.find import command_lines, new_file, with_field
 from ablations.study.files import STUDIES
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.recipe.strict_yaml import read_yaml

@@ -18,8 +18,8 @@ from pydantic import (
 )
 
 from ablations.engines.options import BackendChoice
-from ablations.gallery.find import find_recipe, nearest_file
 from ablations.machine.overrides import parse_settings, with_settings
+from ablations.recipe_commands.find import find_recipe, nearest_file
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Full, Lora, Prefix, Regime
 from layerswap_method.checkpoint.lora import unsupported_kind
 from layerswap_method.errors import InputError

@@ -4,8 +4,8 @@ import shutil
 
 import pytest
 
-from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.origin import FAR, sampled_change
 from layerswap_method.deltas.pair import read_pair

@@ -7,8 +7,8 @@ import pytest
 import torch
 import transformers
 
-from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import tie_problems
 from layerswap_method.checkpoint.tied_heads import ties

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from ablations.gallery.check import check_recipe
 from ablations.models.compat import check_compatibility
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.compatible import merge_warnings
 from layerswap_method.checkpoint.settings import generation_notes, settings_note

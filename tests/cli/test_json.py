@@ -222,7 +222,7 @@ def test_a_failure_is_one_too(monkeypatch):
     def fail(*_):
         raise OSError(28, "No space left on device", "/out\x1b[2J")
 
-    monkeypatch.setattr("ablations.gallery.find.list_recipes", fail)
+    monkeypatch.setattr("ablations.recipe_commands.find.list_recipes", fail)
     result = layerswap("recipes", "list", "--json")
     message = "/out\x1b[2J: No space left on device"
     assert (result.exit_code, strict(result.stdout)) == (
@@ -246,7 +246,7 @@ def test_numbers_and_frames_become_what_json_has():
 
 PRINTS = """
 import os, subprocess, sys
-import ablations.gallery.find as find
+import ablations.recipe_commands.find as find
 listed = find.list_recipes
 def noisy(language):
     print("of Python")

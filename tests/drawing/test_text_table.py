@@ -3,7 +3,7 @@
 import re
 
 from ablations.drawing.text_table import list_table, wrapped
-from ablations.gallery.find import describe_recipes, list_recipes
+from ablations.recipe_commands.find import describe_recipes, list_recipes
 from ablations.study.shipped import describe_studies, list_studies
 from ablations.tasks.listing import describe_benchmarks, describe_tasks, listed_tasks
 

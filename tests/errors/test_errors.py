@@ -8,7 +8,7 @@ import pytest
 
 import ablations
 import layerswap_method
-from ablations.gallery.recipe_merge import MergekitFailed
+from ablations.recipe_commands.recipe_merge import MergekitFailed
 from layerswap_method.command_line import shown
 from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
 

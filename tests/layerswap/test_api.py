@@ -80,7 +80,7 @@ def test_windows_is_refused_in_one_sentence(door):
 
 
 def test_another_package_of_the_suites_name_is_named(tmp_path):
-    """`layerswap.plan` ended with No module named 'ablations.gallery'."""
+    """`layerswap.plan` ended with No module named 'ablations.recipe_commands'."""
     other = tmp_path / "ablations" / "__init__.py"
     other.parent.mkdir()
     other.touch()

@@ -12,8 +12,8 @@ import yaml
 from safetensors.torch import save_file
 
 import layerswap_method
-from ablations.gallery.check import check_recipe
 from ablations.models.verify import compare
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.tokens import Vocabulary
 from layerswap_method.errors import InputError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ablations.gallery.check import check_recipe
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint import checkpoint
 from layerswap_method.errors import InputError
 from layerswap_method.methods.read import read_recipe

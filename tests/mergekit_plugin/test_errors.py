@@ -12,7 +12,7 @@ import pytest
 import yaml
 from mergekit.config import MergeConfiguration
 
-from ablations.gallery.check import check_recipe
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.checkpoint.checkpoint import read_checkpoint
 from layerswap_method.checkpoint.lora import other_base
 from layerswap_method.errors import InputError
@@ -169,7 +169,7 @@ def test_other_methods_keep_mergekits_errors(name, trio):
 
 
 def test_what_mergekit_would_ignore(trio, tmp_path):
-    """F6. `layerswap check` is in tests/gallery."""
+    """F6. `layerswap check` is in tests/recipe_commands."""
     document = linear_recipe([trio.task, trio.language]) | {"parameters": {"normalise": True}}
     document["models"][1]["parameters"]["wieght"] = 2
     parts = ["'normalise' of linear", "'normalize'", "models[1]", "'wieght'", "'weight'"]

@@ -17,7 +17,7 @@ from mergekit.merge_methods import merge_state_dicts
 from mergekit.scripts.multimerge import main
 from safetensors.torch import load_file, save_file
 
-from ablations.gallery.check import check_recipe
+from ablations.recipe_commands.check import check_recipe
 from layerswap_method.errors import InputError
 from layerswap_method.mergekit_plugin.kernels.plain import decoder_in
 from layerswap_method.output import FILES, write_list

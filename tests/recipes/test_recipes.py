@@ -149,7 +149,7 @@ def test_recipes_of_mergekits_own_methods(out, recipe):
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", SWAPS)
 def test_layer_swap_recipe(out, recipe):
-    """What else a recipe says, tests/gallery compares; what becomes of tensors, tests/methods."""
+    """What else it says, tests/recipe_commands compares; what becomes of tensors, tests/methods."""
     layers = json.loads((out / "layer_swap_plan.json").read_text())["layers"]
     assert {i for i, source in enumerate(layers) if source == "language"} == SWAPS[recipe].language
     is_weighted = load(recipe)["parameters"].get("weighting") == "magnitude"

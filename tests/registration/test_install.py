@@ -8,7 +8,7 @@ from pathlib import Path
 import mergekit
 import pytest
 
-from ablations.gallery.find import recipe_files
+from ablations.recipe_commands.find import recipe_files
 from tests.standins.environment import REPOSITORY, Environment, build_wheel, mirror_packages
 from tests.standins.merging import recipe as swap_recipe
 from tests.standins.merging import revert_recipe, roles, write_recipe

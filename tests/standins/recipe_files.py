@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from ablations.gallery.find import read_recipe_header
+from ablations.recipe_commands.find import read_recipe_header
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted(

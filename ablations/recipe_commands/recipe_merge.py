@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ablations.gallery.recipe_plan import RecipePlan, plan_recipe
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import find_model
+from ablations.recipe_commands.recipe_plan import RecipePlan, plan_recipe
 from layerswap_method.errors import LayerSwapError, NeedsMergekit
 from layerswap_method.merge import WriteOptions, merge_file
 from layerswap_method.mergekit_plugin.recipe_errors import check_form

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from ablations.gallery.find import find_recipe, is_gallery_file, open_recipe, recipe_files
-from ablations.gallery.findings import UNCHECKED, Finding, Level
-from ablations.gallery.model_facts import ModelFacts, is_on_hub, look_up
+from ablations.recipe_commands.find import find_recipe, is_gallery_file, open_recipe, recipe_files
+from ablations.recipe_commands.findings import UNCHECKED, Finding, Level
+from ablations.recipe_commands.model_facts import ModelFacts, is_on_hub, look_up
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
 from layerswap_method.checkpoint.vocabulary import tokens_without_rows

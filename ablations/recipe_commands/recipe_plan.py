@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ablations.drawing.colors import COLORS, UNCLEAR_COLOR
-from ablations.gallery.find import open_recipe
-from ablations.gallery.model_facts import look_up
+from ablations.recipe_commands.find import open_recipe
+from ablations.recipe_commands.model_facts import look_up
 from layerswap_method.errors import InputError, input_errors
 from layerswap_method.layer_plan import (
     MODULES,

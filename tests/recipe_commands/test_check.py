@@ -108,7 +108,7 @@ def test_a_config_on_the_hub_is_enough_for_the_layer_counts(experts, check, monk
         return str(experts[repository.removeprefix("owner/")] / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)
-    monkeypatch.setattr("ablations.gallery.model_facts.hub_answers", lambda: True)
+    monkeypatch.setattr("ablations.recipe_commands.model_facts.hub_answers", lambda: True)
     models = {"task": "owner/task", "language": "owner/language"}
     counts = {"bottom_layers": 4, "top_layers": 2}
     code, found = check(merging.recipe(models, counts, dtype="float32"))

@@ -6,8 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
-from ablations.gallery.findings import UNCHECKED, Finding
 from ablations.models.find import find_model
+from ablations.recipe_commands.findings import UNCHECKED, Finding
 from layerswap_method.checkpoint.checkpoint import Checkpoint, read_checkpoint
 from layerswap_method.checkpoint.config import read_config
 from layerswap_method.checkpoint.lora import (

@@ -9,9 +9,9 @@ import torch
 import yaml
 
 import layerswap_method
-from ablations.gallery.check import check_recipe
-from ablations.gallery.find import FIELDS, command_words, find_recipe, read_recipe_header
-from ablations.gallery.recipe_plan import plan_recipe
+from ablations.recipe_commands.check import check_recipe
+from ablations.recipe_commands.find import FIELDS, command_words, find_recipe, read_recipe_header
+from ablations.recipe_commands.recipe_plan import plan_recipe
 from ablations.train.config import read_training_file
 from layerswap_method.errors import InputError
 from tests.standins import merging

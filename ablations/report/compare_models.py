@@ -35,7 +35,7 @@ from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.statistics.as_text import number, p_text, points
 from ablations.statistics.corpus import CORPUS_METRICS
 from ablations.study.schema import PrimaryBlock, ReportBlock, Study
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, counted, nearest
 from layerswap_method.recipe.references import model_names, working_folder
 
 _IN_LANGUAGE = "_right_language"
@@ -170,8 +170,8 @@ def _filled(text: str, width: int) -> str:
 
 
 _CHOSEN = (
-    "is of a round of a search. A setting that was chosen by these scores has too high ones; name "
-    "the folder of the search, which has those of other items."
+    "scores of a round of a search, which chose settings by them: they are too high for what was "
+    "chosen. The folder of the search has the scores on other items: name that one."
 )
 
 
@@ -221,9 +221,11 @@ def compare_models(
     if len(names) < 2:
         raise InputError("compare takes two or more models; give another folder or RUN:MODEL")
     sides = [_evaluated(name, tasks) for name in places_of_models(names)]
-    for first, second in itertools.combinations(sides, 2):
+    named = zip(names, sides, strict=True)
+    for (first_name, first), (second_name, second) in itertools.combinations(named, 2):
         if first.identity == second.identity:
-            raise InputError(f"{second.word} is the same as {first.word}")
+            place = "" if second.word == second_name else f": both are {second.word}"
+            raise InputError(f"{second_name} is the same as {first_name}{place}")
     labels = _short_names(sides)
     sides = [_renamed(side, label) for side, label in zip(sides, labels, strict=True)]
     data = pd.concat([side.results.observations for side in sides], ignore_index=True)
@@ -234,8 +236,9 @@ def compare_models(
     compared_tasks, warnings = _shared_tasks(scores, tasks)
     data, scores, others = _shared_scores(data, scores, compared_tasks)
     warnings += others
-    for side in sides:
-        warnings += [f"{side.label}: {note}" for note in side.notes]
+    for note in dict.fromkeys(note for side in sides for note in side.notes):
+        labels_of_note = ", ".join(side.label for side in sides if note in side.notes)
+        warnings.append(f"{labels_of_note}: {note}")
     pairs = [*itertools.combinations(sides, 2)]
     warnings += _joined((pair, _setting_notes(*pair, compared_tasks)) for pair in pairs)
     data = _paired(data)
@@ -552,7 +555,7 @@ def _content_notes(first: _Evaluated, second: _Evaluated, data: pd.DataFrame) ->
     for task, items in sizes[2].items():
         if items < max(sizes[0][task], sizes[1][task]):
             yield (
-                f"are compared on the {items} items of {task} that both have (of "
+                f"are compared on the {counted(items, 'item')} of {task} that both have (of "
                 f"{sizes[0][task]} and {sizes[1][task]}); scores next to a difference are on these."
             )
 

@@ -38,6 +38,9 @@ from layerswap_method.layer_plan import draw_line
 
 _Form = TypeVar("_Form", bound=Frozen)
 
+_SHOWN_EQUAL = 3
+"""Settings that are no candidates, as many as an error names."""
+
 COMPARATORS: tuple[BaselineKind, ...] = ("base", "task_expert", "language_expert", "soup")
 """Models that are in every round and never dropped."""
 
@@ -233,7 +236,7 @@ def make_search(plan: StudyPlan, where: str) -> Search:
     if len(candidates) < 2:
         raise InputError(
             f"{where}: vary has {counted(len(candidates), 'setting')} with weights of its own; a "
-            "search needs two"
+            "search needs two" + "".join(f"\n  - {line}" for line in equal[:_SHOWN_EQUAL])
         )
     request = next(cell.request for cell in plan.cells if cell.request is not None)
     listed = tuple(plan.cells[-1].records)

@@ -116,7 +116,7 @@ def run_search(
         progress = _progress(search, runs, budget)
         write_text(out / ROUNDS_FILE, f"{progress.model_dump_json(indent=1)}\n")
         last = progress.rounds
-        for line in _left(search, progress, search.bounds()[number:]):
+        for line in _left(search, progress, [*_parts_left(search, out)][number:]):
             logger.info("%s", line)
         scores = scores_of_round(search, runs[-1], number, is_last=number == last)
         names = survivors(scores)

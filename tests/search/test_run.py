@@ -70,13 +70,15 @@ def test_survivors_only_answer_new_items(done):
 
 
 @pytest.mark.slow
-def test_the_same_command_does_nothing_again(done):
+def test_the_same_command_does_nothing_again(done, caplog):
+    caplog.set_level("INFO")
     study, experts, result = done
     before = records_of(result.folder)
     again = run_search(str(study), options(experts, result.folder))
     assert before == records_of(result.folder)
     assert str(again) == str(result)
     assert again.rounds.equals(result.rounds)
+    assert "left:" not in caplog.text
     text, _ = dry_run_of_search(str(study), options(experts, result.folder))
     assert "6 candidates of 6 settings" in text
     assert "up to item 8: done; 3 go on" in text
@@ -164,6 +166,9 @@ def test_settings_of_equal_weights_are_one_candidate_and_a_comparator_is_none(tm
         ("b=1 u=0 non_layer=base", "layer swap b=1 u=0 non_layer=average"),
     ):
         assert f"layer swap {lost} has the weights of the {first}: no candidate." in text
+    one = options(experts, tmp_path / "one", settings={"vary.bottom_layers": [0]})
+    with pytest.raises(InputError, match=r"needs two\n  - layer swap .* of the task expert: no"):
+        dry_run_of_search(str(study), one)
 
 
 @pytest.mark.slow

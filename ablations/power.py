@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -110,10 +111,13 @@ def power_of(
     return power_table(study, source, entries, wanted)
 
 
-def power_line(study: Study, num_layers: int | None = None) -> str:
-    """Return in one line how large differences a study can show that has not run."""
+def power_line(study: Study, place: str, num_layers: int | None = None) -> str:
+    """Return in one line how large differences a study can show that has not run.
+
+    `place` is what `layerswap power` takes for it.
+    """
     if (limit := study.evaluate.limit) is None:
-        return f"differences that it can show: layerswap power {study.name}"
+        return f"differences that it can show: layerswap power {shlex.quote(place)}"
     return power_sentence(study, [*_assumed(study, ASSUMED, limit, num_layers)])
 
 

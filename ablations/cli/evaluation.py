@@ -245,7 +245,7 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
             text, plan = runner.dry_run(study, run_options)
             from ablations.power import power_line
 
-            line = power_line(plan.study, plan.num_layers or None)
+            line = power_line(plan.study, study, plan.num_layers or None)
             print_line(f"{text}\n{line}" if line else text)
             return
         show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)

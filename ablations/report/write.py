@@ -105,7 +105,7 @@ def make_report(run: Run, *, draw: bool = True, analysis: Analysis | None = None
         tables.insert(0, answers_table(frame, level))
     remarks = [*partial_comparisons(analysis.comparisons, shown), *notes(run, frame)]
     if can_show := power_note(analysis):
-        remarks.append(f"{can_show} (layerswap power {run.path.name} says more.)")
+        remarks.append(f"{can_show} (layerswap power with the folder of the run says more.)")
     drawn: list[Figure] = []
     if draw and can_draw():
         drawn = figures(analysis)

@@ -305,8 +305,10 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         recipe = read_recipe(with_references(cell.recipe.document, places))
         update = {"recipe": recipe, "request": None, "records": keys}
         cells.append(cell.model_copy(update=update))
+    study = plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve())))
+    pools = study.experts.model_copy(update={"places": {}})
     head = records.RunFile.of_cells(
-        study=plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve()))),
+        study=study.model_copy(update={"experts": pools}),
         experts=sources,
         cells=cells,
         num_layers=plan.num_layers or None,

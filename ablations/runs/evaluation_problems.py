@@ -54,31 +54,33 @@ def _cut(task: str, cells: Sequence[CellRecord]) -> Iterator[str]:
 
 
 def _zero(task: str, cells: Sequence[CellRecord], run: Run) -> Iterator[str]:
-    """Yield what is wrong where scores are 0; nothing where only some are, for no plain reason."""
-    metric, zeros, explained = run.study.report.metric, [], []
+    """Yield each reason of scores that are 0, with its cells.
+
+    Plain wrong answers are one only where every score is 0.
+    """
+    metric = run.study.report.metric
+    explained, wrong = dict[str, list[CellRecord]](), dict[str, list[CellRecord]]()
     for cell in cells:
         record = next(record for record in cell.tasks if record.task == task)
         score = record.evaluation.shown_score(task, metric)
-        if score.higher_is_better and score.is_share and score.value == 0:
-            zeros.append((cell, score, record))
-            if score.filter in record.no_answers:
-                explained.append((cell, score, record))
-    are_all_zero = len(zeros) == len(cells)
-    if not zeros or not (explained or are_all_zero):
-        return
-    affected = [cell for cell, *_ in (zeros if are_all_zero else explained)]
-    cell, score, record = (explained or zeros)[0]
-    reason = record.no_answers.get(
-        score.filter, f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
-    )
-    model = str(run.path)
-    if len(run.head.cells) > 1:
-        model += f":{cell.label}"
-    yield (
-        f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
-        "Compare the prompts and answers with the task file: layerswap answers "
-        f"{shlex.quote(model)} --task {task} --wrong"
-    )
+        if not (score.higher_is_better and score.is_share and score.value == 0):
+            continue
+        if (reason := record.no_answers.get(score.filter)) is not None:
+            explained.setdefault(reason, []).append(cell)
+        else:
+            reason = f"every answer is wrong ({score.metric} is 0 on all {score.n} items)"
+            wrong.setdefault(reason, []).append(cell)
+    if sum(map(len, (*explained.values(), *wrong.values()))) < len(cells):
+        wrong = {}
+    for reason, affected in {**explained, **wrong}.items():
+        model = str(run.path)
+        if len(run.head.cells) > 1:
+            model += f":{affected[0].label}"
+        yield (
+            f"{task}: {reason}{_where(affected, cells)}. Nothing can be concluded from this score. "
+            "Compare the prompts and answers with the task file: layerswap answers "
+            f"{shlex.quote(model)} --task {task} --wrong"
+        )
 
 
 def _where(affected: Sequence[CellRecord], cells: Sequence[CellRecord]) -> str:

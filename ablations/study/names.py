@@ -11,7 +11,7 @@ from layerswap_method.recipe.references import model_names, named_models
 
 
 def with_names(study: Study, taken: Collection[str]) -> tuple[Study, dict[str, str]]:
-    """Return the study with a name in place of each path, and name -> path.
+    """Return the study with a name in place of each path, and name -> path, which it has as well.
 
     A path or a hub id has a slash (``./math``, ``org/math``); other texts are names already.
     `taken` are the names of the experts file and of `Pools.places`.
@@ -25,20 +25,22 @@ def with_names(study: Study, taken: Collection[str]) -> tuple[Study, dict[str, s
     if not names:
         return study, {}
     pools, report = study.experts, study.report
+    written_places = {name: path for path, name in names.items()}
+    places = {**pools.places, **written_places}
     roles = {role: _named(getattr(pools, role), names) for role in ROLES}
     facts = {names.get(text, text): facts for text, facts in pools.facts.items()}
     setting = report.primary.setting and _with_experts(report.primary.setting, names)
     primary = report.primary.model_copy(update={"setting": setting})
     vary = study.vary
     changes = {
-        "experts": pools.model_copy(update={**roles, "facts": facts}),
+        "experts": pools.model_copy(update={**roles, "facts": facts, "places": places}),
         "recipe": _with_models(study.recipe, names),
         "vary": tuple(_with_experts(one, names) for one in vary)
         if isinstance(vary, tuple)
         else vary and _with_experts(vary, names),
         "report": report.model_copy(update={"primary": primary}),
     }
-    return study.model_copy(update=changes), {name: path for path, name in names.items()}
+    return study.model_copy(update=changes), written_places
 
 
 def _named(value: Any, names: Mapping[str, str]) -> Any:

@@ -52,7 +52,7 @@ def test_a_run_says_what_it_could_have_seen(tmp_path):
     shown = [f"{100 * value:.1f} points" in result.sentence for value in result.table["smallest"]]
     assert any(shown)
     assert (
-        f"{power_note(analyse(run))} (layerswap power run says more.)"
+        f"{power_note(analyse(run))} (layerswap power with the folder of the run says more.)"
         in make_report(run, draw=False).notes
     )
 
@@ -167,8 +167,8 @@ def test_assumptions_can_be_stated(tmp_path):
 def test_a_study_without_a_number_of_items_names_the_command():
     study = study_of(baseline=BASELINES)
     evaluate = study.evaluate.model_copy(update={"limit": None})
-    line = power_line(study.model_copy(update={"evaluate": evaluate}))
-    assert line == f"differences that it can show: layerswap power {study.name}"
+    line = power_line(study.model_copy(update={"evaluate": evaluate}), "my studies/a.yml")
+    assert line == "differences that it can show: layerswap power 'my studies/a.yml'"
 
 
 def test_a_run_is_not_assumed(tmp_path):

@@ -387,6 +387,22 @@ def test_broken_evaluations_are_named(tmp_path, problems, say, answer, cells, me
         assert f"{TASK} was scored without a folder of answers" in told(*words)[1]
 
 
+def test_models_without_answers_are_not_counted_with_those_that_answer_wrong(problems):
+    texts = iter((" ", "5", "5"))
+
+    def edit(scores, rows):
+        scores[0]["value"], text = 0.0, next(texts)
+        for row in rows:
+            row["values"]["exact_match"] = 0.0
+            row |= {"responses": [text], "answers": [text]}
+
+    empty, wrong = problems(edit, 3)
+    assert empty.startswith(f"{TASK}: all 20 answers are empty, in 1 of 3 cells (the first is soup")
+    assert wrong.startswith(
+        f"{TASK}: every answer is wrong (exact_match is 0 on all 20 items), in 2"
+    )
+
+
 @pytest.mark.parametrize(("share", "count"), [(0.6, 1), (0.1, 0)])
 def test_prompts_that_did_not_fit_are_a_problem_where_they_are_most(problems, share, count):
     def cut(scores, rows):

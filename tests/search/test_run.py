@@ -4,9 +4,11 @@ import dataclasses
 import json
 
 import pytest
+import yaml
 
 import layerswap
 from ablations.runner.run import RunOptions
+from ablations.runs.records import HELD_OUT
 from ablations.runs.run import load_run
 from ablations.search.plan import read_search
 from ablations.search.result import round_folder
@@ -56,6 +58,22 @@ def test_a_search_ends_on_items_that_did_not_choose(done):
     }
     assert {*result.finalists} <= {*run.models}
     assert result.sentences[0].startswith(("Take ", "No setting was shown"))
+
+
+@pytest.mark.slow
+def test_experts_may_be_folders_in_the_study(tmp_path, places):
+    study, _ = write_words_search(tmp_path, places)
+    document = yaml.safe_load(study.read_text())
+    document["experts"] = {
+        "base": places["base"],
+        "task": [places["math"]],
+        "language": {"sw": [places["swahili"]]},
+    }
+    document["evaluate"]["include_path"] = "tasks"
+    study.write_text(yaml.safe_dump(document))
+    result = run_search(str(study), options(None, tmp_path / "out"))
+    assert str(tmp_path) not in (tmp_path / "out" / HELD_OUT / "run.json").read_text()
+    assert len(result.search.candidates) == 6
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -113,23 +113,39 @@ class SuiteResult:
         """Warnings that a reader must know before the scores."""
         return tuple(evaluation_problems(self.run))
 
-    def report(self, width: int | None = None) -> str:
-        """Return the table in the layout of the paper's Table 5, notes, and where records are.
+    def table(self, width: int | None = None) -> str:
+        """Return the table in the layout of the paper's Table 5.
 
         In a `width` its lines fit as far as the numbers leave room for words.
         """
-        table = render_table5(
+        return render_table5(
             self.model, self.tasks, self.evaluations, self.run.head.task_languages, width
         )
-        notes = "\n".join(
-            wrapped(note, first="- ", indent="  ") for note in (_units(self.run), *self.notes)
-        )
+
+    def report(self, width: int | None = None) -> str:
+        """Return warnings, the table, notes, and where records are."""
+        table, notes = self.table(width), _notes_text((_units(self.run), *self.notes))
         warnings = [wrapped(f"Warning: {problem}") for problem in self.warnings]
-        source = (
-            f"Evaluated by lm-eval on {describe_backend(self.engine)}.\n"
-            f"Scores: {self.out / SCORES_FILE}"
-        )
+        source = f"{_engine_text(self.engine)}\nScores: {self.out / SCORES_FILE}"
         return "\n\n".join([*warnings, table, notes, source])
+
+
+def report_of_several(
+    results: Sequence[SuiteResult], compared: ModelComparison, width: int | None = None
+) -> str:
+    """Return the tables of models with their notes, and the comparison; no line stands twice."""
+    tables = list[str]()
+    for result in results:
+        tables += [result.table(width), *filter(None, [_notes_text(result.notes)])]
+    return compared.report([*tables, *dict.fromkeys(_engine_text(each.engine) for each in results)])
+
+
+def _engine_text(engine: str) -> str:
+    return f"Evaluated by lm-eval on {describe_backend(engine)}."
+
+
+def _notes_text(notes: Iterable[str]) -> str:
+    return "\n".join(wrapped(note, first="- ", indent="  ") for note in notes)
 
 
 def evaluate_model(

@@ -107,7 +107,12 @@ def evaluate(
         show_log()
     with watched():
         from ablations.drawing.text_table import terminal_width
-        from ablations.evaluate import compare_results, describe_evaluations, evaluate_models
+        from ablations.evaluate import (
+            compare_results,
+            describe_evaluations,
+            evaluate_models,
+            report_of_several,
+        )
         from ablations.runner.run import RunOptions
 
         settings = pop_settings(options)
@@ -134,15 +139,12 @@ def evaluate(
         else:
             print_line(results[0].report(terminal_width()))
         return
-    if not as_json:
-        for result in results:
-            print_line(f"{result.report(terminal_width())}\n")
     with watched("comparing item by item"):
         compared = compare_results(results)
     if as_json:
         print_json(evaluations=objects, comparison=_comparison_object(compared))
     else:
-        print_line(str(compared))
+        print_line(report_of_several(results, compared, terminal_width()))
 
 
 @click.command(short_help="List benchmarks, and tasks by language.")

@@ -15,13 +15,22 @@ _COMMAND = re.compile("(?s)(.*[:;]) (layerswap [a-z-]+ .+)")
 def wrapped(text: str, width: int | None = None, *, first: str = "", indent: str = "") -> str:
     """Return a text in lines of `width`; a command that ends it is one line of its own.
 
+    No path is broken.
+
     Without a width lines have 100 characters, or fit the terminal where it is narrower. `first`
     begins the first line, `indent` all others.
     """
     width = width or min(100, terminal_width() or 100)
     match = _COMMAND.fullmatch(text)
     words, command = match.groups() if match else (text, "")
-    lines = textwrap.wrap(words, width, initial_indent=first, subsequent_indent=indent)
+    lines = textwrap.wrap(
+        words,
+        width,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
     return "\n".join([*lines, f"{indent}  {command}"] if command else lines)
 
 

@@ -41,8 +41,8 @@ from layerswap_method.recipe.references import model_names, working_folder
 _IN_LANGUAGE = "_right_language"
 """Ends the name of a task whose shown metric is that of its answers' language."""
 
-_HEAD, _TASK, _VERDICT = 12, 22, 14
-"""Characters of a line of the columns with a score, a task and a verdict."""
+_WIDTHS = ((22, 12, 14), (18, 12, 14), (16, 9, 14), (14, 8, 7))
+"""Characters of a line of the columns with a task, a score and a verdict, the widest first."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +75,14 @@ class ModelComparison:
         return str(self)  # so a notebook shows it
 
     def __str__(self) -> str:
-        parts = [wrapped(f"Warning: {warning}", 80) for warning in self.warnings]
+        return self.report()
+
+    def report(self, tables: Sequence[str] = ()) -> str:
+        """Return warnings, `tables` of single models, the comparisons, and notes."""
+        parts = [*(wrapped(f"Warning: {warning}", 80) for warning in self.warnings), *tables]
         for (first, second), rows in self._tables():
-            heads = ["task", first, second, "difference", "p", "verdict"]
-            widths = (_TASK, _HEAD, _HEAD, 24, 8, _VERDICT)
-            cells = [
-                [_filled(text, width) for text, width in zip(row, widths, strict=True)]
-                for row in (heads, *rows)
-            ]
-            parts.append(text_table(cells[0], cells[1:], sides="lrrrrl"))
-        parts += [textwrap.fill(note, 80) for note in self._notes()]
+            parts.append(_table_text([first, second], rows))
+        parts += [wrapped(note, 80) for note in self._notes()]
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
@@ -164,9 +162,19 @@ def _score_text(score: ModelScore, on_common: float | None = None) -> str:
     return text
 
 
-def _filled(text: str, width: int) -> str:
-    """Return a text in lines of a width; only an interval goes to a line of its own."""
-    return textwrap.fill(text, width, break_on_hyphens=True)
+def _table_text(models: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return the table of two models in lines of 80 characters, with the widest words that fit."""
+    text = ""
+    for task, head, verdict in _WIDTHS:
+        widths = (task, head, head, 24, 8, verdict)
+        cells = [
+            [textwrap.fill(text, width) for text, width in zip(row, widths, strict=True)]
+            for row in (["task", *models, "difference", "p", "verdict"], *rows)
+        ]
+        text = text_table(cells[0], cells[1:], sides="lrrrrl")
+        if max(map(len, text.splitlines())) <= 80:
+            break
+    return text
 
 
 _CHOSEN = (

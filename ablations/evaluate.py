@@ -140,7 +140,7 @@ def report_of_several(
     return compared.report([*tables, *dict.fromkeys(_engine_text(each.engine) for each in results)])
 
 
-def _engine_text(engine: str) -> str:
+def _engine_text(engine: Backend) -> str:
     return f"Evaluated by lm-eval on {describe_backend(engine)}."
 
 

@@ -17,7 +17,7 @@ from layerswap_method.checkpoint.checkpoint import (
     Checkpoint,
     is_buffer,
     is_head,
-    is_table,
+    is_integer,
     read_checkpoint,
 )
 from layerswap_method.checkpoint.compatible import Checked, extra_tensors
@@ -168,7 +168,7 @@ class OpenModel(Frozen):
     def copy_mix(self, name: str, dtype: str | None, out_dtype: str | None = None) -> TensorMix:
         """Return the tensor `name` as it is, cast; a cast to its own dtype is none."""
         term = self.term(name)
-        if is_table(term.stored):
+        if is_integer(term.stored):
             return TensorMix(terms=(term,))
         load = None if dtype == term.dtype else dtype
         result = out_dtype or dtype
@@ -224,7 +224,7 @@ def build_merge(
     """Return the merge whose tensors `make` describes by their names.
 
     It has every weight that any of the models stores, except a tied output embedding; of the
-    `extra_tensors`, and of tables, it has the donor's. `dtype` is the torch dtype that the recipe
+    `extra_tensors`, and of integers, it has the donor's. `dtype` is the torch dtype that the recipe
     gives it, None that of the files: one model has its config's. `base` is what adapters should be
     trained on.
     """
@@ -236,14 +236,14 @@ def build_merge(
     copied = {
         name
         for name, tensor in donor.checkpoint.tensors.items()
-        if name in extra or is_table(tensor)
+        if name in extra or is_integer(tensor)
     }
     mixes = {
         name: donor.copy_mix(name, dtype) if name in copied else make(name)
         for name in (*names, *sorted(copied - names.keys()))
         if not is_buffer(name) and (name in copied or name not in extra)
     }
-    weights = (mix for mix in mixes.values() if not is_table(mix.terms[0].stored))
+    weights = (mix for mix in mixes.values() if not is_integer(mix.terms[0].stored))
     kinds = {mix.result_dtype for mix in weights}
     common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
     notes = [*checked.notes]

@@ -86,33 +86,32 @@ def scores_of_samples(
     scores = []
     for task in raw["samples"]:
         task_samples = [sample for sample in samples if sample.task == task]
-        keys = [
-            key
+        reported = {
+            tuple(key.split(",", 1)): float(value)  # metric and filter
             for key, value in raw["results"][task].items()
             if "," in key and "_stderr," not in key and not _is_unmeasured(raw, task, key, value)
-        ]
+        }
         order = [*raw["higher_is_better"][task]]  # as in the task's file
-        keys.sort(key=lambda key: [*order, key.split(",")[0]].index(key.split(",")[0]))
+        names = sorted(reported, key=lambda name: [*order, name[0]].index(name[0]))
         metadata = raw.get("configs", {}).get(task, {}).get("metadata") or {}
         signature_of_metric = {}
-        if any(key.startswith(("bleu,", "chrf++,")) for key in keys):
+        if any(metric in ("bleu", "chrf++") for metric, _ in names):
             signature_of_metric = signatures(metadata) or {"bleu": signature("bleu")}
         aggregations = _aggregations(raw.get("configs", {}).get(task, {}))
-        for key in keys:
-            metric, filter_name = key.split(",", 1)
+        for metric, filter_name in names:
             score = _score(
                 task,
                 metric,
                 [sample for sample in task_samples if sample.filter == filter_name],
                 seed=seed,
                 level=level,
-                reported=float(raw["results"][task][key]),
+                reported=reported[metric, filter_name],
                 aggregation=aggregations.get(metric, "mean"),
                 filter=filter_name,
                 # lm-eval has None for a metric whose file does not say it.
                 higher_is_better=raw["higher_is_better"][task].get(metric) is not False,
                 signature=signature_of_metric.get(metric),
-                floor=floor_of(metadata) if metric == keys[0].split(",")[0] else None,
+                floor=floor_of(metadata) if metric == names[0][0] else None,
             )
             scores.append(score)
         first_filter = task_samples[0].filter

@@ -29,8 +29,8 @@ _LOADED = ("rotary_pos_emb.inv_freq",)
 """Ends of the names of output embeddings, input embeddings and constants; and of those constants
 that a loader asks for, as ChatGLM's does."""
 
-_TABLES = ("I64", "BOOL")
-"""Dtypes of counts and tables (a batch norm's, hashed routers'), in which no weight is stored."""
+_INTEGERS = ("I64", "BOOL")
+"""Dtypes of counts and indices (a batch norm's, hashed routers'), in which no weight is stored."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +163,9 @@ def is_buffer(name: str) -> bool:
     return name.endswith(_BUFFERS) and not name.endswith(_LOADED)
 
 
-def is_table(stored: StoredTensor) -> bool:
+def is_integer(stored: StoredTensor) -> bool:
     """Return whether a tensor holds counts or indices, which no average and no cast is made of."""
-    return stored.dtype in _TABLES
+    return stored.dtype in _INTEGERS
 
 
 def name_list(names: Sequence[str], shown: int = 3) -> str:

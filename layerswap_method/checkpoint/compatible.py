@@ -15,7 +15,7 @@ from layerswap_method.checkpoint.checkpoint import (
     Checkpoint,
     is_buffer,
     is_head,
-    is_table,
+    is_integer,
     name_list,
 )
 from layerswap_method.checkpoint.origin import damaged_tensors, doubtful_experts
@@ -58,7 +58,7 @@ def odd_dtypes(checkpoint: Checkpoint) -> list[str]:
     """Return the dtypes of weights that are not floats, as quantised weights have them."""
     tensors = checkpoint.tensors.items()
     dtypes = {
-        tensor.dtype for name, tensor in tensors if not is_buffer(name) and not is_table(tensor)
+        tensor.dtype for name, tensor in tensors if not is_buffer(name) and not is_integer(tensor)
     }
     return sorted(dtypes - {*FLOATS})
 

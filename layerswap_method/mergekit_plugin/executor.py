@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from layerswap_method.checkpoint.checkpoint import (
     Checkpoint,
     is_buffer,
-    is_table,
+    is_integer,
     read_checkpoint,
 )
 from layerswap_method.checkpoint.compatible import Checked
@@ -103,7 +103,7 @@ def merge_by_mergekit(
             merged = read_checkpoint("the merge", folder)
             _check_layers(opened[recipe.references[0]].checkpoint, merged)
             dtypes = {
-                tensor.torch_name for tensor in merged.tensors.values() if not is_table(tensor)
+                tensor.torch_name for tensor in merged.tensors.values() if not is_integer(tensor)
             }
             is_one_dtype = recipe.written_dtype is None and len(dtypes) == 1
             write_config(

@@ -115,7 +115,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name not in _TYPES:
-        raise AttributeError(f"module 'layerswap' has no attribute {name!r}")
+        cell = "" if name.startswith("_") else f"; a command runs in a cell as !layerswap {name}"
+        raise AttributeError(f"module 'layerswap' has no attribute {name!r}{cell}")
     return getattr(importlib.import_module(_TYPES[name]), name)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import numbers
 import os
 import sys
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar, get_args
 
@@ -73,6 +75,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        _import_bars()
         signature = inspect.signature(function)
         for name in kwargs:
             _check_name(function.__name__, name, signature)
@@ -91,6 +94,17 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _import_bars() -> None:
+    """Import tqdm's bars in a notebook, which then do not advise to install ipywidgets.
+
+    Ours need none, and those of the libraries are hidden.
+    """
+    if "IPython" in sys.modules and "tqdm.auto" not in sys.modules:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            importlib.import_module("tqdm.auto")
 
 
 def _check_name(function: str, name: str, signature: inspect.Signature) -> None:

@@ -140,7 +140,9 @@ def status_line(shown: bool | None = None) -> Iterator[None]:
         finally:
             _displays.remove(None)
         return
-    display = _Display(is_drawn=shown or sys.stderr.isatty(), is_forced=shown)
+    # A notebook runs `!layerswap` on a terminal, of which its cell shows every frame.
+    is_terminal = sys.stderr.isatty() and "JPY_PARENT_PID" not in os.environ
+    display = _Display(is_drawn=shown or is_terminal, is_forced=shown)
     _displays.append(display)
     try:
         with display.running(), listening(display.show):

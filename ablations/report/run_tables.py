@@ -185,6 +185,16 @@ class RunTables:
             f"<p><b>{html.escape(report.question)}</b></p>",
             *(f"<p><b>Warning:</b> {html.escape(line)}</p>" for line in report.problems),
             *(f"<p>{html.escape(line)}</p>" for line in report.sentences),
+        ]
+        if (first := report.tables[0]).attrs["key"] == "answers":  # the one that sentences name
+            title = f"{first.attrs['title']} ({len(first)} rows)"
+            parts += [
+                f"<details><summary>{html.escape(title)}</summary>",
+                first.to_html(index=False, border=0),
+                *(f"<p>{html.escape(note)}</p>" for note in first.attrs["notes"]),
+                "</details>",
+            ]
+        parts += [
             table.to_html(index=False, border=0),
             *(f"<p>{html.escape(note)}</p>" for note in table.attrs["notes"]),
         ]
@@ -199,11 +209,12 @@ class RunTables:
     def _with_settings(self, frame: pd.DataFrame) -> pd.DataFrame:
         settings = {model.label: model.setting for model in self.run.models}
         keys = dict.fromkeys(key for setting in settings.values() for key in setting)
-        columns = {
-            key: frame["model"].map({name: s[key] for name, s in settings.items() if key in s})
-            for key in keys
-            if key not in frame
-        }
+        columns = {}
+        for key in (key for key in keys if key not in frame):
+            values = {name: setting[key] for name, setting in settings.items() if key in setting}
+            column = frame["model"].map(values)
+            is_whole = all(type(value) is int for value in values.values())
+            columns[key] = column.astype("Int64") if is_whole else column
         return frame.assign(**columns)
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from ablations.drawing.text_table import text_table
+from ablations.drawing.text_table import terminal_width, text_table, wrapped
 from ablations.paper.published import published_tables
 from ablations.report.comparisons import BETTER, SAME, UNCLEAR, WORSE
 from ablations.report.contrasts import EXPERT_KINDS
@@ -67,8 +67,9 @@ def frame_text(frame: pd.DataFrame, labels: int = 1) -> str:
     """
     rows = [[textwrap.fill(text, 40) for text in row] for row in frame.to_numpy().tolist()]
     heads = [textwrap.fill(str(name), 24) for name in frame.columns]
-    notes = [textwrap.fill(note, _WIDTH) for note in frame.attrs["notes"]]
-    return "\n\n".join([text_table(heads, rows, labels=labels, width=_WIDTH), *notes])
+    width = min(_WIDTH, terminal_width() or _WIDTH)
+    notes = [wrapped(note, width) for note in frame.attrs["notes"]]
+    return "\n\n".join([text_table(heads, rows, labels=labels, width=width), *notes])
 
 
 def scores_table(frame: pd.DataFrame, study: Study) -> pd.DataFrame:

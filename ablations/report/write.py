@@ -193,7 +193,7 @@ def scores_text(report: Report) -> str:
 def answer_text(report: Report) -> str:
     """Return question, problems and answer as they stand in a terminal."""
     lines = [report.question, *(f"Warning: {line}" for line in report.problems), *report.sentences]
-    text = "\n".join(wrapped(line, _WIDTH, indent="  ") for line in lines)
+    text = "\n".join(wrapped(line, indent="  ") for line in lines)
     first = report.tables[0]
     if first.attrs["key"] == "answers":
         text += f"\n\n{frame_text(first)}"

@@ -341,6 +341,9 @@ def test_frames_have_a_column_for_each_key_that_varies(tmp_path):
     assert means.loc[means["model"] == "soup", [*grid]].isna().all(axis=None)
     table = means.pivot_table(index="bottom_layers", columns="top_layers", values="value")
     assert (table.shape, list(table.index), list(table.columns)) == ((3, 2), [0, 1, 2], [0, 1])
+    assert (str(table.index.dtype), str(table.columns.dtype)) == ("Int64", "Int64")
+    page = run._repr_html_()  # the table that its sentences name is there
+    assert ("table below" in page, "Main comparisons (6 rows)</summary>" in page) == (True, True)
     by_name = means.set_index("model")["value"]
     assert table.loc[2, 1] == by_name["layer swap b=2 u=1"]
     for frame in (run.scores, run.observations):
@@ -500,3 +503,24 @@ def test_a_notebook_shows_an_error_as_its_text():
         layerswap.load_run("no\x1bwhere")
     (line,) = caught.value._render_traceback_()
     assert line.startswith("InputError: no\\x1bwhere: no such folder")
+
+
+@pytest.mark.slow
+def test_a_notebook_without_widgets_gets_no_advice_to_install_them():
+    program = """
+import sys, types, warnings
+warnings.simplefilter("error")
+shell = types.SimpleNamespace(config={"IPKernelApp": 1})
+sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+sys.modules["ipywidgets"] = None
+import layerswap
+layerswap.check({})
+assert "tqdm.auto" in sys.modules
+try:
+    layerswap.train("math.yml")
+except AttributeError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "runs in a cell as !layerswap train" in done.stdout

@@ -103,6 +103,17 @@ def test_the_cell_of_a_notebook_has_one_place_for_both_bars(monkeypatch, capsys)
     assert (end, capsys.readouterr().err) == ("", "")
 
 
+@pytest.mark.parametrize(("parent", "is_drawn"), [(None, True), ("1", False)])
+def test_a_command_in_a_cell_draws_no_bars_on_its_terminal(monkeypatch, parent, is_drawn):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    if parent is None:
+        monkeypatch.delenv("JPY_PARENT_PID", raising=False)
+    else:
+        monkeypatch.setenv("JPY_PARENT_PID", parent)
+    with status_line():
+        assert above("a line") is is_drawn
+
+
 def test_the_variable_of_other_bars_turns_the_lines_off(lines, monkeypatch):
     monkeypatch.setenv("TQDM_DISABLE", "1")
     with status_line():

@@ -118,10 +118,12 @@ def evaluate(
         settings = pop_settings(options)
         run_options = RunOptions(settings=settings, isolation=pop_isolation(options), **options)
         if dry_run:
-            width = terminal_width()
-            print_line(describe_evaluations(models, run_options, languages, name, width))
-            return
-        results = evaluate_models(models, run_options, languages, name)
+            text = describe_evaluations(models, run_options, languages, name, terminal_width())
+        else:
+            results = evaluate_models(models, run_options, languages, name)
+    if dry_run:
+        print_line(text)
+        return
     objects = [
         {
             "model": result.model,
@@ -248,10 +250,14 @@ def run(study: str, dry_run: bool, as_json: bool, **options: Any) -> None:
             from ablations.power import power_line
 
             line = power_line(plan.study, study, plan.num_layers or None)
-            print_line(f"{text}\n{line}" if line else text)
-            return
-        show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
-        result = runner.run_study(study, run_options)
+        else:
+            show_log(logging.WARNING if sys.stderr.isatty() else logging.INFO)
+            result = runner.run_study(study, run_options)
+    if dry_run:
+        from ablations.drawing.text_table import wrapped
+
+        print_line("\n".join(filter(None, [text, wrapped(line)])))
+        return
     print_line(result.report())
     with watched("computing the answer"):
         from ablations.report.run_tables import answer_of_run
@@ -308,10 +314,13 @@ def search(study: str, dry_run: bool, budget: float | None, as_json: bool, **opt
             from ablations.power import power_line_of_search
 
             text, searched = dry_run_of_search(study, run_options, budget)
-            print_line(f"{text}\n{power_line_of_search(searched)}")
-            return
-        show_log(logging.INFO)
-        result = run_search(study, run_options, budget)
+            text = f"{text}\n{power_line_of_search(searched)}"
+        else:
+            show_log(logging.INFO)
+            result = run_search(study, run_options, budget)
+    if dry_run:
+        print_line(text)
+        return
     print_line(f"{result}\nTables and figures: layerswap report {result.folder}")
     if as_json:
         print_json(

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -204,24 +205,30 @@ def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | 
         f"{counted(len(rows), 'row')} of {sum(lengths):,} tokens in all, {learned:,} of them "
         f"learned; a row has {lengths[0]} to {lengths[-1]}, in the middle "
         f"{lengths[len(lengths) // 2]} (max_length {config.max_length})",
-        f"{counted(prepared.steps, 'step')} of {config.batch_size} rows, {at_once} at once"
+        f"{counted(prepared.steps, 'step')} of {config.batch_size} rows, {at_once} at once, about "
+        f"{round(sum(lengths) / len(rows) * config.batch_size):,} tokens a step"
         + (f"; {out} has {done} of them" if done else ""),
         f"memory: about {gigabytes(prepared.memory.total(at_once))}",
         "the first row, token by token; what is learned stands in [ ]:",
     ]
-    return "\n".join(
-        [*map(wrapped, lines), wrapped(_as_tokens(rows[0], tokenizer), indent="  ", first="  ")]
-    )
+    return "\n".join([*map(wrapped, lines), token_lines(_as_tokens(rows[0], tokenizer))])
 
 
-def _as_tokens(row: Tokens, tokenizer: Any) -> str:
+def token_lines(tokens: Sequence[str]) -> str:
+    """Return tokens in lines that fit the terminal, each whole, whatever blanks it has."""
+    blank = "\N{NO-BREAK SPACE}"  # which ends no line
+    text = " ".join(token.replace(" ", blank) for token in tokens)
+    return wrapped(text, first="  ", indent="  ").replace(blank, " ")
+
+
+def _as_tokens(row: Tokens, tokenizer: Any) -> list[str]:
     """Return the texts of a row's tokens, runs of those with loss in brackets."""
-    parts = []
+    parts = list[str]()
     pairs = zip(row["input_ids"], row["labels"], strict=True)
     for is_learned, run in itertools.groupby(pairs, key=lambda pair: pair[1] != IGNORED):
-        texts = " ".join(repr(tokenizer.decode(token)) for token, _ in run)
-        parts.append(f"[ {texts} ]" if is_learned else texts)
-    return " ".join(parts)
+        texts = [repr(tokenizer.decode(token)) for token, _ in run]
+        parts += ["[", *texts, "]"] if is_learned else texts
+    return parts
 
 
 def check_installed() -> None:

@@ -19,6 +19,7 @@ from ablations.train import select
 from ablations.train import trainer as training
 from ablations.train.config import Select
 from ablations.train.folder import step_of, whole_checkpoints
+from ablations.train.run import token_lines
 from layerswap_method.errors import LayerSwapError
 from tests.kills import ENVIRONMENT, kill_when, start
 from tests.standins.command import layerswap
@@ -402,10 +403,18 @@ def test_a_dry_run_says_rows_steps_and_memory_and_writes_nothing(tmp_path, base)
     text = " ".join(result.stdout.split())
     assert "rows.jsonl: 16 rows" in text
     assert "16 rows of 128 tokens in all, 96 of them learned" in text
-    assert "4 steps of 4 rows, 4 at once" in text
+    assert "4 steps of 4 rows, 4 at once, about 32 tokens a step" in text
     assert re.search(r"memory: about \d\.\d GB", text)
     assert text.endswith("'w1' 'w2' [ 'w0' 'w1' 'w2' 'w3' 'w4' 'w5' ]")  # the rest was cut
     assert "16 of 16 rows are longer than max_length (8 tokens) and were cut" in result.stderr
+
+
+def test_no_token_is_broken_at_the_end_of_a_line():
+    tokens = [repr(f" a word {number}") for number in range(40)]
+    text = token_lines(tokens)
+    assert max(map(len, text.splitlines())) <= 100
+    assert all(token in text for token in tokens)
+    assert text.count("\n") > 3
 
 
 @pytest.mark.slow

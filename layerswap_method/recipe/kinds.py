@@ -13,7 +13,10 @@ _KINDS = {
     "a recipe": ({"merge_method"}, "layerswap merge makes a model of it"),
     "a study": ({"question", "evaluate"}, "layerswap run evaluates it"),
     "a training file": ({"data", "regime", "extends"}, "layerswap train makes an expert of it"),
-    "a task file of lm-eval": ({"task", "output_type"}, "name its folder with --include-path"),
+    "a task file of lm-eval": (
+        {"output_type", "dataset_path", "doc_to_text", "include", "group"},
+        "name its folder with --include-path",
+    ),
 }
 """Kind of a document -> keys of which it has one or more, and what takes it."""
 

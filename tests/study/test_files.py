@@ -151,6 +151,17 @@ def test_what_training_measured_is_a_fact_and_what_is_written_wins(tmp_path):
         read_experts_file(path)
 
 
+def test_the_names_of_shipped_studies_alone_are_an_experts_file(tmp_path):
+    file = tmp_path / "experts.yml"
+    file.write_text("{base: ./base, task: ./math, language: ./spanish}")
+    experts = read_experts_file(file).experts
+    assert {name: each.path for name, each in experts.items()} == {
+        "base": "./base",
+        "task": "./math",
+        "language": "./spanish",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -141,6 +141,8 @@ def test_the_page_has_one_answer_and_folds_the_comparisons_of_a_grid(browser, gr
         picture = Image.open(io.BytesIO(page.locator("figure svg").first.screenshot()))
         red, *_ = ImageStat.Stat(picture.convert("RGB")).median
         assert (red < 60) == is_dark
+        paper = page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor")
+        assert f"rgb{picture.convert('RGB').getpixel((1, 1))}" == paper
     page.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -14,8 +14,10 @@ from ablations.tasks.catalog import choose, list_tasks
 from ablations.tasks.names import language_name
 from ablations.tasks.suites import PLACEHOLDER, in_languages, suite_task
 from ablations.train.folder import MEASURED
+from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.tokens import has_tokenizer
 from layerswap_method.errors import InputError, nearest, nearest_of
+from layerswap_method.methods.check import donor_of
 from layerswap_method.recipe.references import is_folder, named_models, no_such_folder
 
 
@@ -182,25 +184,33 @@ def _primary_problems(study: Study) -> Iterator[str]:
             )
 
 
-def template_folders(cells: Iterable[Cell], experts: Mapping[str, Expert]) -> list[Path]:
-    """Return the folders whose tokenizers the models of a study bring.
+def tokenizer_folders(
+    cells: Iterable[Cell], experts: Mapping[str, Expert], checkpoints: Sequence[Checkpoint]
+) -> list[Path]:
+    """Return the folders whose tokenizers, with their chat templates, the models of a study have.
 
-    A merge has that of its base model. One whose recipe makes a tokenizer is left out: that is
-    known only after the merge.
+    A merge has that of its `donor_of`. One whose recipe makes a tokenizer is left out: that is
+    known only after the merge. `checkpoints` are those of the experts; () where nothing is merged.
     """
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
+    pairs = zip(experts.values(), checkpoints, strict=False)
+    headers = {expert.reference: checkpoint for expert, checkpoint in pairs}
     folders = dict[Path, None]()
-    for cell in cells:
-        reference = cell.recipe.unmerged
-        if reference is None and not cell.recipe.makes_tokenizer:
-            reference = cell.recipe.base_model
-        if (folder := by_reference.get(str(reference))) is not None:
+    for recipe in (cell.recipe for cell in cells):
+        folder = None
+        if recipe.unmerged is not None:
+            folder = by_reference[recipe.unmerged]
+        elif recipe.by_files is not None:
+            folder = donor_of(recipe, {name: headers[name] for name in recipe.references}).path
+        elif not recipe.makes_tokenizer:  # mergekit gives it the base's
+            folder = by_reference.get(str(recipe.base_model))
+        if folder is not None:
             folders[folder] = None
     return list(folders)
 
 
 def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models need a tokenizer and have none: the base, and `template_folders`."""
+    """Yield which models need a tokenizer and have none: the base, and `tokenizer_folders`."""
     base = next(iter(experts.values())).folder
     for folder in dict.fromkeys([base, *folders]):
         if not has_tokenizer(folder):

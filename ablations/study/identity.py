@@ -43,7 +43,7 @@ _KEY_LENGTH = 20
 """Hexadecimal digits of a folder's name: 80 bits."""
 
 _DONATED = ("config.json", "generation_config.json", *TOKENIZER_DATA)
-"""Files that a merge takes from its base."""
+"""Files that a merge takes from its donor, see `donor_of`."""
 
 
 class Fingerprints:

@@ -305,14 +305,16 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     show_step(Step("planning the cells"))
     study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
-    template_folders = checks.template_folders(cells, experts)
-    problems += checks.lacking_tokenizers(template_folders, experts)
+    tokenizer_folders = list[Path]()
+    with _collected(problems), checked.hub.fetching():
+        tokenizer_folders += checks.tokenizer_folders(cells, experts, checkpoints)
+    problems += checks.lacking_tokenizers(tokenizer_folders, experts)
     if checkpoints:
         recipes = [cell.recipe for cell in cells]
         unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
-        check_protocol(study.evaluate, template_folders)
+        check_protocol(study.evaluate, tokenizer_folders)
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
         # The engine says what transformers cannot read.
         with _collected(problems), contextlib.suppress(OSError, ValueError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from layerswap_method.checkpoint.checkpoint import Checkpoint
 from layerswap_method.checkpoint.compatible import (
@@ -34,7 +34,7 @@ def check_models(
     """
     by_mergekit = recipe.why_mergekit() is not None if by_mergekit is None else by_mergekit
     aligned = recipe.aligns_tokens if aligned is None else aligned
-    checkpoints, base = [*models.values()], models.get(str(recipe.base_model))
+    checkpoints = [*models.values()]
     givers = recipe.rows_from
     if givers is not None and by_mergekit:
         givers = (*givers, str(recipe.base_model))
@@ -54,21 +54,27 @@ def check_models(
         dtype=recipe.written_dtype,
         rows_from=rows_from,
         aligned=aligned,
-        base=base if recipe.names_parent else None,
+        base=models.get(str(recipe.base_model)) if recipe.names_parent else None,
     )
-    donor = checkpoints[0] if base is None else base
-    if rows_from is not None and not by_mergekit:
-        donor = donor_of([m for m in checkpoints if m.name in rows_from] or checkpoints, donor)
+    donor = donor_of(recipe, models, by_mergekit=by_mergekit)
     notes = [*generation_notes(checkpoints, donor)]
     if note := settings_note(checkpoints, donor):
         notes.append(note)
     return Checked(tuple(problems), tuple(warnings), tuple(notes), donor)
 
 
-def donor_of(givers: Sequence[Checkpoint], base: Checkpoint) -> Checkpoint:
-    """Return the model whose config and tokenizer a merge has.
+def donor_of(
+    recipe: Recipe, models: Mapping[str, Checkpoint], *, by_mergekit: bool = False
+) -> Checkpoint:
+    """Return the model whose config and tokenizer a merge has, of `models` as in `check_models`.
 
-    `givers` give its vocabulary rows. It is the base, unless its tokens are not those of the rows.
+    It is the base, or the first model where there is none. Where files are enough and the base's
+    tokens are not those of the merge's vocabulary rows, it is the first model that gives rows.
     """
-    has_their_tokens = any(same_vocabulary(giver, base) for giver in givers)
-    return base if has_their_tokens else givers[0]
+    first, *_ = models.values()
+    base, givers = models.get(str(recipe.base_model), first), recipe.rows_from
+    if givers is None or by_mergekit:
+        return base
+    of_rows = [model for name, model in models.items() if name in givers] or [*models.values()]
+    has_their_tokens = any(same_vocabulary(giver, base) for giver in of_rows)
+    return base if has_their_tokens else of_rows[0]

@@ -346,11 +346,13 @@ def test_a_model_without_a_tokenizer_is_named_before_it_is_asked(plan, problem, 
             file.unlink()
 
     how = {"dry": dry}
-    drop("math")
-    told = problem(own, how=how, baseline=["base", "task_expert"])
-    assert f"expert math: {own.parent / 'math'} has no tokenizer files" in told
-    # Where it is only merged, the merge has the tokenizer of its base model.
+    drop("swahili")
+    told = problem(own, how=how, baseline=["base", "language_expert"])
+    assert f"expert swahili: {own.parent / 'swahili'} has no tokenizer files" in told
+    # The merge has the tokenizer of its base model, or that of the vocabulary rows.
     assert plan(own, how=how, baseline=["base"]).cells
+    told = problem(own, how=how, baseline=["base"], vary={"non_layer": ["language"]})
+    assert f"expert swahili: {own.parent / 'swahili'} has no tokenizer files" in told
     drop("base")
     assert f"expert base: {own.parent / 'base'} has no" in problem(own, how=how, baseline=[])
 

@@ -12,7 +12,7 @@ from ablations.tasks.catalog import SHIPPED_TASKS
 from layerswap_method.errors import InputError
 from tests.report.runs import study_of
 from tests.standins.scripted import DATA
-from tests.standins.studies import write_yaml
+from tests.standins.studies import write_expert, write_yaml
 
 POOLS = {"base": "base", "task": ["math"], "language": {"sw": ["swahili"], "te": ["telugu"]}}
 TEMPLATE = "{% for m in messages %}{{ m['content'] }} {% endfor %}"
@@ -216,6 +216,20 @@ def test_what_cannot_be_asked_is_said(problem, shipped):
     assert "base: its tokenizer has no chat template" in problem(evaluate=chat)
     listed = small({"benchmarks": ["mgsm"]}) | {"experts": {**POOLS, "language": ["swahili"]}}
     assert "benchmarks needs experts.language by language" in problem(shipped, **listed)
+
+
+@pytest.mark.parametrize(("holder", "other"), [("base", "swahili"), ("swahili", "base")])
+def test_the_chat_template_of_a_merge_is_that_of_the_model_with_its_vocabulary(
+    plan, problem, own, holder, other
+):
+    """The base's, or that of the expert whose rows it has, where these have other tokens."""
+    write_expert(own.parent / "swahili", seed=3, more_words=("moja", "mbili"))
+    (own.parent / holder / "chat_template.jinja").write_text(TEMPLATE)
+    rows_from = {"base": "base", "swahili": "language"}
+    chat = {"baseline": [], "evaluate": {"tasks": ["words"], "apply_chat_template": True}}
+    assert plan(own, **chat, vary={"non_layer": [rows_from[holder]]}).cells
+    told = problem(own, **chat, vary={"non_layer": [rows_from[other]]})
+    assert f"{own.parent / other}: its tokenizer has no chat template" in told
 
 
 def test_lm_evals_own_tasks_are_the_same_whatever_the_folder(plan, shipped):

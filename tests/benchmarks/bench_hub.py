@@ -49,6 +49,7 @@ PLAN = """
 import json, sys
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import read_recipe, read_recipe_file
+from layerswap_method.methods.table import merge_models
 from layerswap_method.recipe.references import find_model_files
 hub = Downloads(download_choice(), headers_only=True)
 recipe = read_recipe(read_recipe_file(__import__("pathlib").Path(sys.argv[1])).document)
@@ -296,7 +297,8 @@ def main(width, ways, count, work, json_file):
                 for dtype in ("BF16", "F32")
             }
         write()
-        for way, times in measure(scratch, ROOT / "recipes" / "swahili.yml", width, ways):
+        measured = measure(scratch, ROOT / "recipes" / "swahili.yml", width, ways)
+        for way, times in measured if ways else ():
             figures["times"][way] = times
             write()
     print("| recipe | ranges GB | files that are read GB | whole models GB |\n|---|---|---|---|")

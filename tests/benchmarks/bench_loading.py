@@ -92,14 +92,15 @@ def write_llama(folder, shape, seed, shards=4):
 def write_adapter(folder, shapes, seed):
     """Write an adapter of every matrix of the layers."""
     folder.mkdir()
-    factors = {}
+    factors, modules = {}, []
     for name, shape in shapes.items():
         if ".layers." in name and len(shape) == 2:
-            module = f"base_model.model.{name.removesuffix('.weight')}"
-            factors[f"{module}.lora_A.weight"] = (RANK, shape[1])
-            factors[f"{module}.lora_B.weight"] = (shape[0], RANK)
+            modules.append(name.removesuffix(".weight"))
+            factors[f"base_model.model.{modules[-1]}.lora_A.weight"] = (RANK, shape[1])
+            factors[f"base_model.model.{modules[-1]}.lora_B.weight"] = (shape[0], RANK)
     write_random(folder / ADAPTER_WEIGHTS, factors, seed)
     config = {"peft_type": "LORA", "r": RANK, "lora_alpha": 2 * RANK, "bias": "none"}
+    config["target_modules"] = modules
     (folder / ADAPTER_CONFIG).write_text(json.dumps(config), encoding="utf-8")
 
 
@@ -154,7 +155,7 @@ class Tensors:
     def __init__(self, device, threads):
         self.device, self.threads = device, threads
 
-    def load(self, mixes, names):
+    def load(self, mixes):
         from ablations.engines.loading import read_tensors
 
         for _, tensor in read_tensors(mixes, self.device, self.threads):
@@ -186,7 +187,7 @@ def measure(loader, merges, rounds):
     for _ in range(rounds + 1):
         for name, mixes in merges.items():
             started, used = time.perf_counter(), time.process_time()
-            loader.load(mixes, [*mixes])
+            loader.load(mixes)
             loader.reset_cache()
             if torch.cuda.is_initialized():
                 torch.cuda.synchronize()

@@ -99,7 +99,8 @@ def resolve(request: EvaluationRequest) -> ResolvedTasks:
         raise InputError("\n".join(dict.fromkeys(problems)))
     contents = {name: known.file(name).content for name in names}
     reasons = {
-        name: why_code_may_not_run(content, request.isolation) for name, content in contents.items()
+        name: why_generated_code_may_not_run(content, request.isolation)
+        for name, content in contents.items()
     }
     chosen = tuple(name for name in names if reasons[name] is None)
     return ResolvedTasks(
@@ -112,7 +113,9 @@ def resolve(request: EvaluationRequest) -> ResolvedTasks:
     )
 
 
-def why_code_may_not_run(content: Mapping[str, Any], isolation: Isolation | None) -> str | None:
+def why_generated_code_may_not_run(
+    content: Mapping[str, Any], isolation: Isolation | None
+) -> str | None:
     """Return why a task is skipped because of the code that it executes; None where it may run.
 
     The sandbox holds the programs of tasks that ask it. All others (lm-eval's own, such as

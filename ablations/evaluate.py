@@ -30,7 +30,7 @@ from ablations.runner.run import RunOptions, check_folder, plan_of_run, run_stud
 from ablations.runner.study_engine import NOT_LOADED, SharedEngine
 from ablations.runs.evaluation_problems import evaluation_problems
 from ablations.runs.observations import SCORE
-from ablations.runs.records import RUN_FILE, as_input_errors, missing_records
+from ablations.runs.records import RUN_FILE, as_input_errors, unfinished_records
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.run import Run, load_run
 from ablations.runs.score_table import VALUES
@@ -259,7 +259,7 @@ def _describe(call: _Call, width: int | None) -> str:
     check_folder(call.out, _NAME, dry=True)
     plan = plan_of_run(call.file, call.options, call.out, dry=True)
     (cell,) = plan.cells
-    left = missing_records(call.out, plan.cells)
+    left = unfinished_records(call.out, plan.cells)
     rates = _seconds_per_item(call.out, cell.weights_key, plan.backend)
     rows, unknown, count, times = [], list[str](), 0, dict[str, float]()
     for task, request in cell.requests.items():

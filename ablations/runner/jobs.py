@@ -70,7 +70,7 @@ class Board:
         self._works = job.works()
         self._models = [work.cell.weights_key for work in self._works.values()]
         """The model of every record of the job."""
-        self._left = {*records.missing_records(job.out, job.cells)}
+        self._left = {*records.unfinished_records(job.out, job.cells)}
         self._work: Work | None = None
         """The evaluation that this process is at, if there is one."""
         if len(self._left) < len(self._works):

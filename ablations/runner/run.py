@@ -134,7 +134,7 @@ def dry_run(study: str, options: RunOptions) -> tuple[str, StudyPlan]:
     check_folder(out, file.study.name, dry=True)
     plan = plan_of_run(file, options, out, dry=True)
     cells = selected(plan.cells, options.only)
-    left = records.missing_records(out, cells)
+    left = records.unfinished_records(out, cells)
     text = describe_study_plan(plan, cells, materialize=options.materialize, missing=left)
     return text, plan
 
@@ -163,7 +163,7 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
-    check_data(requests_of(cells, records.missing_records(out, cells)).values())
+    check_data(requests_of(cells, records.unfinished_records(out, cells)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
     head = write_plan(out, plan, keep_earlier_tasks=options.keep_earlier_tasks)

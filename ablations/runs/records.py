@@ -318,11 +318,10 @@ def stored_line(text: str) -> str:
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
 
-def missing_records(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
+def unfinished_records(path: Path, cells: Iterable[Cell]) -> dict[str, str]:
     """Return key -> task of the records of cells that a run folder lacks, in their order.
 
-    Here it is decided what is finished: a cell is, where none of its keys is missing. A damaged
-    record is as good as none.
+    A cell is finished when it has none of them. A damaged record is as good as none.
     """
     tasks = {key: task for cell in cells for task, key in cell.records.items()}
     return {key: task for key, task in tasks.items() if find_record(path, key) is None}

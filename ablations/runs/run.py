@@ -77,9 +77,8 @@ class Run:
     @property
     def unfinished(self) -> tuple[Cell, ...]:
         """The cells of the study that lack a record, failed ones included."""
-        keys = {key for cell in self.head.cells for key in cell.records.values()}
-        keys -= self.records.keys()
-        return tuple(cell for cell in self.head.cells if not cell.is_finished(keys))
+        keys = self.records.keys()
+        return tuple(cell for cell in self.head.cells if not keys >= {*cell.records.values()})
 
     @property
     def errors(self) -> dict[str, str]:

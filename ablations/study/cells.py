@@ -92,13 +92,6 @@ class Cell(Frozen):
         assert self.request is not None
         return {task: self.request.model_copy(update={"tasks": (task,)}) for task in self.records}
 
-    def is_finished(self, missing: Collection[str]) -> bool:
-        """Return whether every task has its record, where the keys of `missing` have none.
-
-        These are from `missing_records` of `ablations.runs.records`.
-        """
-        return not any(key in missing for key in self.records.values())
-
     def facts(self) -> dict[str, str]:
         """Return the cell's properties for ``--only``, as text."""
         facts = {name: value_text(value) for name, value in self.values.items()}

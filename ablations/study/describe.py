@@ -27,13 +27,13 @@ def describe_study_plan(
         plan: the plan.
         cells: those of it that ``--only`` leaves.
         materialize: whether every merge is written to disk.
-        missing: key -> task of their records that are not there; None for all of them.
+        missing: their `unfinished_records`, key -> task; None for all of their records.
     """
     study = plan.study
     keys = list(dict.fromkeys(cell.weights_key for cell in plan.cells))
     if missing is None:
         missing = {key: task for cell in cells for task, key in cell.records.items()}
-    done = {cell.label for cell in cells if cell.is_finished(missing)}
+    done = {cell.label for cell in cells if missing.keys().isdisjoint(cell.records.values())}
     width = max(len(cell.label) for cell in cells)
     legend = "layers from the input side; █ language, ▒ average, · task"
     lines = [f"study {study.name}: {study.question}"]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import CellRecord, Failure, RunFile
-from ablations.scoring.evaluation import TaskScore
+from ablations.scoring.evaluation import TaskScore, shown_position
 from layerswap_method.errors import InputError, nearest_of
 
 VALUES = (
@@ -89,7 +89,7 @@ def scores_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def shown_metrics(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """Return one row per task: the metric and filter that its tables show.
+    """Return one row per task: the metric and filter that its tables show, by `shown_position`.
 
     Args:
         scores: from `table_of_scores`.
@@ -98,9 +98,9 @@ def shown_metrics(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     done = scores[scores["state"] == "done"]
     done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
-    if metric is not None:
-        done = pd.concat([done[done["metric"] == metric], done])
-    return done[columns].drop_duplicates("task").set_index("task", drop=False)
+    tasks = done.groupby("task", sort=False).indices.values()
+    rows = (rows[shown_position([*done["metric"].iloc[rows]], metric)] for rows in tasks)
+    return done[columns].iloc[sorted(rows)].set_index("task", drop=False)
 
 
 def check_names(names: Sequence[str], valid_names: Sequence[str], setting: str) -> None:

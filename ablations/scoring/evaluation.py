@@ -237,8 +237,13 @@ class Evaluation(Frozen):
 
 
 def shown_score(scores: Sequence[TaskScore], metric: str | None = None) -> TaskScore:
-    """Return which score of a task is shown: that of `metric`, or its first without it.
+    """Return which score of a task is shown, by `shown_position`."""
+    return scores[shown_position([score.metric for score in scores], metric)]
 
-    `shown_metrics` of `ablations.runs.score_table` goes by the same rule over the models of a run.
+
+def shown_position(metrics: Sequence[str], metric: str | None) -> int:
+    """Return which of a task's scores is shown, by their metrics: the first of `metric`.
+
+    It is the first of all where none is of `metric`.
     """
-    return next((score for score in scores if score.metric == metric), scores[0])
+    return metrics.index(metric) if metric in metrics else 0

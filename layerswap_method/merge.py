@@ -140,7 +140,7 @@ def _card_files(
 ) -> dict[str, str]:
     """Return the model card and the recipe, with the commits of its models: name -> content."""
     text = pinned_text(file.text, revisions) if revisions else file.text
-    needs_code = needs_remote_code(merge.document, merge.donor_folder)
+    needs_code = needs_remote_code(merge.donor_config, merge.donor_folder)
     card = card_text(file.document, text, title, merge.lines, needs_code=needs_code)
     return {"README.md": card, MERGED_RECIPE: text}
 
@@ -161,7 +161,7 @@ def write_merge(
             verify_files(
                 layout, threads=threads, device=options.device, advance=advance, warn=_warn
             )
-    write_config(merge.document, folder, merge.dtype, merge.config_changes)
+    write_config(merge.donor_config, folder, merge.dtype, merge.config_changes)
     copy_files(merge.donor_folder, folder, with_tokenizer=options.with_tokenizer)
     if merge.record:
         method = METHODS[str(merge.record["merge_method"])]

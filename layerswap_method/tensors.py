@@ -180,17 +180,17 @@ class OpenModel(Frozen):
 class Merge:
     """A merged model, not written yet: every tensor by what it is made of.
 
-    `tensors` are in the order of the first expert's files. `donor_folder` is that whose config (its
-    content is `document`) and tokenizer the merged model has, `dtype` the torch dtype in which an
-    engine runs it (None where nothing states it). `record` is the content of the plan file ({}
-    writes none), `lines` are for log and card, `plan` has the source of every decoder layer, where
-    the method has one. `config_changes` are keys of the donor's config with the merge's values.
+    `tensors` are in the order of the first expert's files. `donor_folder` is that whose config
+    (`donor_config`) and tokenizer the merged model has, `dtype` the torch dtype in which an engine
+    runs it (None where nothing states it). `record` is the content of the plan file ({} writes
+    none), `lines` are for log and card, `plan` has the source of every decoder layer, where the
+    method has one. `config_changes` are keys of the donor's config with the merge's values.
     """
 
     tensors: Mapping[str, TensorMix] = dataclasses.field(repr=False)
     donor_folder: Path
     dtype: str | None
-    document: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
+    donor_config: Mapping[str, Any] = dataclasses.field(default_factory=dict, repr=False)
     record: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     lines: Sequence[str] = ()
     warnings: Sequence[str] = ()
@@ -244,8 +244,10 @@ def build_merge(
         if not is_buffer(name) and (name in copied or name not in extra)
     }
     weights = (mix for mix in mixes.values() if not is_integer(mix.terms[0].stored))
-    kinds = {mix.result_dtype for mix in weights}
-    common = kinds.pop() if len(models) > len(kinds) == 1 else donor.checkpoint.dtype
+    dtypes = {mix.result_dtype for mix in weights}
+    # One model has its config's dtype, also where all that it stores is in another.
+    has_common_dtype = len(models) > 1 and len(dtypes) == 1
+    files_dtype = dtypes.pop() if has_common_dtype else donor.checkpoint.dtype
     notes = [*checked.notes]
     adapter_warnings: list[str | None] = []
     for model in models:
@@ -257,10 +259,11 @@ def build_merge(
         note = None if base is None else added_elsewhere(name, model.checkpoint, base)
         notes += [] if note is None else [note]
     return Merge(
+        # A head that all models of its mix tie is stored as their embedding, and not written.
         {n: mix for n, mix in mixes.items() if any(term.stored.name == n for term in mix.terms)},
         donor_folder=donor.checkpoint.path,
-        dtype=dtype or common,
-        document=donor.checkpoint.document,
+        dtype=dtype or files_dtype,
+        donor_config=donor.checkpoint.document,
         lines=tuple(notes),
         warnings=(*checked.warnings, *filter(None, adapter_warnings)),
         config_changes=further_layer_settings(donor.checkpoint.decoder, mixes),

@@ -20,7 +20,7 @@ from layerswap_method.layer_plan import (
     draw_plan,
 )
 from layerswap_method.methods.layer_swap import LayerSwapRecipe, LayerSwapSpec
-from layerswap_method.methods.measured import Measured, measure_deltas
+from layerswap_method.methods.measured import Measured, measured_plan
 from layerswap_method.output import PLAN_FILE
 from layerswap_method.tensor_names import layer_part
 from layerswap_method.tensors import Merge, OpenModel, TensorMix, build_merge
@@ -72,8 +72,8 @@ def plan_and_scales(
     spec, depth = recipe.parameters, first.depth()
     check_swap_modules(spec, first)
     with input_errors("layer_swap recipe"):
-        plan = LayerPlan(()) if spec.placement == "delta_share" else spec.plan(depth)
-    return measure_deltas(recipe, models, depth, plan)
+        plan = None if spec.placement == "delta_share" else spec.plan(depth)
+    return measured_plan(recipe, models, depth, plan)
 
 
 def check_swap_modules(spec: LayerSwapSpec, model: Checkpoint) -> None:

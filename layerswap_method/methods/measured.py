@@ -35,17 +35,20 @@ class Measured(NamedTuple):
     units: tuple[UnitShare, ...] = ()
 
 
-def measure_deltas(
-    recipe: LayerSwapRecipe, models: Mapping[str, OpenModel], num_layers: int, plan: LayerPlan
+def measured_plan(
+    recipe: LayerSwapRecipe,
+    models: Mapping[str, OpenModel],
+    num_layers: int,
+    plan: LayerPlan | None,
 ) -> Measured:
     """Return plan and scales of a merge by the experts' changes, cached in this process.
 
-    ``placement: delta_share`` replaces `plan`.
+    `plan` is that of the recipe; None with ``placement: delta_share``, whose plan is measured.
     """
     spec, experts = recipe.parameters, recipe.experts
-    measured = Measured(plan, scales=(1.0,) * len(experts))
-    if not spec.needs_deltas:
-        return measured
+    scales, mavs = (1.0,) * len(experts), tuple[float | None, ...]()
+    if plan is not None and not spec.needs_deltas:
+        return Measured(plan, scales)
     from layerswap_method.deltas.pair import open_pair
 
     base = models[str(recipe.base_model)]
@@ -61,19 +64,18 @@ def measure_deltas(
     if spec.weighting == "magnitude":
         mavs = tuple(None if pair is None else mean_change(pair) for pair in pairs)
         scales = tuple(1.0 if mav is None else inverse_mav(mav) for mav in mavs)
-        measured = Measured(plan, scales, mavs)
-    if spec.placement != "delta_share":
-        return measured
+    if plan is not None:
+        return Measured(plan, scales, mavs)
     task_soup, language_soup = (
         [
             (pair, entry.parameters.weight * scale)
-            for pair, entry, scale in zip(pairs, experts, measured.scales, strict=True)
+            for pair, entry, scale in zip(pairs, experts, scales, strict=True)
             if pair is not None and entry.parameters.role == role
         ]
         for role in ROLES
     )
     plan, units = share_units(task_soup, language_soup, num_layers, spec)
-    return measured._replace(plan=plan, units=units)
+    return Measured(plan, scales, mavs, units)
 
 
 def inverse_mav(mav: float) -> float:

@@ -183,7 +183,10 @@ class Recipe(Described):
 
     @property
     def written_dtype(self) -> str | None:
-        """Return the dtype that the recipe gives the written checkpoint; None keeps the files'."""
+        """Return the dtype that the recipe gives the written checkpoint; None keeps the files'.
+
+        What that is for a tensor says `TensorMix.result_dtype`, for the config `build_merge`.
+        """
         return self.out_dtype or self.dtype
 
     @property

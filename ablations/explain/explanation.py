@@ -73,11 +73,18 @@ class Explanation:
 
     def rows(self) -> list[tuple[str, str]]:
         """Return (place, what it is) of the layers and of what is outside, layers first."""
-        by_text: dict[str, list[int]] = {}
-        for layer in range(self.num_layers or 0):
-            inside = [origin for origin in self.origins if origin.layer == layer]
-            by_text.setdefault(_in_words(inside, by_part=True), []).append(layer)
-        rows = [(_layers_text(layers), text) for text, layers in by_text.items() if text]
+        inside = [
+            [origin for origin in self.origins if origin.layer == layer]
+            for layer in range(self.num_layers or 0)
+        ]
+        alike: dict[str, list[int]] = {}
+        for layer, origins in enumerate(inside):
+            alike.setdefault(_in_words(origins, by_part=True), []).append(layer)
+        rows = [
+            (_layers_text(layers), _in_words(inside[layers[0]], by_part=True, layers=layers))
+            for text, layers in alike.items()
+            if text
+        ]
         outside = [origin for origin in self.origins if origin.layer is None]
         if outside:
             rows.append((OUTSIDE, _in_words(outside, by_part=False)))
@@ -190,9 +197,12 @@ def _weights(model: Checkpoint, names: Iterable[str]) -> dict[str, StoredTensor]
     return weights
 
 
-def _in_words(origins: Sequence[Origin], by_part: bool) -> str:
-    """Return what tensors of one layer are, joined where they are alike."""
-    if (common := _common_text(origins)) is not None:
+def _in_words(origins: Sequence[Origin], by_part: bool, layers: Sequence[int] = ()) -> str:
+    """Return what tensors of one layer are, joined where they are alike.
+
+    `layers` are all for which that is said; without them the text is equal for layers alike.
+    """
+    if (common := _common_text(origins, layers)) is not None:
         return common
     groups: dict[str, list[Origin]] = {}
     for origin in origins:
@@ -200,14 +210,16 @@ def _in_words(origins: Sequence[Origin], by_part: bool) -> str:
         groups.setdefault(title, []).append(origin)
     texts: dict[str, list[str]] = {}
     for title, group in groups.items():
-        text = _common_text(group)
+        text = _common_text(group, layers)
         if text is None:
-            text = "; ".join(dict.fromkeys(_common_text([origin]) or "" for origin in group))
+            text = "; ".join(
+                dict.fromkeys(_common_text([origin], layers) or "" for origin in group)
+            )
         texts.setdefault(text, []).append(title)
     return "; ".join(f"{name_list(titles)}: {text}" for text, titles in texts.items())
 
 
-def _common_text(origins: Sequence[Origin]) -> str | None:
+def _common_text(origins: Sequence[Origin], layers: Sequence[int]) -> str | None:
     """Return what all of these tensors can be together; None where they are several things."""
     if not origins:
         return ""
@@ -217,7 +229,8 @@ def _common_text(origins: Sequence[Origin]) -> str | None:
         return f"not explained {reasons.pop()}".rstrip() if is_all else None
     shared = set(origins[0].places).intersection(*(origin.places for origin in origins))
     if shared:
-        return _places_text([p for p in origins[0].places if p in shared], origins[0].layer)
+        places = [place for place in origins[0].places if place in shared]
+        return _places_text(places, origins[0].layer, layers)
     sums = [origin for origin in origins if origin.kind == "sum"]
     for candidate in (origin for origin in sums if origin.is_told):
         if all(origin.can_be(candidate.coefficients) for origin in origins):
@@ -256,11 +269,18 @@ def _sum_text(origin: Origin) -> str:
     return " + ".join(terms).replace("+ -", "- ")
 
 
-def _places_text(places: Sequence[tuple[str, int | None]], layer: int | None) -> str:
+def _places_text(
+    places: Sequence[tuple[str, int | None]], layer: int | None, layers: Sequence[int]
+) -> str:
     texts = []
     for parent, other in places:
-        moved = "" if other is None or layer is None or other == layer else f"{layer - other:+d}"
-        texts.append(f"{parent}, moved by {moved} layers" if moved else parent)
+        if other is None or layer is None or other == layer:
+            texts.append(parent)
+        elif layers:
+            theirs = [number + other - layer for number in layers]
+            texts.append(f"{_layers_text(theirs)} of {parent}")
+        else:
+            texts.append(f"{other - layer:+d} layers of {parent}")
     return f"copy of {' = '.join(texts[:3])}"
 
 

@@ -130,7 +130,7 @@ def test_slices_in_another_order_are_found(models, tmp_path):
         "dtype": "bfloat16",
     }
     explanation = explained(document, [models.a, models.b], tmp_path)
-    assert dict(explanation.rows())["layers 4-7"] == f"copy of {models.b}, moved by +2 layers"
+    assert dict(explanation.rows())["layers 4-7"] == f"copy of layers 2-5 of {models.b}"
     assert explanation.recipe["slices"] == document["slices"]
     assert_recipe_gives(explanation, tmp_path)
 

@@ -207,9 +207,9 @@ class RunFile(Frozen):
     def of_cells(
         cls, study: Study, cells: Sequence[Cell], num_layers: int | None, **fields: Any
     ) -> RunFile:
-        """Return the plan of a study, whose models are derived here and nowhere else.
+        """Return the content for cells of a study, with the models that are derived of them.
 
-        `fields` are the others of this class.
+        Readers of a run take these. `fields` are the others of this class.
         """
         models = derive_models(study, cells, num_layers)
         return cls(

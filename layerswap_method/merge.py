@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError, NeedsMergekit
 from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import METHODS, merge_models
+from layerswap_method.methods.table import METHODS, merge_models, why_mergekit
 from layerswap_method.output import (
     check_output,
     claim_output,
@@ -79,19 +78,9 @@ def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model
     if (reason := recipe.why_mergekit()) is not None:
         raise NeedsMergekit(reason)
     models = {reference: find(reference) for reference in recipe.references}
-    if (reason := unsupported_adapter(models)) is not None:
+    if (reason := why_mergekit(recipe, models)) is not None:
         raise NeedsMergekit(reason)
     return models
-
-
-def unsupported_adapter(models: Mapping[str, Model]) -> str | None:
-    """Return which adapter only mergekit can merge, and why; None where there is none."""
-    for reference, model in models.items():
-        if model.adapter is not None and is_lora(model.adapter):
-            kind = unsupported_kind(read_adapter_config(model.adapter))
-            if kind is not None:
-                return f"the adapter of {reference} is more than low-rank changes: {kind}"
-    return None
 
 
 def merge_file(

@@ -19,7 +19,6 @@ from layerswap_method.checkpoint.lora import added_elsewhere, tie_problems
 from layerswap_method.checkpoint.vocabulary import tokens_without_rows
 from layerswap_method.errors import InputError, counted
 from layerswap_method.hub.downloads import Downloads, describe_needs, download_choice
-from layerswap_method.merge import unsupported_adapter
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
@@ -29,7 +28,7 @@ from layerswap_method.methods.layer_swap_merge import (
     large_swap_warning,
 )
 from layerswap_method.methods.read import RecipeFile, read_recipe
-from layerswap_method.methods.table import OUR_METHODS, merge_open_models
+from layerswap_method.methods.table import OUR_METHODS, merge_open_models, why_mergekit
 from layerswap_method.recipe.document import OtherRecipe, Recipe, value_problems
 from layerswap_method.recipe.references import (
     PLUS,
@@ -295,7 +294,7 @@ def _why_whole(recipe: Recipe | None, models: Mapping[str, Model]) -> str | None
         return "the merge method is mergekit's"
     reason = recipe.why_whole()
     read = {reference: models[reference] for reference in recipe.references}
-    by_mergekit = recipe.why_mergekit() or unsupported_adapter(read)
+    by_mergekit = why_mergekit(recipe, read)
     if reason is None and by_mergekit is not None:
         return f"only mergekit can merge this recipe: {by_mergekit}"
     return reason

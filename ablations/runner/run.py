@@ -303,7 +303,7 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         for task, key in before.get(cell.weights_key, {}).items():
             keys.setdefault(task, key)
         recipe = read_recipe(with_references(cell.recipe.document, places))
-        update = {"recipe": recipe, "request": None, "records": keys}
+        update = {"recipe": recipe, "request": None, "made_by": None, "records": keys}
         cells.append(cell.model_copy(update=update))
     study = plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve())))
     pools = study.experts.model_copy(update={"places": {}})

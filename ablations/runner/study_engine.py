@@ -31,8 +31,7 @@ from ablations.runner.work import ModelFailed, Work
 from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
 from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
-from layerswap_method.checkpoint.lora import read_adapter_config, unsupported_kind
-from layerswap_method.errors import InputError, LayerSwapError
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.methods.table import PLAN_FILES
 
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from ablations.engines.live import LiveEvaluator
     from ablations.study.cells import Cell
     from ablations.study.planning import StudyPlan
-    from layerswap_method.recipe.document import Recipe
     from layerswap_method.tensors import Merge
 
 logger = logging.getLogger(__name__)
@@ -55,7 +53,11 @@ _Ask = Callable[..., Evaluation]
 
 
 class _Ready(NamedTuple):
-    """A model that can answer."""
+    """A model that can be asked.
+
+    In a live engine it was loaded once, so that it can be; the check after each task puts the base
+    back, and `LiveEvaluator.evaluate` loads the model again.
+    """
 
     weights_key: str
     ask: _Ask
@@ -71,20 +73,24 @@ class SharedEngine:
 
     def __init__(self) -> None:
         """Start nothing."""
-        self.live: LiveEvaluator | None = None
+        self._live: LiveEvaluator | None = None
 
     def fitting(self, model: Merge, plan: StudyPlan) -> LiveEvaluator | None:
         """Return the engine if a model of this plan can be loaded into it, else end it."""
-        live = self.live
+        live = self._live
         if live is not None and not live.fits(model, plan.backend, plan.options):
             self.close()
-        return self.live
+        return self._live
+
+    def hold(self, live: LiveEvaluator) -> None:
+        """Have `live` as the engine for the models that follow; there is none before."""
+        self._live = live
 
     def close(self) -> None:
         """End the engine."""
-        if self.live is not None:
-            self.live.close()
-        self.live = None
+        if self._live is not None:
+            self._live.close()
+        self._live = None
 
 
 class StudyEngine:
@@ -109,7 +115,7 @@ class StudyEngine:
         self._donors: dict[str, Path | None] = {}
         """Weights key -> folder of the model's tokenizer; see `_donor`."""
         self._merge: tuple[str, Merge] | None = None
-        """Weights key and merge of the last model that `_merge_of` was asked for."""
+        """Weights key and merge of the last model that `_merge_of` has merged itself."""
         self._ready: _Ready | None = None
         """The model of the last task; `_stack` ends what is its alone."""
         self._stack = ExitStack()
@@ -200,25 +206,27 @@ class StudyEngine:
         measures changes.
         """
         if cell.weights_key not in self._donors:
-            single, recipe, donor = self.single(cell), cell.recipe.by_files, None
+            single, donor = self.single(cell), None
             if single is not None:
                 donor = single.folder
-            elif recipe is not None and not recipe.needs_deltas:
-                with contextlib.suppress(InputError):  # mergekit makes it, for the sake of adapters
-                    donor = self._merge_of(cell, recipe).donor_folder
+            elif cell.made_by == "files" and not cell.recipe.needs_deltas:
+                donor = self._merge_of(cell).donor_folder
             self._donors[cell.weights_key] = donor
         return self._donors[cell.weights_key]
 
-    def _merge_of(self, cell: Cell, recipe: Recipe) -> Merge:
-        """Return the merge of a cell; the last one is kept, as tasks of one model follow it.
+    def _merge_of(self, cell: Cell) -> Merge:
+        """Return the merge of a cell that is made from files: that of the plan, if it has one.
 
-        Raises:
-            InputError: for some kinds of adapters.
+        One that measures changes reads all weights; the last is kept, as tasks of one model follow
+        it.
         """
         from layerswap_method.methods.table import merge_models
 
+        planned = self.plan.merges.get(cell.weights_key)
+        if planned is not None and not cell.recipe.needs_deltas:
+            return planned
         if self._merge is None or self._merge[0] != cell.weights_key:
-            self._merge = cell.weights_key, merge_models(recipe, self.experts)
+            self._merge = cell.weights_key, merge_models(cell.recipe, self.experts)
         return self._merge[1]
 
     def _provenance(
@@ -250,6 +258,7 @@ class StudyEngine:
             self._close_live()
 
     def _close_live(self) -> None:
+        """End the live engine of this study; a later model may start it again."""
         if self._live is not None:
             self._live.close()
 
@@ -268,14 +277,16 @@ class StudyEngine:
             provenance = {"weights": "of the base, with an adapter next to them"}
             return _Ready(key, ask, provenance, is_live=False)
         folder, fallback = None, dict[str, Any]()
-        if cell.recipe.by_files is None or self._materialize:
+        if cell.made_by != "files" or self._materialize:
             folder = self._stack.enter_context(checkpoint_of(self, work))
-        if not self._materialize:
+        if cell.made_by == "engine":
+            self._close_live()  # two models need not fit into memory
+        elif not self._materialize:
             try:
                 ask, weights = self._swapped(cell, folder)
                 weights |= engine_facts(self.plan.backend)
                 return _Ready(key, ask, weights, is_live=True)
-            except SwapFailed as error:  # two models need not fit into memory
+            except SwapFailed as error:
                 fallback = {"fallback": error.message}
                 logger.warning("  %s: cannot use the live engine: %s", cell.label, error.message)
                 self._close_live()
@@ -291,17 +302,14 @@ class StudyEngine:
         Raises:
             SwapFailed: when its weights cannot be put there.
         """
-        from ablations.engines.live import LiveEvaluator, SwapFailed
+        from ablations.engines.live import LiveEvaluator
         from layerswap_method.methods.passthrough import merge_of_one
         from layerswap_method.recipe.references import Model
 
         plan = self.plan
-        if (recipe := cell.recipe.by_files) is not None:
+        if cell.made_by == "files":
             show_step(Step("preparing the merge"))
-            try:
-                stream = self._merge_of(cell, recipe)
-            except InputError as error:  # some kinds of adapters
-                raise SwapFailed(error.message) from error
+            stream = self._merge_of(cell)
             weights = {"weights": "streamed", **measured_of(stream.record)}
         else:
             assert folder is not None
@@ -313,8 +321,8 @@ class StudyEngine:
             show_step(Step(f"loading the libraries of {plan.backend}"))
             self._live = LiveEvaluator(self._start_folder(), plan.backend, plan.options)
             if self._shared is not None:
-                self._shared.live = self._live
-        self._live.swap(stream)
+                self._shared.hold(self._live)
+        self._live.swap(stream)  # if it cannot be loaded there is a checkpoint, now and not later
         return functools.partial(self._live.evaluate, stream), weights
 
     def _start_folder(self) -> Path:
@@ -385,8 +393,7 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
         out, document = place / "model", work.cell.recipe.document
         text = yaml.safe_dump(document, sort_keys=False)
         write_text(place / "recipe.yml", text)
-        adapter = None if single is None else single.adapter
-        if adapter is not None and unsupported_kind(read_adapter_config(adapter)) is None:
+        if single is not None and work.cell.made_by == "files":
             # mergekit does not know the names of tensors in all files.
             file = RecipeFile(str(place / "recipe.yml"), text, document)
             list(merge_file(file, str(out), lambda name, hub: engine.experts[name]))

@@ -71,5 +71,8 @@ def key_of_merge(recipe: Recipe, fingerprints: Fingerprints) -> str | None:
         return None
     places = {name: expert.reference for name, expert in experts.items()}
     placed = read_recipe(with_references(recipe.document, places))
-    with hub.fetching():
-        return merge_key(placed, [*experts.values()], fingerprints)
+    try:
+        with hub.fetching():
+            return merge_key(placed, [*experts.values()], fingerprints)
+    except InputError:  # its models are no longer those that were merged
+        return None

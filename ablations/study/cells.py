@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
 
 from ablations.scoring.evaluation import EvaluationRequest
+from ablations.study.made_by import MadeBy
 from ablations.study.schema import Kind, Value
 from layerswap_method.errors import InputError, nearest
 from layerswap_method.frozen import Frozen
@@ -76,6 +77,9 @@ class Cell(Frozen):
 
     request: EvaluationRequest | None = Field(default=None, exclude=True)
     """The evaluation of the tasks; None in a cell that was read back."""
+
+    made_by: MadeBy | None = Field(default=None, exclude=True)
+    """Who makes the weights; None in a cell that was read back."""
 
     weights_key: str = ""
     """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""

@@ -196,11 +196,11 @@ def tokenizer_folders(
     pairs = zip(experts.values(), checkpoints, strict=False)
     headers = {expert.reference: checkpoint for expert, checkpoint in pairs}
     folders = dict[Path, None]()
-    for recipe in (cell.recipe for cell in cells):
-        folder = None
+    for cell in cells:
+        recipe, folder = cell.recipe, None
         if recipe.unmerged is not None:
             folder = by_reference[recipe.unmerged]
-        elif recipe.by_files is not None:
+        elif cell.made_by == "files":
             folder = donor_of(recipe, {name: headers[name] for name in recipe.references}).path
         elif not recipe.makes_tokenizer:  # mergekit gives it the base's
             folder = by_reference.get(str(recipe.base_model))

@@ -73,8 +73,8 @@ def _disk(plan: StudyPlan, todo: Iterable[Cell], *, materialize: bool) -> str:
     adapted = {expert.reference for expert in plan.experts.values() if expert.adapter is not None}
     sizes = []
     for cell in todo:
-        is_streamed = not materialize and cell.recipe.by_files is not None
-        if not is_streamed and cell.recipe.unmerged in (None, *adapted):
+        is_written = cell.made_by == "mergekit" or (materialize and cell.made_by == "files")
+        if is_written and cell.recipe.unmerged in (None, *adapted):
             dtype = (cell.recipe.written_dtype or plan.options.dtype).removeprefix("torch.")
             sizes.append(plan.num_weights * (4 if dtype == "auto" else torch_dtype(dtype).itemsize))
     total = decimal(sum(sizes))

@@ -32,10 +32,11 @@ from ablations.scoring import SCORING_VERSION
 from ablations.scoring.evaluation import Backend, EvaluationRequest
 from ablations.study.cells import Cell
 from ablations.study.documents import with_references
+from ablations.study.made_by import MadeBy, made_by
 from layerswap_method.hub.partial import file_state
 from layerswap_method.methods.delta_revert import NAME as DELTA_REVERT
 from layerswap_method.methods.read import read_recipe
-from layerswap_method.methods.table import OUR_METHODS, merge_or_none
+from layerswap_method.methods.table import OUR_METHODS, merge_models
 from layerswap_method.recipe.document import Recipe
 from layerswap_method.tensors import Merge, Term
 
@@ -172,7 +173,8 @@ def identified(
         if folders not in read_tasks:  # all cells have the same data and metadata
             read_tasks[folders] = fingerprints_of(cell.request)
         tasks = read_tasks[folders]
-        identity, merge = _weights_identity(cell.recipe, models, contents, versions)
+        assert cell.made_by is not None
+        identity, merge = _weights_identity(cell.recipe, cell.made_by, models, contents, versions)
         weights = fingerprint_of(weights=identity)[:_KEY_LENGTH]
         if merge is not None:
             merges.setdefault(weights, merge)
@@ -204,7 +206,8 @@ def merge_key(written: Recipe, experts: Sequence[Expert], fingerprints: Fingerpr
     contents = read_contents(experts, fingerprints)
     versions = {"mergekit": importlib.metadata.version("mergekit")}
     models = {expert.reference: expert for expert in experts}
-    identity, _ = _weights_identity(written, models, contents, versions)
+    maker = made_by(written, models)
+    identity, _ = _weights_identity(written, maker, models, contents, versions)
     return fingerprint_of(weights=identity)[:_KEY_LENGTH]
 
 
@@ -223,13 +226,14 @@ def record_key(
 
 def _weights_identity(
     written: Recipe,
+    maker: MadeBy,
     experts: Mapping[str, Expert],
     contents: Contents,
     versions: Mapping[str, str],
 ) -> tuple[dict[str, Any], Merge | None]:
     """Return a value that is equal for two recipes only if their models are equal bit by bit.
 
-    Also the merge that it describes, where it goes by tensors.
+    Also the merge that it describes, where it goes by tensors. `maker` is who makes the model.
 
     What can be streamed is described tensor by tensor; merges by other methods, and those that go
     by the experts' changes, by their recipe, the content of their models and mergekit's version.
@@ -247,12 +251,9 @@ def _weights_identity(
         "code": code if written.method in OUR_METHODS else None,
     }
     # Measurements follow from the content of experts and base, and planning reads no weights.
-    recipe = written.by_files
-    if recipe is None or recipe.needs_deltas:
+    if maker != "files" or written.needs_deltas:
         return by_recipe, None
-    merged = merge_or_none(recipe, experts)
-    if merged is None:  # an adapter that only mergekit can merge; the engine will say so
-        return by_recipe, None
+    merged = merge_models(written, experts)
     tensors = {
         name: [
             [_content_of(term, contents.files) for term in mix.terms],

@@ -11,7 +11,7 @@ from ablations.models.find import Expert
 from ablations.study.cells import Cell
 from layerswap_method.hub.downloads import Downloads
 from layerswap_method.hub.ranges import Range
-from layerswap_method.methods.table import merge_or_none
+from layerswap_method.methods.table import merge_models
 
 
 class NeededFiles(NamedTuple):
@@ -30,17 +30,15 @@ def needed_files(cells: Iterable[Cell], experts: Iterable[Expert], base: Expert)
     models = {expert.reference: expert for expert in experts}
     whole, ranges = set[Path](), dict[Path, list[Range]]()
     for cell in cells:
-        recipe = cell.recipe.by_files
-        if cell.recipe.unmerged is None:
+        recipe = cell.recipe
+        if recipe.unmerged is None:
             whole.update(base.folders)
-        if recipe is not None and not recipe.needs_deltas and cell.recipe.unmerged is None:
-            merge = merge_or_none(recipe, models)
-            if merge is not None:
-                for file, spans in merge.ranges.items():
-                    ranges.setdefault(file, []).extend(spans)
-                continue
-        for reference in cell.recipe.references:
-            whole.update(models[reference].folders)
+        if recipe.unmerged is None and cell.made_by == "files" and not recipe.needs_deltas:
+            for file, spans in merge_models(recipe, models).ranges.items():
+                ranges.setdefault(file, []).extend(spans)
+        else:
+            for reference in recipe.references:
+                whole.update(models[reference].folders)
     return NeededFiles(whole, ranges)
 
 

@@ -50,6 +50,7 @@ from ablations.study.identity import (
     protocol_key,
     read_contents,
 )
+from ablations.study.made_by import made_by
 from ablations.study.names import with_names
 from ablations.study.needed_files import fetch_needed_files, needed_files
 from ablations.study.schema import EXPERTS, ROLES, Study
@@ -305,8 +306,13 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     show_step(Step("planning the cells"))
     study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
+    by_reference = {expert.reference: expert for expert in experts.values()}
     tokenizer_folders = list[Path]()
     with _collected(problems), checked.hub.fetching():
+        cells = [
+            cell.model_copy(update={"made_by": made_by(cell.recipe, by_reference)})
+            for cell in cells
+        ]
         tokenizer_folders += checks.tokenizer_folders(cells, experts, checkpoints)
     problems += checks.lacking_tokenizers(tokenizer_folders, experts)
     if checkpoints:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from layerswap_method.checkpoint.compatible import Checked
+from layerswap_method.checkpoint.lora import is_lora, read_adapter_config, unsupported_kind
 from layerswap_method.errors import InputError
 from layerswap_method.methods.check import check_models
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe, merge_by_features
@@ -86,9 +87,17 @@ def merge_open_models(recipe: Recipe, models: Mapping[str, OpenModel]) -> Merge:
     return METHODS[recipe.method].build(recipe, models, checked)
 
 
-def merge_or_none(recipe: Recipe, models: Mapping[str, Model]) -> Merge | None:
-    """Return the merge; None where it is refused, as adapters that mergekit can merge."""
-    try:
-        return merge_models(recipe, models)
-    except InputError:
-        return None
+def why_mergekit(recipe: Recipe, models: Mapping[str, Model]) -> str | None:
+    """Return why only mergekit can merge a recipe of models; None where their files are enough.
+
+    `models` (by their references) are all of the recipe, or those whose places are known. Raises
+    `InputError` for an adapter whose config is damaged.
+    """
+    if (reason := recipe.why_mergekit()) is not None:
+        return reason
+    for reference, model in models.items():
+        if model.adapter is not None and is_lora(model.adapter):
+            kind = unsupported_kind(read_adapter_config(model.adapter))
+            if kind is not None:
+                return f"the adapter of {reference} is more than low-rank changes: {kind}"
+    return None

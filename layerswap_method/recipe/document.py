@@ -199,14 +199,12 @@ class Recipe(Described):
         return "the recipe measures all weights" if self.needs_deltas else None
 
     def why_mergekit(self) -> str | None:
-        """Return why only mergekit can merge this recipe; None where files are enough."""
+        """Return why only mergekit can merge this recipe, whatever its models are, else None.
+
+        `methods.table.why_mergekit` asks its models, too.
+        """
         keys = ("tokenizer", "tokenizer_source", "chat_template")
         return next((f"it has {key}:" for key in keys if getattr(self, key) is not None), None)
-
-    @property
-    def by_files(self) -> Self | None:
-        """The recipe if the models' files are enough to merge it, else None."""
-        return self if self.why_mergekit() is None else None
 
     @property
     def rows_from(self) -> tuple[str, ...] | None:

@@ -67,13 +67,13 @@ def test_a_recipe_is_written_as_it_was_read():
     recipe = read_recipe(document)
     assert recipe.document == document
     assert list(recipe.document) == ["models", "merge_method", "base_model", "parameters", "dtype"]
-    assert recipe.by_files is recipe
+    assert recipe.why_mergekit() is None
     assert recipe.written_dtype == "bfloat16"
     assert not read_recipe(SWAP | {"tokenizer_source": None}).makes_tokenizer
     aligned = read_recipe(SWAP | {"tokenizer_source": "base"})
     assert aligned.aligns_tokens
     assert isinstance(aligned, LayerSwapRecipe)
-    assert aligned.by_files is None
+    assert aligned.why_mergekit() is not None
     with pytest.raises(InputError, match="did you mean"):
         read_recipe(SWAP | {"parameters": {"botom_layers": 1}})
 
@@ -93,7 +93,6 @@ MERGEKIT_ONLY = [
 @pytest.mark.parametrize(("change", "reason"), MERGEKIT_ONLY, ids=str)
 def test_what_only_mergekit_can_do(change, reason):
     written = read_recipe(LINEAR | change)
-    assert written.by_files is None
     assert reason in written.why_mergekit()
     assert written.document == LINEAR | change
     assert {*written.references} == {*named_models(LINEAR | change)}

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
-from ablations.models.find import Expert
+from ablations.models.find import Expert, find_model
 from ablations.runner.jobs import run_cells
 from ablations.runner.work import Work
 from ablations.runs.run import load_run
@@ -24,6 +24,7 @@ from ablations.scoring.evaluation import (
 from ablations.statistics.intervals import wilson_interval
 from ablations.study.cells import Cell
 from ablations.study.identity import folder_state
+from ablations.study.made_by import made_by
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.layer_plan import build_plan
 from layerswap_method.methods.read import read_recipe
@@ -66,6 +67,8 @@ def work_of(request, merge=None, name="x"):
     (task,) = request.tasks
     keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "request": request}
     recipe = NOWHERE if merge is None else read_recipe(merge)
+    if merge is not None:
+        keys["made_by"] = made_by(recipe, {name: find_model(name) for name in recipe.references})
     cell = Cell(label=name, kind="recipe", values={}, experts={}, recipe=recipe, **keys)
     return Work(cell, task)
 
@@ -78,6 +81,8 @@ def plan_of(*experts, options=None):
         options=options or EngineOptions(batch_size=8),
         base=experts[0],
         experts={expert.name: expert for expert in experts},
+        cells=(),
+        merges={},
         states={str(folder): folder_state(folder) for folder in folders},
     )
 

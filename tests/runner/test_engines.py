@@ -80,12 +80,15 @@ def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, mon
     works = [work_of(EvaluationRequest(tasks=(task,)), in_float) for task in tasks]
     donors = [engine._donor(work.cell) for work in works]
     assert donors == [models / "base"] * 2
-    recipe = works[0].cell.recipe.by_files
-    merged = engine._merge_of(works[0].cell, recipe)  # as it is loaded
+    merged = engine._merge_of(works[0].cell)  # as it is loaded
     assert merged.donor_folder == models / "base"
     assert len(plans) == 1
     other = work_of(EvaluationRequest(tasks=("words",)), in_float, "y")
     assert engine._donor(other.cell) == models / "base"
+    assert len(plans) == 2
+    engine.plan.merges["w z"] = merged  # of a study whose plan has it
+    planned = work_of(EvaluationRequest(tasks=("words",)), in_float, "z")
+    assert engine._merge_of(planned.cell) is merged
     assert len(plans) == 2
 
 
@@ -99,6 +102,21 @@ def test_answers_of_an_adapter_that_mergekit_merges_leave_it_to_mergekit(tmp_pat
     answers.path.parent.mkdir(parents=True)
     answers.path.touch()
     assert engine._rescore(work, answers) is None
+
+
+@pytest.mark.slow
+@ignore_dtype
+def test_what_mergekit_has_merged_is_loaded_into_the_live_engine(tmp_path, models):
+    """Also where only the adapter, and not the recipe, says that mergekit must."""
+    dora = {"target_modules": ["q_proj"], "use_dora": True}
+    expert = Expert("math", models / "base", train_adapter(models / "base", tmp_path / "a", **dora))
+    plan = plan_of(Expert("base", models / "base"), expert)
+    engine = StudyEngine(plan, tmp_path, tmp_path / "answers")
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
+    _, how = engine.evaluate(work_of(request, passthrough(expert)))
+    engine.close()
+    assert how["weights"] == "merged by mergekit-yaml, then streamed"
+    assert "fallback" not in how
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def test_the_weighted_soup_is_the_papers(tuned, measured):
     base = stored(tuned / "base")
     for cell in cells:
         assert cell.experts["base"] == "base"
-        tensors = tensors_of(merge_models(cell.recipe.by_files, experts))
+        tensors = tensors_of(merge_models(cell.recipe, experts))
         pair = [stored(tuned / cell.experts[role]) for role in ("task", "language")]
         one, other = (1 / mean_change(expert, base) for expert in pair)
         for name, tensor in tensors.items():

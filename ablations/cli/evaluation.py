@@ -480,7 +480,7 @@ def power(study: str, as_json: bool, **options: Any) -> None:
 
 
 @click.command()
-@click.argument("model", metavar="RUN[:MODEL]", shell_complete=complete_run_model)
+@click.argument("model", metavar="RUN[:MODEL]|MODEL", shell_complete=complete_run_model)
 @click.option("--task", metavar="NAME", help="The task; needed where the run has several.")
 @click.option("--wrong", is_flag=True, help="Show only the items that the model has wrong.")
 @click.option("--item", type=click.IntRange(min=0), help="Show this item only, with whole texts.")
@@ -488,7 +488,7 @@ def power(study: str, as_json: bool, **options: Any) -> None:
     "--against",
     metavar="MODEL",
     shell_complete=complete_run_model,
-    help="Show a second model next to it: one of the same run, or RUN:MODEL; items that differ.",
+    help="Show a second model next to it: of the same run, RUN:MODEL or MODEL; items that differ.",
 )
 @click.option("--all", is_flag=True, help="With --against, show the items that do not differ, too.")
 @click.option("--html", type=FILE, help="Write a page to search and filter; print how many items.")
@@ -497,7 +497,8 @@ def answers(model: str, html: Path | None, as_json: bool, **options: Any) -> Non
     """Show what a model answered: prompt, answer, what filters took, target, right or wrong.
 
     RUN is a folder that `layerswap evaluate` or `layerswap run` wrote; of a study, MODEL is a name
-    in its report, such as 'runs/layer_count:soup'.
+    in its report, such as 'runs/layer_count:soup'. A MODEL alone that was evaluated here is found
+    by its weights.
 
     The texts are in the folder of answers that runs share. A run folder itself has a few of them
     (examples.jsonl), which are shown where the others are gone. An answer is right where the task's

@@ -56,7 +56,9 @@ def list_table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | 
             sizes[column] = min(sizes[column], max(share, len(heads[column])))
             room -= sizes[column]
         for row in texts:
-            row[1:] = [textwrap.fill(row[n], sizes[n]) for n in range(1, len(head))]
+            row[1:] = [
+                textwrap.fill(row[n], sizes[n], break_on_hyphens=False) for n in range(1, len(head))
+            ]
     return text_table(head, texts, sides="l" * len(head))
 
 

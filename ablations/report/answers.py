@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from ablations.runs.answered import (
     why_no_texts,
     with_texts,
 )
+from ablations.runs.evaluated_models import places_of_models
 from ablations.runs.examples import EXAMPLES_FILE, read_examples
 from ablations.runs.named_models import model_of_run, run_and_model
 from ablations.runs.records import CellRecord, TaskRecord, read_run_file
@@ -135,13 +137,14 @@ def select_answers(
     """Return what a model answered to the items of a task.
 
     Args:
-        name: a folder that `layerswap evaluate` wrote, or ``RUN:MODEL``.
+        name: a folder that `layerswap evaluate` wrote, ``RUN:MODEL``, or a model that was evaluated
+            here, which is found by its weights.
         task: its name; None where there is one only.
         is_wrong: whether only items are shown that the model has wrong.
         item: number of the only item to show, from 0.
-        against: another model of the same run, or ``RUN:MODEL``, to show next to it. Only items
-            are shown on which one of the two is right and the other wrong; where an item alone is
-            neither, those whose values differ.
+        against: another model to show next to it: one of the same run, or named as `name` is. Only
+            items are shown on which one of the two is right and the other wrong; where an item
+            alone is neither, those whose values differ.
         is_all: whether all items are shown with `against`, too.
 
     Raises:
@@ -149,14 +152,15 @@ def select_answers(
             prompts, and where no text is stored any more.
         LayerSwapError: for a file that is damaged.
     """
-    names = [name] if against is None else [name, _other(name, against)]
+    written, names = name, _places(name, against)
+    name = names[0]
     sources = [_source(name, task) for name in names]
     first, *others = sources
     if others and (first.run.path.resolve(), first.cell.label) == (
         others[0].run.path.resolve(),
         others[0].cell.label,
     ):
-        raise InputError(f"{names[1]} is the same as {name}; name another model with --against")
+        raise InputError(f"--against: {against} is the same as {written}; name another model")
     places = [place for place in first.items if all(place in other.items for other in others)]
     _check_content(sources, places)
     selected = [place for place in places if item is None or place[0] == item]
@@ -231,15 +235,20 @@ def _tally_text(tally: Tally, names: Sequence[str]) -> str:
     )
 
 
-def _other(name: str, against: str) -> str:
-    """Return the model to compare with as RUN:MODEL: one of the same run, or of another."""
-    folder, _ = run_and_model(name)
+def _places(name: str, against: str | None) -> list[str]:
+    """Return run folders or RUN:MODEL: of a model, and of the one that is shown next to it."""
+    (place,) = places_of_models([name])
+    if against is None:
+        return [place]
+    folder, _ = run_and_model(place)
     head = read_run_file(folder) if is_folder(folder) else None
     labels = [] if head is None else [cell.label for cell in head.cells]
     models = [] if head is None else [model.label for model in head.models]
-    if against not in (*labels, *models) and is_folder(run_and_model(against)[0]):
-        return against
-    return f"{folder}:{against}"
+    if against not in (*labels, *models):
+        places = places_of_models([name, against])
+        if places[1] != against or is_folder(run_and_model(against)[0]):
+            return places
+    return [place, f"{folder}:{against}"]
 
 
 def _source(name: str, task: str | None) -> _Source:
@@ -252,7 +261,7 @@ def _source(name: str, task: str | None) -> _Source:
     task = task or tasks[0]
     pairs = [(cell, r) for cell in run.cells for r in cell.tasks if r.task == task]
     if len(pairs) > 1:
-        lines = [f"\n  {run.path}:{cell.label}" for cell, _ in pairs]
+        lines = [f"\n  {shlex.quote(f'{run.path}:{cell.label}')}" for cell, _ in pairs]
         raise InputError(f"{name} has {len(pairs)} cells; name one of them:{''.join(lines)}")
     (cell, record) = pairs[0]
     source = _Source(name, run, cell, record, {})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from ablations.drawing.text_table import list_table
+from ablations.drawing.text_table import list_table, wrapped
 from ablations.machine.fingerprint import HASHES, FileHashes
 from ablations.models.find import find_model
 from ablations.runs.cell_of_model import key_of_merge
@@ -57,16 +56,22 @@ class EvaluatedRuns(NamedTuple):
     """Folders that could not be read, with the reason."""
 
     def text(self, width: int | None) -> str:
-        """Return a table, in lines of `width`; None leaves every run one line."""
-        rows: list[tuple[str, ...]] = [
+        """Return each folder on a line, whole, above what it has, in lines of `width`.
+
+        None gives a table with one line for every run.
+        """
+        rows = [
             (_listed(run.models), _listed(run.tasks), _when(run), str(run.folder))
             for run in self.runs
         ]
-        if width is not None:
-            rows = [(textwrap.fill(models, width // 4), *rest) for models, *rest in rows]
         if not rows:
             return "No run has a score yet: layerswap evaluate MODEL"
-        return list_table(("model", "tasks", "when (UTC)", "where"), rows, width)
+        if width is None:
+            return list_table(("model", "tasks", "when (UTC)", "where"), rows)
+        return "\n".join(
+            f"{where}\n" + wrapped(f"{models}; {tasks}; {when}", width, first="  ", indent="  ")
+            for models, tasks, when, where in rows
+        )
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def model_of_run(name: str) -> tuple[Run, StudyModel]:
     }
     if label is None and len(run.head.cells) > 1:
         names = list(dict.fromkeys(label for model in run.models for label in model.cells))
-        lines = [f"\n  {folder}:{name}" for name in names[:_SHOWN_CELLS]]
+        lines = [f"\n  {shlex.quote(f'{folder}:{name}')}" for name in names[:_SHOWN_CELLS]]
         if len(names) > _SHOWN_CELLS:
             lines.append(f"\n  and {len(names) - _SHOWN_CELLS} more")
         raise InputError(

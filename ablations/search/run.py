@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.drawing.text_table import wrapped
 from ablations.engines.backends import describe_start
 from ablations.machine.whole_files import write_text
 from ablations.runner.run import (
@@ -217,7 +218,7 @@ def _described(search: Search, plan: StudyPlan, out: Path, budget: float | None)
     for task, most in search.floors.items():
         yield f"  floor: {task_name(task)} ({task}) loses at most {most:g} points"
     for note in (*plan.notes, *search.equal, *search.notes):
-        yield f"  note: {note}"
+        yield wrapped(f"note: {note}", first="  ", indent="    ")
     if plan.needs:
         yield "  note: settings of equal weights are seen when the experts are downloaded"
     yield ""

@@ -234,10 +234,11 @@ def language_notes(study: Study, cells: Iterable[Cell], stated: Mapping[str, str
         code = stated.get(task) or ("" if of_suite is None else of_suite.language)
         if codes and code and code.partition("_")[0] not in ("en", *codes):
             others.setdefault(code, []).append(task)
+    names = ", ".join(f"{language_name(code)} ({code})" for code in codes)
     for code, tasks in others.items():
         yield (
             f"{', '.join(tasks)}: in {language_name(code)} ({code}), and the language experts are "
-            f"of {', '.join(codes)}"
+            f"of {names}"
         )
 
 

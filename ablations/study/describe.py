@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from ablations.drawing.text_table import wrapped
 from ablations.engines.backends import describe_start
 from ablations.study.cells import Cell
 from ablations.study.planning import StudyPlan
@@ -41,7 +42,7 @@ def describe_study_plan(
         lines.append(f"  source: {study.source}")
     lines += [
         *(f"  {name}: {expert.reference}" for name, expert in plan.experts.items()),
-        *(f"  note: {note}" for note in plan.notes),
+        *(wrapped(f"note: {note}", first="  ", indent="    ") for note in plan.notes),
         *(f"  {line}" for line in describe_needs(plan.needs)),
         "",
         f"{counted(len(cells), 'cell')} ({legend}):",

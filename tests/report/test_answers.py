@@ -167,6 +167,19 @@ def test_a_selection_is_what_was_asked_for(folder):
             assert pair.answers == (*first.answers, *second.answers)
 
 
+def test_a_model_is_taken_by_its_weights(folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").symlink_to(folder)
+    base, expert = "runs/run:base", "runs/run:task expert"
+    models = [str(folder / name) for name in ("base", "math")]
+    both = select_answers(models[1], "choose", against=models[0])
+    assert both.models == (expert, base)
+    assert both == select_answers(expert, "choose", against="base")
+    assert select_answers(models[1], "choose", against="base") == both
+    with pytest.raises(InputError, match="no run in runs has a score"):
+        select_answers(str(folder / "swahili"), "choose")
+
+
 def test_two_models_are_shown_and_counted_where_they_differ(folder):
     name, other = f"{folder}/run:task expert", f"{folder}/run:base"
     pairs = [
@@ -244,7 +257,7 @@ def test_json_has_what_is_shown_and_the_counts(folder):
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["run"], "run has 4 cells; name one of them"),
+        (["run"], "run has 4 cells; name one of them: run:base 'run:task expert'"),
         (["run:bose", "--task", "speak"], "has no cell or model 'bose'; did you mean 'base'?"),
         (["run:xyz", "--task", "speak"], "has no cell or model 'xyz'; valid are base, task expert"),
         (["run:base"], "has 4 tasks; name one with --task: speak, choose, translate, gated"),

@@ -73,6 +73,7 @@ def test_runs_are_listed_the_newest_first_in_eighty_columns(here):
     assert max(map(len, text.splitlines())) <= 80
     assert "2026-11-20" in text
     assert "1 of 5" in text
+    assert {str(run.folder) for run in listed.runs} <= {*listed.text(30).splitlines()}
     assert len(listed.text(None).splitlines()) == 2 + 3
     assert output_of("runs").rstrip("\n") == listed.text(None)
 

@@ -178,6 +178,8 @@ def test_settings_of_equal_weights_are_one_candidate_and_a_comparator_is_none(tm
     study, experts = write_words_search(tmp_path, places, vary=vary)
     text, search = dry_run_of_search(str(study), options(experts, tmp_path / "out"))
     assert [one.layers for one in search.candidates] == ["█···", "██··"]
+    assert max(len(line) for line in text.partition("candidates of")[0].splitlines()) <= 100
+    text = " ".join(text.split())
     for lost, first in (
         ("b=0 u=0 non_layer=average", "task expert"),
         ("b=0 u=0 non_layer=base", "task expert"),

@@ -173,6 +173,7 @@ def test_what_vllm_does_on_a_gpu_is_said(plan, monkeypatch):
 
     on_a_gpu = text_of("vllm", "0.32.0", "float32")
     assert on_a_gpu.count("note: the models are float32, and on a GPU vLLM computes") == 1
+    assert max(len(line) for line in on_a_gpu.partition("cells (")[0].splitlines()) <= 100
     assert "\n  engine: vLLM 0.32.0, compiled with CUDA graphs (the default" in on_a_gpu
     on_cpu = text_of("vllm", "0.32.0+cpu", "float32")
     assert "\n  engine: vLLM 0.32.0+cpu, eager (the default on CPU" in on_cpu

@@ -109,7 +109,7 @@ def test_a_task_in_a_language_without_an_expert_is_noted(problem, plan, shipped)
         pools = {**POOLS, "language": language}
         return {**small({"tasks": [*tasks]}), "experts": pools}
 
-    note = "layerswap_mgsm_sw: in Swahili (sw), and the language experts are of te"
+    note = "layerswap_mgsm_sw: in Swahili (sw), and the language experts are of Telugu (te)"
     assert note in plan(shipped, **planned({"te": ["telugu"]}, "layerswap_mgsm_sw")).notes
     for language in ({"sw": ["swahili"]}, ["swahili"]):
         notes = plan(shipped, **planned(language, "layerswap_mgsm_sw")).notes
@@ -122,7 +122,7 @@ def test_a_task_of_a_suite_has_its_language_in_its_name():
     records = dict.fromkeys(["belebele_swh_Latn", "belebele_tel_Telu", "my_task", "en_task"], "key")
     cell = SimpleNamespace(records=records)
     assert [*language_notes(study, [cell], {"en_task": "en"})] == [
-        "belebele_swh_Latn: in Swahili (sw), and the language experts are of te"
+        "belebele_swh_Latn: in Swahili (sw), and the language experts are of Telugu (te)"
     ]
 
 

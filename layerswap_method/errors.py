@@ -1,11 +1,10 @@
 """The errors of the project, and texts for them.
 
     LayerSwapError        something failed
-    |-- InputError        what the user wrote is wrong
-    `-- NeedsMergekit     files are not enough for a recipe: whoever reads it passes it on
+    `-- InputError        what the user wrote is wrong
 
 A folder that raises an error of its own, such as a model that an engine cannot take, derives it
-from the first two. What they look like to a user is in `command_line.py`.
+from these. What they look like to a user is in `command_line.py`.
 """
 
 from __future__ import annotations
@@ -63,14 +62,6 @@ class InputError(LayerSwapError):
         """Raise `from_problems` of all problems; do nothing where there is none."""
         if listed := list(problems):
             raise cls.from_problems(where, listed)
-
-
-class NeedsMergekit(LayerSwapError):
-    """Only mergekit can merge a recipe; `reason` says why."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"only mergekit can merge this recipe: {reason}")
-        self.reason = reason
 
 
 @contextmanager

@@ -6,13 +6,12 @@ transformers only where configs are not written alike.
 
 from __future__ import annotations
 
-import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.errors import InputError
 from layerswap_method.file_names import MERGED_RECIPE
 from layerswap_method.hub.downloads import Downloads, download_choice
 from layerswap_method.methods.read import RecipeFile, read_recipe
@@ -70,19 +69,6 @@ def open_downloads(
     return Downloads(download_choice(download), cache_dir, why_whole=recipe.why_whole())
 
 
-def find_models(recipe: Recipe, find: Callable[[str], Model]) -> dict[str, Model]:
-    """Return reference -> where each model of a recipe is.
-
-    Raises `NeedsMergekit` where files are not enough for the recipe or for one of its adapters.
-    """
-    if (reason := recipe.why_mergekit()) is not None:
-        raise NeedsMergekit(reason)
-    models = {reference: find(reference) for reference in recipe.references}
-    if (reason := why_mergekit(recipe, models)) is not None:
-        raise NeedsMergekit(reason)
-    return models
-
-
 def merge_file(
     file: RecipeFile,
     out_path: str,
@@ -91,18 +77,25 @@ def merge_file(
     bar: Bar = no_bar,
     download: str | None = None,
     cache_dir: str | None = None,
-) -> Iterator[str]:
+) -> Generator[str, None, str | None]:
     """Merge a recipe, and yield lines for the log; the output folder appears when it is whole.
 
     `find` takes a reference and `hub`, `bar` shows progress in bytes; `download` and `cache_dir`
-    are as in `open_downloads`. Raises `NeedsMergekit` where only mergekit can merge it,
-    `InputError` for what does not fit, `LayerSwapError` where something cannot be written.
+    are as in `open_downloads`. Returns why only mergekit can merge it, where no line was yielded
+    and nothing written; None after a merge. Raises `InputError` for what does not fit,
+    `LayerSwapError` where something cannot be written.
     """
     recipe, out = read_recipe(file.document), output_folder(out_path)
     check_device(options.device)
     with claim_output(out) as folder:  # before anything is downloaded
-        hub = open_downloads(recipe, download, cache_dir)
-        places = find_models(recipe, functools.partial(find, hub=hub))
+        hub, places = open_downloads(recipe, download, cache_dir), dict[str, Model]()
+        reason = recipe.why_mergekit()
+        if reason is None:  # then their adapters are asked
+            places = {reference: find(reference, hub=hub) for reference in recipe.references}
+            reason = why_mergekit(recipe, places)
+        if reason is not None:
+            folder.rmdir()
+            return reason
         check_output(out, [path for place in places.values() for path in place.folders])
         with hub.fetching(bar):
             merge = merge_models(recipe, places)  # each model is opened once, and let go here
@@ -122,6 +115,7 @@ def merge_file(
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
     yield f"{out}: {len(merge.tensors)} tensors in {nbytes / 1e9:.3g} GB{checked}"
+    return None
 
 
 def _card_files(

@@ -13,7 +13,7 @@ from pathlib import Path
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import find_model
 from ablations.recipe_commands.recipe_plan import RecipePlan, plan_recipe
-from layerswap_method.errors import LayerSwapError, NeedsMergekit
+from layerswap_method.errors import LayerSwapError
 from layerswap_method.merge import WriteOptions, merge_file
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.mergekit_plugin.run import mergekit_command
@@ -81,14 +81,12 @@ def merge_recipe(
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     here = working_folder()  # a relative folder is this one's, wherever the process goes
-    reason = "there are options after --"
+    reason: str | None = "there are options after --"
     if not mergekit_options:
         find = functools.partial(find_model, recipe=Path(recipe.name), folder=here)
-        try:
-            yield from merge_file(recipe, out, find, options, bar, download)
-            return
-        except NeedsMergekit as error:
-            reason = error.reason
+        reason = yield from merge_file(recipe, out, find, options, bar, download)
+    if reason is None:
+        return
     check_form(recipe.document)
     yield from _by_mergekit(recipe, out, options, mergekit_options, reason)
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from layerswap_method.errors import InputError, NeedsMergekit
+from layerswap_method.errors import InputError
 from layerswap_method.merge import WriteOptions, merge_file
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.progress import Advance
@@ -52,7 +52,7 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
     cache, threads = options.get("transformers_cache"), options.get("num_threads")
     if threads is not None and threads < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
-    lines = merge_file(
+    merging = merge_file(
         file,
         out_path,
         functools.partial(find_model_files, cache_dir=cache),
@@ -66,11 +66,14 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
         functools.partial(_byte_bar, quiet=bool(options.get("quiet"))),
         cache_dir=cache,
     )
-    try:
-        write_log(lines, options)
-    except NeedsMergekit as error:
-        return error.reason
-    return None
+    reason = None
+
+    def lines() -> Iterator[str]:
+        nonlocal reason
+        reason = yield from merging
+
+    write_log(lines(), options)
+    return reason
 
 
 def mergekit_yaml() -> list[str]:

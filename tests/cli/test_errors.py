@@ -13,12 +13,11 @@ import ablations.cli
 from ablations.engines.live import SwapFailed
 from ablations.tasks.data import DataUnavailable
 from layerswap_method.command_line import ShownError, shown, shown_errors
-from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.errors import InputError, LayerSwapError
 
 LIST = InputError.from_problems("recipe", ["one", "two\nthree"])
 CODES = [
     (LayerSwapError("disk"), 1, "disk"),
-    (NeedsMergekit("it has tokenizer:"), 1, "only mergekit can merge this recipe: it has tok"),
     (SwapFailed("cannot be loaded"), 1, "cannot be loaded"),
     (DataUnavailable("its data is away"), 1, "its data is away"),
     (InputError("path"), 2, "path"),

@@ -10,7 +10,7 @@ import ablations
 import layerswap_method
 from ablations.recipe_commands.recipe_merge import MergekitFailed
 from layerswap_method.command_line import shown
-from layerswap_method.errors import InputError, LayerSwapError, NeedsMergekit
+from layerswap_method.errors import InputError, LayerSwapError
 
 
 def all_kinds(kind=LayerSwapError):
@@ -30,7 +30,6 @@ def import_what_has_errors():
 EXAMPLES = [
     LayerSwapError("a"),
     InputError.from_problems("recipe", ["one", "two"]),
-    NeedsMergekit("it has tokenizer:"),
     MergekitFailed(3),
     shown(InputError.from_problems("recipe", ["one", "two"])),
 ]
@@ -38,7 +37,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
 def test_an_error_survives_pickling(error):
-    """The sentence of NeedsMergekit doubled."""
+    """One that makes its sentence of a number must not make it again of the sentence."""
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 
-from layerswap_method.errors import InputError, NeedsMergekit
-from layerswap_method.merge import find_models
+from layerswap_method.errors import InputError
+from layerswap_method.merge import merge_file
 from layerswap_method.methods.delta_revert import DeltaRevertRecipe
 from layerswap_method.methods.layer_swap import LayerSwapRecipe
 from layerswap_method.methods.linear import LinearRecipe
-from layerswap_method.methods.read import read_recipe, read_recipe_file
+from layerswap_method.methods.read import file_of_document, read_recipe, read_recipe_file
 from layerswap_method.recipe.references import (
     find_model_files,
     model_names,
@@ -91,13 +91,17 @@ MERGEKIT_ONLY = [
 
 
 @pytest.mark.parametrize(("change", "reason"), MERGEKIT_ONLY, ids=str)
-def test_what_only_mergekit_can_do(change, reason):
+def test_what_only_mergekit_can_do(change, reason, tmp_path):
     written = read_recipe(LINEAR | change)
     assert reason in written.why_mergekit()
     assert written.document == LINEAR | change
     assert {*written.references} == {*named_models(LINEAR | change)}
-    with pytest.raises(NeedsMergekit, match=f"only mergekit can merge this recipe: .*{reason}"):
-        find_models(read_recipe(LINEAR | change), pytest.fail)
+    file = file_of_document(LINEAR | change)
+    merging = merge_file(file, str(tmp_path / "new" / "out"), pytest.fail)  # looks for no model
+    with pytest.raises(StopIteration) as ended:
+        next(merging)
+    assert reason in ended.value.value
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_keys_are_those_of_mergekit():

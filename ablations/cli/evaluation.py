@@ -358,7 +358,8 @@ def report(run: Path, format: tuple[str, ...], out: Path | None, as_json: bool) 
         else:
             result = report_run(run, format, out)
     if as_json:
-        print_json(folder=result.folder, files=result.files, answer=result.answer)
+        files = [file.absolute() for file in result.files]
+        print_json(folder=result.folder.absolute(), files=files, answer=result.answer)
     else:
         print_line(str(result))
 

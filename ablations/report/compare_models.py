@@ -232,6 +232,8 @@ def compare_models(
     named = zip(names, sides, strict=True)
     for (first_name, first), (second_name, second) in itertools.combinations(named, 2):
         if first.identity == second.identity:
+            if second_name == first_name:
+                raise InputError(f"{first_name} is named twice")
             place = "" if second.word == second_name else f": both are {second.word}"
             raise InputError(f"{second_name} is the same as {first_name}{place}")
     labels = _short_names(sides)

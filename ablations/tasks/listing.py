@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ablations.drawing.text_table import list_table, wrapped
 from ablations.tasks.catalog import PREFIX, TITLES, UNSEEN, as_code, list_tasks
 from ablations.tasks.suites import PLACEHOLDER, read_suites
-from layerswap_method.errors import InputError, nearest
+from layerswap_method.errors import InputError, nearest, with_valid
 
 LM_EVAL = "lm-eval"
 """Source of the tasks that lm-eval brings."""
@@ -56,7 +56,9 @@ def listed_tasks(
     known = dict.fromkeys(task.language for task in every)
     for code in codes:
         if not any(_is_in(language, [code]) for language in known):
-            problems.append(f"no task is in {code!r}{nearest(code, known)}")
+            written = dict.fromkeys(language.partition("_")[0] for language in known)
+            hint = nearest(code, known) or with_valid("", written)
+            problems.append(f"no task is in {code!r}{hint}")
     names, listed = {task.benchmark: None for task in every}, "; layerswap tasks lists them"
     for name in benchmarks:
         if not any(_is_of(benchmark, [name]) for benchmark in names):

@@ -144,7 +144,7 @@ def test_lists(trio):
     assert object_of("cache")["removed"] is False
 
 
-def test_what_writes_files_says_where(trio, recipe_file, tmp_path):
+def test_what_writes_files_says_where(trio, recipe_file, tmp_path, monkeypatch):
     made = object_of("merge", recipe_file, tmp_path / "merged")
     assert made["folder"] == str(tmp_path / "merged")
     assert any("layers" in line for line in made["lines"])
@@ -154,9 +154,10 @@ def test_what_writes_files_says_where(trio, recipe_file, tmp_path):
     assert delta["folder"] == str(tmp_path / "delta")
     assert str(tmp_path / "delta" / "delta.csv") in delta["lines"]
     run = write_run(tmp_path / "run", study_of(baseline=["base"]), level, items=9)
-    report = object_of("report", run.path, "--format", "csv")
+    monkeypatch.chdir(tmp_path)
+    report = object_of("report", "run", "--format", "csv")
     assert report["folder"] == f"{run.path}/report"
-    assert all(Path(file).is_file() for file in report["files"])
+    assert all(Path(file).is_absolute() and Path(file).is_file() for file in report["files"])
     assert report["answer"] in layerswap("report", run.path, "--format", "csv").stdout
 
 

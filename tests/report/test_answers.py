@@ -410,6 +410,10 @@ def test_a_page_is_searched_and_filtered(folder, browser, tmp_path):
     page.click(".find button")
     assert page.locator("details.item[open]").count() == ITEMS
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    output_of("answers", name, "--task", "choose", "--against", "base", "--html", file)
+    page.goto(file.as_uri())
+    spans = page.locator(".item").first.locator("summary span")
+    assert len({span.bounding_box()["x"] for span in spans.all()}) == 1 < spans.count()
     page.close()
 
 

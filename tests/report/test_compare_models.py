@@ -182,7 +182,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
     other = single(tmp_path / "other", "soup", tasks=["pocket_math_en"])
     cases = [
         ([base], "two or more models"),
-        ([base, base], "is the same as"),
+        ([base, base], "is named twice"),
         ([base, tmp_path / "nowhere"], "no such folder"),
         ([base, run.path], "has 4 cells; name one of them"),
         ([base, tmp_path], f"is not a run folder; give one inside it: {base}, {few}, {other}"),
@@ -191,7 +191,7 @@ def test_bad_input_is_one_sentence(run, tmp_path):
         ([base, few], "bleu is of a whole corpus; evaluate both with the same --limit"),
         ([base, soup, "--tasks", "pocket_math"], "did you mean"),
         ([base, soup, "--metric", "accuracy"], "'accuracy' is not in the run; valid are "),
-        ([f"{run.path}:soup", f"{run.path}:soup"], "is the same as"),
+        ([f"{run.path}:soup", f"{run.path}:soup"], "is named twice"),
     ]
     for words, why in cases:
         result = layerswap("compare", *words)

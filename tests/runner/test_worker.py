@@ -119,6 +119,13 @@ def test_output_that_nobody_reads_ends_the_call_and_leaves_its_records(tmp_path)
             {"bottom_layers=0": "more: the task has raised"},
             "",
         ),
+        # It is named once.
+        (
+            {"s000-more": LayerSwapError("more: its data is damaged")},
+            ["s000-more", "s000", "s001-more", "s001"],
+            {"bottom_layers=0": "more: its data is damaged"},
+            "",
+        ),
         # A model that fails is not tried for every task.
         (
             {"s000-more": ModelFailed("its merge failed")},
@@ -136,13 +143,14 @@ def test_output_that_nobody_reads_ends_the_call_and_leaves_its_records(tmp_path)
     ],
 )
 def test_a_failure_says_why_and_a_rerun_does_exactly_the_rest(
-    tmp_path, raising, seen, failed, details
+    tmp_path, raising, seen, failed, details, caplog
 ):
     cells = make_cells(2, tasks=("more", TASK))
     engine = FakeEngine(raising=raising)
     summary = run(tmp_path / "run", cells, engine)
     assert engine.seen == seen
     assert summary.failed == failed
+    assert "more failed: more" not in caplog.text
     (key,) = raising
     assert details in records.read_failure(tmp_path / "run", key).details
     lost = {f"s{cell}{task}" for cell in ("000", "001") for task in ("-more", "")}

@@ -28,6 +28,7 @@ def test_languages_and_benchmarks_choose():
     ("languages", "benchmarks", "message"),
     [
         (["spansh"], [], "no task is in 'spansh'"),
+        (["xx"], [], "no task is in 'xx'; valid are en, ja, bn, sw, te, "),
         ([], ["mgms"], "no benchmark 'mgms'; did you mean 'mgsm'?"),
         ([], ["nonsense"], "no benchmark 'nonsense'; layerswap tasks lists them"),
         (["te"], ["xquad"], "no task of xquad is in te; there are ar, ca, de"),

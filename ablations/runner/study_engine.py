@@ -86,10 +86,14 @@ class SharedEngine:
         """Have `live` as the engine for the models that follow; there is none before."""
         self._live = live
 
-    def close(self) -> None:
-        """End the engine."""
+    def stop(self) -> None:
+        """End the engine; a later model that fits starts it again."""
         if self._live is not None:
             self._live.close()
+
+    def close(self) -> None:
+        """End the engine and forget it."""
+        self.stop()
         self._live = None
 
 
@@ -258,9 +262,11 @@ class StudyEngine:
             self._close_live()
 
     def _close_live(self) -> None:
-        """End the live engine of this study; a later model may start it again."""
+        """End the live engine, also of an earlier study; a later model may start it again."""
         if self._live is not None:
             self._live.close()
+        if self._shared is not None:
+            self._shared.stop()
 
     def _close_model(self) -> None:
         self._ready = None

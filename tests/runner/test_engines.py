@@ -13,7 +13,12 @@ from ablations.engines.options import EngineOptions
 from ablations.models.find import Expert
 from ablations.runner import study_engine as engines
 from ablations.runner.run import RunOptions, run_study
-from ablations.runner.study_engine import StudyEngine, answer_file, run_mergekit
+from ablations.runner.study_engine import (
+    SharedEngine,
+    StudyEngine,
+    answer_file,
+    run_mergekit,
+)
 from ablations.runs.run import load_run
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
@@ -117,6 +122,25 @@ def test_what_mergekit_has_merged_is_loaded_into_the_live_engine(tmp_path, model
     engine.close()
     assert how["weights"] == "merged by mergekit-yaml, then streamed"
     assert "fallback" not in how
+
+
+@pytest.mark.slow
+@ignore_dtype
+def test_an_engine_of_an_earlier_study_ends_before_a_model_with_an_engine_of_its_own(
+    tmp_path, models, monkeypatch
+):
+    expert, shared = Expert("base", models / "base"), SharedEngine()
+    request = EvaluationRequest(tasks=("words",), include_path=models / "tasks", limit=2)
+    first = StudyEngine(plan_of(expert), tmp_path, tmp_path / "a", shared=shared)
+    _, how = first.evaluate(work_of(request, passthrough(expert)))
+    first.close()
+    assert how["weights"] == "streamed"
+    assert shared._live._engine is not None
+    second = StudyEngine(plan_of(expert), tmp_path, tmp_path / "b", shared=shared)
+    work = work_of(request, passthrough(expert), "alone")
+    alone = work._replace(cell=work.cell.model_copy(update={"made_by": "engine"}))
+    monkeypatch.setattr(second, "_cold", lambda *_: shared._live._engine)  # as a cold one starts
+    assert second._open(alone).ask is None
 
 
 @pytest.mark.slow

@@ -37,6 +37,11 @@ def run(tmp_path_factory):
     return write_run(folder, study, level, items=80, observed={"language_fidelity": 1.0})
 
 
+def widest(lines):
+    """Return the length of the longest line but those of one path, which is not broken."""
+    return max(len(line) for line in lines if " " in line.strip())
+
+
 def test_the_numbers_are_those_of_the_report(run):
     report = make_report(run, draw=False)
     text = " ".join(str(compare_models([f"{run.path}:layer swap", f"{run.path}:soup"])).split())
@@ -52,7 +57,7 @@ def test_a_pair_and_a_task_are_one_line_of_eighty_columns_and_nothing_is_written
     folders = [str(single(tmp_path / kind, kind)) for kind in BASELINES[:2]]
     compared = compare_models(folders)
     lines = str(compared).splitlines()
-    assert max(map(len, lines)) <= 80
+    assert widest(lines) <= 80
     rows = [line for line in lines if " [" in line]
     assert [line.split(",")[0] for line in rows] == ["math", "translate"]
     for line, row in zip(rows, compared.comparisons.to_dict("records"), strict=True):
@@ -153,7 +158,7 @@ def test_models_of_several_cells_are_compared_over_their_pairs(nine_pairs):
 def test_folders_of_single_models(tmp_path):
     folders = [single(tmp_path / kind, kind) for kind in BASELINES]
     output = output_of("compare", *folders)
-    assert max(map(len, output.splitlines())) <= 80
+    assert widest(output.splitlines()) <= 80
     assert "corrected over 6 comparisons" in " ".join(output.split())
     assert "better" in output
     assert "worse" in output

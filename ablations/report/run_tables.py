@@ -190,14 +190,10 @@ class RunTables:
             title = f"{first.attrs['title']} ({len(first)} rows)"
             parts += [
                 f"<details><summary>{html.escape(title)}</summary>",
-                first.to_html(index=False, border=0),
-                *(f"<p>{html.escape(note)}</p>" for note in first.attrs["notes"]),
+                *_table_html(first),
                 "</details>",
             ]
-        parts += [
-            table.to_html(index=False, border=0),
-            *(f"<p>{html.escape(note)}</p>" for note in table.attrs["notes"]),
-        ]
+        parts += _table_html(table)
         return "\n".join(parts)
 
     def _of_shown_metrics(self, frame: pd.DataFrame) -> pd.DataFrame:
@@ -227,6 +223,12 @@ class RunTables:
     def _report(self) -> Report:
         with as_input_errors():
             return make_report(self.run, draw=False, analysis=self.analysis)
+
+
+def _table_html(frame: pd.DataFrame) -> list[str]:
+    """Return a table of a report, and its notes, as HTML."""
+    notes = [f"<p>{html.escape(note)}</p>" for note in frame.attrs["notes"]]
+    return [frame.to_html(index=False, border=0), *notes]
 
 
 class WrittenReport(NamedTuple):

@@ -295,7 +295,7 @@ def ask_probe(engine: LoadedModel) -> ProbeAnswers:
     generated = Instance("generate_until", {}, (first, options), 0, ("the probe", 0, 1))
     # A norm that was changed on purpose may overflow in float16, and `ProbeReference` knows what
     # NaN means.
-    lm = StoredAnswersLM(engine, Protocol(), refuses_nan=False)
+    lm = StoredAnswersLM(engine, Protocol(), is_probe=True)
     ((log_likelihood, _),) = lm.loglikelihood([scored])
     (text,) = lm.generate_until([generated])
     length = len(prompt_tokens(engine.tokenizer, pair[1]))

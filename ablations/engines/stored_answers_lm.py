@@ -149,7 +149,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         *,
         sample_seed: str = "",
         item_starts: Mapping[str, int] = MappingProxyType({}),
-        refuses_nan: bool = True,
+        is_probe: bool = False,
     ) -> None:
         """Ask nothing yet.
 
@@ -160,7 +160,8 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
             answers: stored answers, to which new ones are added as they arrive; None stores none.
             sample_seed: source of the seeds of sampled answers.
             item_starts: task -> number of its first item in the group that it is evaluated with.
-            refuses_nan: whether log-likelihoods that are no finite numbers are an error.
+            is_probe: whether the questions are of no task, so that they are no measure of what is
+                done, and log-likelihoods that are no finite numbers are no error.
         """
         super().__init__()
         self._engine, self._answers = engine, answers
@@ -168,7 +169,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         self._has_user_limit = protocol.gen_kwargs.max_gen_toks is not None
         self._template, self._template_options = template, template_options(protocol)
         self._sample_seed, self._item_starts = sample_seed, item_starts
-        self._refuses_nan = refuses_nan
+        self._is_probe = is_probe
         self.outcomes: dict[Key, list[Outcome]] = {}
         """What happened to the requests of each item so far."""
         self.stored_keys: dict[Key, list[str]] = {}
@@ -301,7 +302,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
             else:
                 answers[question.key] = stored
         # What is stored takes no time, so it is done before the step begins.
-        progress = _Progress(questions, len(questions) - len(left))
+        progress = _Progress(questions, len(questions) - len(left), is_probe=self._is_probe)
         if left:
             if self._engine is None:
                 raise Unanswered
@@ -366,7 +367,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
 
     def _check_finite(self, question: Question, *, is_finite: bool) -> None:
         """Raise an error that names the task, and the tensor if the engine has one at fault."""
-        if is_finite or not self._refuses_nan:
+        if is_finite or self._is_probe:
             return
         assert self._engine is not None
         if (tensor := self._engine.faulty_tensor()) is not None:
@@ -379,7 +380,8 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
 class _Progress:
     """Shows how many items are answered, of all questions of a call."""
 
-    def __init__(self, questions: Sequence[Question], done: int) -> None:
+    def __init__(self, questions: Sequence[Question], done: int, *, is_probe: bool) -> None:
+        self._scope: Literal["unit"] | None = None if is_probe else "unit"
         self._done, self._total = done, len(questions)
         self._items = len({(question.task, question.doc_id) for question in questions})
         self._task = questions[0].task if questions else ""
@@ -392,6 +394,6 @@ class _Progress:
     def _show(self) -> None:
         if self._total:
             done = self._items * self._done / self._total
-            show_step(Step(self._task, done, self._items, scope="unit"))
+            show_step(Step(self._task, done, self._items, scope=self._scope))
             if self._done == self._total:
                 show_step(Step(f"{self._task}: scoring"))

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from ablations.engines.live import LiveEvaluator, SwapFailed, ask_probe
+from ablations.machine.progress import listening
 from layerswap_method.errors import LayerSwapError
 from layerswap_method.mix_reader import MixReader
 from tests.engines.backends import BACKENDS
@@ -88,6 +89,14 @@ def test_a_model_answers_alike_whichever_was_there_before(study):
             for tensor, mix in cells[name].tensors.items():
                 assert torch.equal(held[tensor], MixReader(mix).read()), (name, tensor)
     assert len({answer.log_likelihood for answer in answers.values()}) == len(answers)
+
+
+def test_a_probe_counts_as_no_task(study):
+    steps = []
+    with listening(steps.append):
+        ask_probe(study.evaluator._engine)
+    assert {(step.activity, step.scope) for step in steps} >= {("the probe", None)}
+    assert all(step.scope is None for step in steps)
 
 
 def test_after_a_load_that_failed_another_engine_starts(study, monkeypatch):

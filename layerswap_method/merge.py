@@ -7,9 +7,11 @@ transformers only where configs are not written alike.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from layerswap_method.errors import InputError
 from layerswap_method.file_names import MERGED_RECIPE
@@ -69,53 +71,77 @@ def open_downloads(
     return Downloads(download_choice(download), cache_dir, why_whole=recipe.why_whole())
 
 
-def merge_file(
+class FindModel(Protocol):
+    """Finds models."""
+
+    def __call__(self, reference: str, *, hub: Downloads) -> Model:
+        """Return the model of a reference; `hub` fetches what is read of one on the hub."""
+
+
+class PreparedMerge(NamedTuple):
+    """A recipe for which files are enough, and where its models and its output are."""
+
+    file: RecipeFile
+    recipe: Recipe
+    models: Mapping[str, Model]
+    """Reference -> model; of one on the hub, config, tokenizer and headers are on this machine."""
+
+    hub: Downloads
+    out: Path
+    options: WriteOptions
+
+
+def prepare_merge(
     file: RecipeFile,
     out_path: str,
-    find: Callable[..., Model],
+    find: FindModel,
     options: WriteOptions = WriteOptions(),
-    bar: Bar = no_bar,
     download: str | None = None,
     cache_dir: str | None = None,
-) -> Generator[str, None, str | None]:
-    """Merge a recipe, and yield lines for the log; the output folder appears when it is whole.
+) -> PreparedMerge | str:
+    """Find the models of a recipe, or return why only mergekit can merge it; write nothing.
 
-    `find` takes a reference and `hub`, `bar` shows progress in bytes; `download` and `cache_dir`
-    are as in `open_downloads`. Returns why only mergekit can merge it, where no line was yielded
-    and nothing written; None after a merge. Raises `InputError` for what does not fit,
-    `LayerSwapError` where something cannot be written.
+    `download` and `cache_dir` are as in `open_downloads`. Raises `InputError` for a recipe, a
+    device, a model or an output folder that is wrong, the last before anything is downloaded.
     """
     recipe, out = read_recipe(file.document), output_folder(out_path)
     check_device(options.device)
-    with claim_output(out) as folder:  # before anything is downloaded
-        hub, places = open_downloads(recipe, download, cache_dir), dict[str, Model]()
-        reason = recipe.why_mergekit()
-        if reason is None:  # then their adapters are asked
-            places = {reference: find(reference, hub=hub) for reference in recipe.references}
-            reason = why_mergekit(recipe, places)
-        if reason is not None:
-            folder.rmdir()
-            return reason
-        check_output(out, [path for place in places.values() for path in place.folders])
-        with hub.fetching(bar):
-            merge = merge_models(recipe, places)  # each model is opened once, and let go here
+    check_output(out)
+    if (reason := recipe.why_mergekit()) is not None:
+        return reason
+    hub = open_downloads(recipe, download, cache_dir)
+    models = {reference: find(reference, hub=hub) for reference in recipe.references}
+    reason = why_mergekit(recipe, models)  # of adapters, too
+    return reason or PreparedMerge(file, recipe, models, hub, out, options)
+
+
+def merge_prepared(prepared: PreparedMerge, bar: Bar = no_bar) -> Iterator[str]:
+    """Merge, and yield lines for the log; the output folder appears when it is whole.
+
+    `bar` shows progress in bytes. Raises `InputError` for what does not fit, `LayerSwapError` where
+    something cannot be written.
+    """
+    file, recipe, models, hub, out, options = prepared
+    with claim_output(out) as folder:
+        check_output(out, [path for model in models.values() for path in model.folders])
+        with hub.fetching(bar):  # what is read below is fetched then
+            merge = merge_models(recipe, models)  # each model is opened once, and let go here
         hub.fetch(merge.ranges, bar)
         for warning in merge.warnings:
             LOG.warning("%s", warning)
-        revisions = commits(places)
+        revisions = commits(models)
         merge = replace(
             merge,
             record=with_commits(merge.record, revisions),
             lines=(*merge.lines, *hub.checked_lines(merge.ranges)),
         )
         texts = _card_files(file, merge, revisions, out.name) if options.with_card else {}
-        list(donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer))  # raises
+        donor_files(merge.donor_folder, with_tokenizer=options.with_tokenizer)  # raises
         yield from merge.lines
         nbytes = write_merge(merge, folder, options, texts, bar)
     sync_folder(out.parent)
     checked = ", read again and compared" if options.verify else ""
     yield f"{out}: {len(merge.tensors)} tensors in {nbytes / 1e9:.3g} GB{checked}"
-    return None
 
 
 def _card_files(
@@ -129,7 +155,11 @@ def _card_files(
 
 
 def write_merge(
-    merge: Merge, folder: Path, options: WriteOptions, texts: Mapping[str, str], bar: Bar
+    merge: Merge,
+    folder: Path,
+    options: WriteOptions,
+    texts: Mapping[str, str] = MappingProxyType({}),
+    bar: Bar = no_bar,
 ) -> int:
     """Write a merge into an empty folder; return the bytes of its tensors.
 

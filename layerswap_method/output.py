@@ -109,9 +109,9 @@ def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
     """Claim `out`, and yield a folder that takes its place when the body ends.
 
     Nobody else can claim it meanwhile. The folder vanishes if the body fails, and on Ctrl-C and
-    SIGTERM; a body that removes it gives the claim up, and nothing is written. Once the body has
-    ended, nothing is deleted before the new folder is whole in its place. The list is written here;
-    the body writes one of another name than `FILES` itself, with its own keys.
+    SIGTERM. Once the body has ended, nothing is deleted before the new folder is whole in its
+    place. The list is written here; the body writes one of another name than `FILES` itself, with
+    its own keys.
     """
     check_output(out, (), listing)
     place = out.resolve()
@@ -129,8 +129,6 @@ def claim_output(out: Path, listing: str = FILES) -> Iterator[Path]:
             folder.mkdir()
             try:
                 yield folder
-                if not folder.exists():
-                    return
                 if listing == FILES:
                     _list_files(folder)
                 give_folder_mode(folder)

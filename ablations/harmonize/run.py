@@ -47,7 +47,7 @@ def harmonize(
     out = output_folder(out_path)
     checkpoints = _read(models)
     for checkpoint in checkpoints:
-        list(donor_files(checkpoint.path))  # raises before anything is written
+        donor_files(checkpoint.path)  # raises before anything is written
     folders = [out / name for name in _folder_names(models)]
     for folder in folders:
         if folders.count(folder) > 1:

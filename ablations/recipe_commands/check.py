@@ -250,7 +250,7 @@ def _merge_findings(
         first, *_ = models.values()
         first.depth()
         if (base := models.get(str(recipe.base_model))) is not None:
-            list(donor_files(base.path))  # raises for a file that leads out of the folder
+            donor_files(base.path)  # raises for a file that leads out of the folder
         if isinstance(recipe, LayerSwapRecipe):
             check_swap_modules(recipe.parameters, first)
 

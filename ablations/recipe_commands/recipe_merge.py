@@ -14,7 +14,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.find import find_model
 from ablations.recipe_commands.recipe_plan import RecipePlan, plan_recipe
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.merge import WriteOptions, merge_file
+from layerswap_method.merge import PreparedMerge, WriteOptions, merge_prepared, prepare_merge
 from layerswap_method.mergekit_plugin.recipe_errors import check_form
 from layerswap_method.mergekit_plugin.run import mergekit_command
 from layerswap_method.methods.read import RecipeFile
@@ -81,14 +81,15 @@ def merge_recipe(
         MergekitFailed: where mergekit had to merge the recipe, and failed.
     """
     here = working_folder()  # a relative folder is this one's, wherever the process goes
-    reason: str | None = "there are options after --"
+    prepared: PreparedMerge | str = "there are options after --"
     if not mergekit_options:
         find = functools.partial(find_model, recipe=Path(recipe.name), folder=here)
-        reason = yield from merge_file(recipe, out, find, options, bar, download)
-    if reason is None:
-        return
-    check_form(recipe.document)
-    yield from _by_mergekit(recipe, out, options, mergekit_options, reason)
+        prepared = prepare_merge(recipe, out, find, options, download)
+    if isinstance(prepared, PreparedMerge):
+        yield from merge_prepared(prepared, bar)
+    else:
+        check_form(recipe.document)
+        yield from _by_mergekit(recipe, out, options, mergekit_options, prepared)
 
 
 def _by_mergekit(

@@ -32,7 +32,6 @@ from ablations.scoring.evaluation import Evaluation, Sample
 from ablations.study.documents import with_references
 from ablations.train.side_adapters import backend_beside, is_side_adapter, with_adapter
 from layerswap_method.errors import LayerSwapError
-from layerswap_method.methods.read import RecipeFile
 from layerswap_method.methods.table import PLAN_FILES
 
 if TYPE_CHECKING:
@@ -390,7 +389,8 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
     if single is not None and single.adapter is None:
         yield single.folder
         return
-    from layerswap_method.merge import merge_file
+    from layerswap_method.merge import WriteOptions, write_merge
+    from layerswap_method.methods.passthrough import merge_of_one
 
     show_step(Step("merging to disk"))
     place = engine.out / ".work" / work.cell.weights_key
@@ -401,8 +401,8 @@ def checkpoint_of(engine: StudyEngine, work: Work) -> Iterator[Path]:
         write_text(place / "recipe.yml", text)
         if single is not None and work.cell.made_by == "files":
             # mergekit does not know the names of tensors in all files.
-            file = RecipeFile(str(place / "recipe.yml"), text, document)
-            list(merge_file(file, str(out), lambda name, hub: engine.experts[name]))
+            out.mkdir()
+            write_merge(merge_of_one(single), out, WriteOptions())
         else:
             run_mergekit(place / "recipe.yml", out, log=place.with_suffix(".log"))
         yield out

@@ -88,7 +88,7 @@ def merge_by_mergekit(
         text = pinned_text(file.text, source_commits) if source_commits else file.text
         # mergekit writes the tokenizer, and not all of the other files.
         donor = sources[str(recipe.base_model)].folder
-        other_files = list(donor_files(donor, with_tokenizer=False))
+        other_files = donor_files(donor, with_tokenizer=False)
         with _merged_adapters(sources, recipe.written_dtype, options) as models:
             opened = {reference: OpenModel.read(model) for reference, model in models.items()}
             checked = _check(recipe, opened, options)

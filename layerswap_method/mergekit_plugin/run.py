@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from layerswap_method.errors import InputError
-from layerswap_method.merge import WriteOptions, merge_file
+from layerswap_method.merge import WriteOptions, merge_prepared, prepare_merge
 from layerswap_method.methods.read import RecipeFile
 from layerswap_method.progress import Advance
 from layerswap_method.recipe.references import find_model_files
@@ -52,7 +52,7 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
     cache, threads = options.get("transformers_cache"), options.get("num_threads")
     if threads is not None and threads < 1:
         raise InputError(f"--num-threads {threads}: give 1 or more")
-    merging = merge_file(
+    prepared = prepare_merge(
         file,
         out_path,
         functools.partial(find_model_files, cache_dir=cache),
@@ -63,17 +63,13 @@ def merge_by_files(file: RecipeFile, out_path: str, options: Mapping[str, Any]) 
             with_tokenizer=options.get("copy_tokenizer", True),
             with_card=options.get("write_model_card", True),
         ),
-        functools.partial(_byte_bar, quiet=bool(options.get("quiet"))),
         cache_dir=cache,
     )
-    reason = None
-
-    def lines() -> Iterator[str]:
-        nonlocal reason
-        reason = yield from merging
-
-    write_log(lines(), options)
-    return reason
+    if isinstance(prepared, str):
+        return prepared
+    bar = functools.partial(_byte_bar, quiet=bool(options.get("quiet")))
+    write_log(merge_prepared(prepared, bar), options)
+    return None
 
 
 def mergekit_yaml() -> list[str]:

@@ -76,13 +76,18 @@ def copy_files(donor: Path, out: Path, *, with_tokenizer: bool = True) -> None:
         shutil.copyfile(file, out / file.relative_to(donor))
 
 
-def donor_files(donor: Path, *, with_tokenizer: bool = True) -> Iterator[Path]:
-    """Yield the files that a merge takes from its donor as they are, besides the config."""
+def donor_files(donor: Path, *, with_tokenizer: bool = True) -> list[Path]:
+    """Return the files that a merge takes from its donor as they are, besides the config.
+
+    Raises `InputError` for one that leads out of the folder.
+    """
     excluded = _DONOR_ONLY if with_tokenizer else (*_DONOR_ONLY, *TOKENIZER_FILES)
     templates = donor.glob("additional_chat_templates/*.jinja") if with_tokenizer else ()
-    for file in (*sorted(donor.iterdir()), *templates):
-        if _matches(file, MODEL_FILES) and not _matches(file, excluded) and file.is_file():
-            yield own_file(str(donor), donor, file)
+    return [
+        own_file(str(donor), donor, file)
+        for file in (*sorted(donor.iterdir()), *templates)
+        if _matches(file, MODEL_FILES) and not _matches(file, excluded) and file.is_file()
+    ]
 
 
 def _matches(file: Path, patterns: Sequence[str]) -> bool:

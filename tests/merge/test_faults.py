@@ -17,7 +17,6 @@ import torch
 import yaml
 
 from layerswap_method.errors import InputError, LayerSwapError
-from layerswap_method.merge import WriteOptions
 from layerswap_method.write import donor_files
 from tests.kills import kill_when, start
 from tests.merge.test_merge import SWAP, run_merge
@@ -117,9 +116,8 @@ def test_a_disk_that_holds_other_bytes_is_found_by_verify(trio, tmp_path):
             file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
         return nullcontext(lambda count: None)
 
-    how = {"options": WriteOptions(verify=True), "bar": bar}
     with pytest.raises(LayerSwapError, match="is not what was written"):
-        list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", **how))
+        list(begun(recipe(roles(trio), SWAP, trio.base), tmp_path / "out", bar=bar, verify=True))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -135,7 +133,7 @@ def test_verify_warns_of_copied_values_that_are_not_finite(trio, tmp_path, caplo
 
     models = {role: restored(path, tmp_path / role, edit) for role, path in roles(trio).items()}
     document = recipe(models, SWAP, restored(trio.base, tmp_path / "base", edit))
-    list(begun(document, tmp_path / "out", options=WriteOptions(verify=True)))
+    list(begun(document, tmp_path / "out", verify=True))
     warned = [text for text in caplog.messages if "copied from its source" in text]
     assert warned == [f"{copied}: values that are copied from its source are NaN or infinite"]
 

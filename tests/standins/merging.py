@@ -4,11 +4,12 @@ from pathlib import Path
 
 import yaml
 
-from layerswap_method.merge import WriteOptions, merge_file
+from layerswap_method.merge import WriteOptions, merge_prepared, prepare_merge
 from layerswap_method.methods.passthrough import merge_of_one
 from layerswap_method.methods.read import RecipeFile, read_recipe
 from layerswap_method.methods.table import merge_models
 from layerswap_method.mix_reader import MixReader
+from layerswap_method.progress import no_bar
 from layerswap_method.recipe.references import Model, find_model_files
 from layerswap_method.tensors import Merge
 
@@ -100,12 +101,14 @@ def tensors_of(given):
     return {name: MixReader(mix).read() for name, mix in merged.tensors.items()}
 
 
-def begun(document, out, **how):
+def begun(document, out, *, bar=no_bar, **options):
     """Return the lines of a merge from file to file that goes on as they are taken."""
     text = yaml.safe_dump(dict(document), sort_keys=False)
-    return merge_file(RecipeFile("recipe", text, document), str(out), find_model_files, **how)
+    file = RecipeFile("recipe", text, document)
+    options = WriteOptions(**options)
+    return merge_prepared(prepare_merge(file, str(out), find_model_files, options), bar)
 
 
 def write(document, out, **options):
     """Merge from file to file into `out`; return the lines of the log."""
-    return list(begun(document, out, options=WriteOptions(**options)))
+    return list(begun(document, out, **options))

@@ -86,8 +86,9 @@ def weighted_average(
 
     The sum runs in float32 (float64 where an input or the result is float64), value by value.
     `out_dtype` None takes the promoted one of the inputs. One tensor alone is returned itself (an
-    alias, bit-identical), cast where its dtype differs. `mix_reader` computes by the same rules,
-    a piece of a tensor at a time.
+    alias, bit-identical), cast where its dtype differs. It is for tensors in memory: those of
+    mergekit's kernels and of adapters. `mix_reader` computes by the same rules from files, a piece
+    of a tensor at a time.
     """
     import torch
 

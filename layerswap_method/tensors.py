@@ -25,7 +25,7 @@ from layerswap_method.checkpoint.config import FURTHER_LAYERS
 from layerswap_method.checkpoint.lora import added_elsewhere, other_base, read_changes
 from layerswap_method.checkpoint.low_rank import LowRankChange
 from layerswap_method.checkpoint.origin import adapter_faults
-from layerswap_method.checkpoint.stored import FLOATS, StoredTensor, torch_dtype
+from layerswap_method.checkpoint.stored import FLOATS, Stamp, StoredTensor, torch_dtype
 from layerswap_method.checkpoint.tied_heads import ties
 from layerswap_method.frozen import Frozen
 from layerswap_method.layer_plan import LayerPlan
@@ -198,7 +198,7 @@ class Merge:
     config_changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
-    def files(self) -> dict[Path, Any]:
+    def files(self) -> dict[Path, Stamp]:
         """Return every file of weights that is read -> its state when its header was read."""
         terms = (term for mix in self.tensors.values() for term in mix.terms)
         return {stored.file: stored.stamp for term in terms for stored in term.all_stored}

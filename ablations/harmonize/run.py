@@ -21,7 +21,12 @@ from layerswap_method.progress import Bar, no_bar
 from layerswap_method.recipe.references import Model
 from layerswap_method.write.donor_files import copy_donor_files, donor_files
 from layerswap_method.write.files import write_files, write_json
-from layerswap_method.write.layout import SHARD_BYTES, TensorToWrite, copy_of, lay_out_tensors
+from layerswap_method.write.layout import (
+    SHARD_BYTES,
+    TensorToWrite,
+    lay_out_tensors,
+    written_as_stored,
+)
 
 HARMONIZE_FILE = "harmonize.json"
 """The record of what was done to a model, next to its weights."""
@@ -131,7 +136,7 @@ def _tensor_to_write(
     """Return a tensor that is made when it is written; `dtype` as torch calls it, or None."""
     code = STORED_NAMES[dtype] if dtype is not None else stored.dtype
     if model.is_copy(name) and code == stored.dtype:
-        return copy_of(name, stored)
+        return written_as_stored(name, stored)
     shape, written_dtype = shape_of(name, model.shape), torch_dtype(dtype or stored.torch_name)
 
     def content(device: str) -> Iterator[memoryview]:

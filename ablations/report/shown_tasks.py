@@ -13,7 +13,7 @@ import pandas as pd
 from ablations.report.contrasts import ordered_tasks, primary_tasks
 from ablations.runs.observations import CELL, SCORE
 from ablations.runs.results import Results
-from ablations.runs.score_table import shown_metrics
+from ablations.runs.score_table import shown_rows
 from ablations.tasks.names import task_language
 
 
@@ -21,7 +21,7 @@ class ShownTasks(NamedTuple):
     """The tasks of a run as its report shows them."""
 
     metrics: pd.DataFrame
-    """Row by task: the metric and filter that are shown; see `shown_metrics`."""
+    """Row by task: the metric and filter that are shown; see `shown_rows`."""
 
     matrices: Mapping[str, pd.DataFrame]
     """Task -> the values of its items; see `matrix_of`."""
@@ -42,7 +42,7 @@ class ShownTasks(NamedTuple):
 def shown_tasks(results: Results) -> ShownTasks:
     """Return the tasks of results as a report shows them."""
     study, scores = results.study, results.scores
-    shown = shown_metrics(scores, study.report.metric)
+    shown = shown_rows(scores, study.report.metric)
     languages = [code for code in dict.fromkeys(scores["language"]) if code] or [""]
     of_tasks = {task: task_language(task, results.task_languages) for task in {*scores["task"]}}
     by_language, primary = {}, {}

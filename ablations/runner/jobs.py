@@ -81,7 +81,7 @@ class Board:
         self._show_progress()
 
     @property
-    def is_done(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether there is a record, or a failure of this call, for everything."""
         return not self._left
 
@@ -197,7 +197,7 @@ def run_cells(
     job = Job(out, cells, engine, uuid.uuid4().hex, protocol)
     with status_line(progress):
         board = Board(job, show)
-        if not board.is_done:
+        if not board.has_ended:
             take_descendants_along()
             start(job, board)
             board.look()

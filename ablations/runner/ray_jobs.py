@@ -57,8 +57,8 @@ def on_cluster(job: Job, board: Board, *, address: str, jobs: int | None, gpus: 
     show_step(Step("starting engines on the cluster"))
     try:
         while workers:
-            ended, _ = ray.wait([*workers], timeout=_GRACE_S if board.is_done else _POLL_S)
-            if board.is_done and not ended:
+            ended, _ = ray.wait([*workers], timeout=_GRACE_S if board.has_ended else _POLL_S)
+            if board.has_ended and not ended:
                 return
             board.look()
             for worker in ended:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from ablations.runs.observations import SCORE, head_of
 from ablations.runs.records import CellRecord, Failure, RunFile
-from ablations.scoring.evaluation import TaskScore, shown_position
+from ablations.scoring.evaluation import TaskScore, shown_metric_position
 from layerswap_method.errors import InputError, nearest_of
 
 VALUES = (
@@ -88,8 +88,8 @@ def scores_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=SCORES).astype(dict.fromkeys(_NUMBERS, "float64"))
 
 
-def shown_metrics(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
-    """Return one row per task: the metric and filter that its tables show, by `shown_position`.
+def shown_rows(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
+    """Return one row per task, of the metric and filter that tables show (`shown_metric_position`).
 
     Args:
         scores: from `table_of_scores`.
@@ -99,7 +99,7 @@ def shown_metrics(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
     tasks = done.groupby("task", sort=False).indices.values()
-    rows = (rows[shown_position([*done["metric"].iloc[rows]], metric)] for rows in tasks)
+    rows = (rows[shown_metric_position([*done["metric"].iloc[rows]], metric)] for rows in tasks)
     return done[columns].iloc[sorted(rows)].set_index("task", drop=False)
 
 

@@ -237,11 +237,11 @@ class Evaluation(Frozen):
 
 
 def shown_score(scores: Sequence[TaskScore], metric: str | None = None) -> TaskScore:
-    """Return which score of a task is shown, by `shown_position`."""
-    return scores[shown_position([score.metric for score in scores], metric)]
+    """Return which score of a task is shown, by `shown_metric_position`."""
+    return scores[shown_metric_position([score.metric for score in scores], metric)]
 
 
-def shown_position(metrics: Sequence[str], metric: str | None) -> int:
+def shown_metric_position(metrics: Sequence[str], metric: str | None) -> int:
     """Return which of a task's scores is shown, by their metrics: the first of `metric`.
 
     It is the first of all where none is of `metric`.

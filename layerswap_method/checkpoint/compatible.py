@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from layerswap_method.checkpoint.checkpoint import (
@@ -131,34 +131,33 @@ def row_problems(checkpoint: Checkpoint) -> Iterator[str]:
 def merge_problems(
     checkpoints: Sequence[Checkpoint],
     *,
-    rows_from: Collection[str] | None = None,
+    givers: Sequence[Checkpoint] | None = None,
     aligned: bool = False,
     is_revert: bool = False,
 ) -> Iterator[str]:
     """Yield why the models of a merge, each once, cannot be merged.
 
-    `rows_from` are the names of those that give the merge its vocabulary rows (None: all): only
-    these must have equally many rows, for the same tokens. `aligned`: the recipe has
+    `givers` are those of them that give the merge its vocabulary rows (None: all): only these must
+    have equally many rows, for the same tokens. `aligned`: the recipe has
     ``tokenizer:``, so vocabularies may differ. `is_revert`: the models are those of a
     `delta_revert` recipe, which cannot have it.
     """
     for checkpoint in checkpoints:
         yield from own_problems(checkpoint)
-    may_differ = aligned or rows_from is not None
+    may_differ = aligned or givers is not None
     for other in checkpoints[1:]:
         yield from pair_problems(checkpoints[0], other, aligned=may_differ, is_revert=is_revert)
     if not aligned:
-        givers = _givers(checkpoints, rows_from)
-        if rows_from is not None:
-            yield from vocabulary_problems(givers)
-        yield from token_conflicts(givers, _ONE_VOCABULARY if is_revert else ALIGN)[0]
+        yield from vocabulary_problems(givers or ())
+        of_rows = checkpoints if givers is None else givers
+        yield from token_conflicts(of_rows, _ONE_VOCABULARY if is_revert else ALIGN)[0]
 
 
 def merge_warnings(
     checkpoints: Sequence[Checkpoint],
     *,
     dtype: str | None,
-    rows_from: Collection[str] | None = None,
+    givers: Sequence[Checkpoint] | None = None,
     aligned: bool = False,
     base: Checkpoint | None = None,
 ) -> Iterator[str]:
@@ -176,7 +175,7 @@ def merge_warnings(
     yield from _extra_tensors(checkpoints)
     yield from _missing_heads(checkpoints)
     if not aligned:
-        yield from token_conflicts(_givers(checkpoints, rows_from))[1]
+        yield from token_conflicts(checkpoints if givers is None else givers)[1]
 
 
 def vocabulary_problems(givers: Sequence[Checkpoint]) -> Iterator[str]:
@@ -260,12 +259,6 @@ def pair_problems(
                 f"{lacking.name} lacks {len(missing)} tensors that {holder.name} has: "
                 f"{name_list(missing)}"
             )
-
-
-def _givers(
-    checkpoints: Sequence[Checkpoint], rows_from: Collection[str] | None
-) -> list[Checkpoint]:
-    return [model for model in checkpoints if rows_from is None or model.name in rows_from]
 
 
 def _row_problems(first: Checkpoint, other: Checkpoint, remedy: str) -> Iterator[str]:

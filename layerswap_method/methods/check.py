@@ -35,16 +35,15 @@ def check_models(
     by_mergekit = recipe.why_mergekit() is not None if by_mergekit is None else by_mergekit
     aligned = recipe.aligns_tokens if aligned is None else aligned
     checkpoints = [*models.values()]
-    givers = recipe.rows_from
-    if givers is not None and by_mergekit:
-        givers = (*givers, str(recipe.base_model))
-    # A study gives its models other names than the recipe.
-    rows_from = givers and [models[name].name for name in givers if name in models]
+    givers = None
+    if recipe.rows_from is not None:
+        references = {*recipe.rows_from, *([str(recipe.base_model)] if by_mergekit else ())}
+        givers = [model for reference, model in models.items() if reference in references]
     if allow_crimes:
         problems = [problem for model in checkpoints for problem in own_problems(model)]
     else:
         compared = merge_problems(
-            checkpoints, rows_from=rows_from, aligned=aligned, is_revert=recipe.is_one_vocabulary
+            checkpoints, givers=givers, aligned=aligned, is_revert=recipe.is_one_vocabulary
         )
         problems = [*compared]
     if by_mergekit and not problems and not aligned:
@@ -52,7 +51,7 @@ def check_models(
     warnings = merge_warnings(
         checkpoints,
         dtype=recipe.written_dtype,
-        rows_from=rows_from,
+        givers=givers,
         aligned=aligned,
         base=models.get(str(recipe.base_model)) if recipe.names_parent else None,
     )

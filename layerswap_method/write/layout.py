@@ -92,7 +92,7 @@ def lay_out_files(
     tensors = []
     for name, mix in merge.tensors.items():
         if (stored := mix.copy_of) is not None:
-            tensors.append(copy_of(name, stored))
+            tensors.append(written_as_stored(name, stored))
             continue
         dtype = STORED_NAMES[mix.result_dtype]
         nbytes = math.prod(mix.shape) * {"F64": 8, "F32": 4}.get(dtype, 2)
@@ -124,7 +124,7 @@ def lay_out_tensors(
     return Layout(tuple(files), inputs or {})
 
 
-def copy_of(name: str, stored: StoredTensor) -> TensorToWrite:
+def written_as_stored(name: str, stored: StoredTensor) -> TensorToWrite:
     """Return a stored tensor as it is, under a name of its own."""
     return TensorToWrite(name, stored.dtype, stored.shape, stored.nbytes, source=stored)
 

@@ -28,7 +28,7 @@ from ablations.report.write import make_report
 from ablations.runs.observations import CELL
 from ablations.runs.records import write_run_file
 from ablations.runs.run import load_run
-from ablations.runs.score_table import shown_metrics
+from ablations.runs.score_table import shown_rows
 from ablations.statistics.holm import holm
 from layerswap_method.errors import InputError
 from tests.report.runs import BASELINES, level, same_model, study_of, write_run
@@ -226,7 +226,7 @@ def test_cells_that_are_left_out_are_named(nine_pairs):
 
 def test_bleu_is_that_of_sacrebleu(nine_pairs):
     data, scores = nine_pairs.observations, nine_pairs.scores
-    shown = shown_metrics(scores, None).loc["translate_sw"]
+    shown = shown_rows(scores, None).loc["translate_sw"]
     means = matrix_of(data, shown).mean(axis=1).rename("score").reset_index()
     cells = {cell.label: cell for cell in nine_pairs.cells if cell.kind == "recipe"}
     for cell in list(cells.values())[:3]:
@@ -421,7 +421,7 @@ def test_pairs_above_both_of_their_own_experts(nine_pairs):
     data, scores = nine_pairs.observations, nine_pairs.scores
     models = nine_pairs.models
     model = next(model for model in models if model.kind == "recipe")
-    shown = shown_metrics(scores, None).loc["mgsm_te"]
+    shown = shown_rows(scores, None).loc["mgsm_te"]
     found = pairs_above(matrix_of(data, shown), model, models, "te")
     mean = means_of(nine_pairs, "mgsm_te")
     swaps = {c.label: c.experts for c in nine_pairs.cells if c.label in {*mean} & {*model.cells}}

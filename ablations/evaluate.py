@@ -33,7 +33,7 @@ from ablations.runs.observations import SCORE
 from ablations.runs.records import RUN_FILE, as_input_errors, unfinished_records
 from ablations.runs.results import SCORES_FILE
 from ablations.runs.run import Run, load_run
-from ablations.runs.score_table import VALUES
+from ablations.runs.score_table import VALUES, row_of_each_task
 from ablations.scoring.evaluation import Backend, Evaluation, TaskScore, shown_score
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED, TRUNCATED, join_notes
 from ablations.statistics.as_text import percent, with_interval
@@ -100,8 +100,8 @@ class SuiteResult:
 
     @property
     def shown_scores(self) -> pd.DataFrame:
-        """A row for every task: the score that tables show, which is its first."""
-        return self.scores.drop_duplicates("task", ignore_index=True)
+        """A row for every task: the score that tables show."""
+        return row_of_each_task(self.scores).reset_index(drop=True)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -262,10 +262,10 @@ def _describe(call: _Call, width: int | None) -> str:
     left = unfinished_records(call.out, plan.cells)
     rates = _seconds_per_item(call.out, cell.weights_key, plan.backend)
     rows, unknown, count, times = [], list[str](), 0, dict[str, float]()
-    for task, request in cell.requests.items():
+    for task in cell.records:
         state = "to do" if cell.records[task] in left else "finished"
         try:
-            number = count_items(request)
+            number = count_items(cell.resolved_task(task))
         except DataUnavailable as error:
             unknown.append(error.message)
             rows.append((task, "unknown", state))

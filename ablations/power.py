@@ -34,7 +34,7 @@ from ablations.study.checks import expert_names, study_problems
 from ablations.study.expansion import expand
 from ablations.study.files import StudyFile, open_study_file
 from ablations.study.grouping import derive_models
-from ablations.study.planning import requests_by_language, with_its_files
+from ablations.study.planning import tasks_by_language, with_its_files
 from ablations.study.schema import Study
 from ablations.tasks.names import task_language
 from layerswap_method.errors import InputError, LayerSwapError
@@ -162,7 +162,7 @@ def _counted(study: Study, count: Callable[[EvaluationRequest], _Counted]) -> _C
     """Return what is counted of a study's tasks, whose data is loaded."""
     try:
         InputError.raise_any(study.name, [*study_problems(study)])
-        return count(requests_by_language(study)[None].request)
+        return count(tasks_by_language(study)[None].request)
     except LayerSwapError as error:
         raise InputError(
             f"{study.name}: how many items its tasks have is not known here: {error.message}\n"

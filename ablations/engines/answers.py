@@ -89,9 +89,9 @@ class AnswerFile:
         Args:
             path: of the file.
             engine: hash of what its questions have in common (`engine_key`).
-            is_checked: whether new answers are stored at once; else from `confirm` on. A run that
-                ends before that (Ctrl-C, SIGKILL, a full disk) leaves them in a file of their own,
-                which the next one removes.
+            is_checked: whether new answers are stored at once; else by `confirm`, in the same
+                block. A run that ends before that (Ctrl-C, SIGKILL, a full disk) leaves them in a
+                file of their own, which the next one removes.
         """
         self.path = path
         self.engine = engine
@@ -122,12 +122,11 @@ class AnswerFile:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        """Close the file; release the lock, unless answers wait for a check. They all stay."""
+        """Close the file and release the lock."""
         if self._file is not None:
             os.close(self._file)
         self._file = None
-        if self._target == self.path or raised[0] is not None:
-            self._release()
+        self._release()
 
     def _release(self) -> None:
         if self._lock is not None:
@@ -148,13 +147,11 @@ class AnswerFile:
                 note_finished_work()
         except OSError as error:
             self._give_up(error)
-        self._release()
 
     def withdraw(self) -> None:
         """Remove the answers that waited for a check, which has failed."""
         if self._lock is not None:
             self._target.unlink(missing_ok=True)
-        self._release()
 
     def take(self, key: str) -> Answer | None:
         """Return the answer to a question, None where there is none."""

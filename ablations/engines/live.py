@@ -24,7 +24,8 @@ from ablations.machine.fingerprint import TOKENIZER_DATA, hash_file
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import read_generation_config, read_model_config, read_tokenizer
 from ablations.models.tokens import prompt_tokens
-from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
+from ablations.requests.resolve import ResolvedTasks
+from ablations.scoring.evaluation import Backend, Evaluation
 from ablations.scoring.protocol import Protocol
 from layerswap_method.errors import InputError, LayerSwapError
 from layerswap_method.methods.passthrough import merge_of_one
@@ -159,17 +160,17 @@ class LiveEvaluator:
                 self._compare("with the base's weights back in place")
 
     def evaluate(
-        self, model: Merge, request: EvaluationRequest, answers: AnswerFile | None = None
+        self, model: Merge, resolved: ResolvedTasks, answers: AnswerFile | None = None
     ) -> Evaluation:
         """Return scores and records of `model`; for `answers` see `run_tasks`.
 
         Raises:
-            InputError: for unknown tasks, or a task whose data cannot be read.
+            InputError: for a task whose data cannot be read.
             SwapFailed: when the model could not be put into the engine.
         """
         self.swap(model)
         try:
-            return run_tasks(self._engine, request, model.donor_folder, self.backend, answers)
+            return run_tasks(self._engine, resolved, model.donor_folder, self.backend, answers)
         except InputError:  # the request is at fault, and nothing was asked yet
             raise
         except BaseException:

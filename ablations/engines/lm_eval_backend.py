@@ -6,8 +6,7 @@ import functools
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -19,11 +18,11 @@ from ablations.engines.backends import backend_versions
 from ablations.engines.chat import chat_tokenizer, date_notes
 from ablations.engines.options import EngineOptions
 from ablations.engines.quiet import quietly
-from ablations.engines.stored_answers_lm import LoadedModel, StoredAnswersLM
+from ablations.engines.stored_answers_lm import LoadedModel, Requests, StoredAnswersLM
 from ablations.engines.task_loading import generates, load_tasks
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import refuse_code
-from ablations.requests.resolve import ResolvedTasks, resolve
+from ablations.requests.resolve import ResolvedTasks
 from ablations.scoring.evaluation import Backend, Evaluation, EvaluationRequest
 from ablations.scoring.groups import ScoredGroup, by_items_of_groups, with_groups
 from ablations.scoring.observed import (
@@ -37,7 +36,6 @@ from ablations.scoring.observed import (
 )
 from ablations.scoring.scores import mean_scores, read_samples, scores_of_samples
 from ablations.tasks.catalog import may_be_published
-from ablations.tasks.mbpp import code_isolation
 from layerswap_method.errors import InputError, LayerSwapError
 
 logger = logging.getLogger(__name__)
@@ -82,8 +80,8 @@ def start_model(
 
 
 def run_tasks(
-    engine: LoadedModel | None,
-    request: EvaluationRequest,
+    engine: LoadedModel,
+    resolved: ResolvedTasks,
     folder: Path,
     backend: Backend,
     answers: AnswerFile | None = None,
@@ -91,25 +89,55 @@ def run_tasks(
     """Ask an engine the tasks of a request and return scores and records.
 
     Args:
-        engine: a model of `start_model`; None where every answer is stored.
-        request: tasks and settings.
+        engine: a model of `start_model`.
+        resolved: tasks and settings.
         folder: of the model, whose chat template is applied.
         backend: name of the engine in the result.
-        answers: where answers are stored as they arrive; what is in it is not sent again.
+        answers: an open file, where answers are stored as they arrive; what is in it is not sent
+            again.
 
     Raises:
-        InputError: for unknown tasks, or a task whose data cannot be read.
-        Unanswered: without an engine, where an answer is not stored.
+        InputError: for a task whose data cannot be read.
     """
-    resolved = resolve(request)
     tasks = load_tasks(resolved)
-    show_step(Step(f"{', '.join(request.tasks)}: preparing prompts"))
-    template = chat_tokenizer(folder) if request.apply_chat_template else None
-    make_lm = functools.partial(StoredAnswersLM, engine, request, template, answers)
-    with answers or nullcontext():
-        evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
+    show_step(Step(f"{', '.join(resolved.request.tasks)}: preparing prompts"))
+    make_lm = _maker(engine, resolved.request, folder, answers)
+    evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
     reused = 0 if answers is None else answers.reused
     return evaluation.model_copy(update={"answers_before": reused})
+
+
+def rescore(
+    resolved: ResolvedTasks, folder: Path, backend: Backend, answers: AnswerFile
+) -> Evaluation | None:
+    """Return what `run_tasks` does from stored answers alone; None where one is missing.
+
+    lm-eval makes the prompts twice, as it hands them out only to a model that answers.
+    """
+    tasks = load_tasks(resolved)
+    show_step(Step(f"{', '.join(resolved.request.tasks)}: looking for stored answers"))
+    request = resolved.request
+    make_lm = _maker(None, request, folder, answers)
+    for repeat, tasks_of_repeat in _repeats(request, tasks):
+        lm = make_lm(sample_seed=_sample_seed(request, repeat))
+        with quietly():
+            _prepare(tasks_of_repeat, request, repeat)
+            requests = _requests_of(tasks_of_repeat, lm, request)
+        if lm.lacks_answers(requests):
+            return None
+    evaluation = score_tasks(make_lm, resolved, tasks, folder, backend)
+    return evaluation.model_copy(update={"answers_before": answers.reused})
+
+
+def _maker(
+    engine: LoadedModel | None,
+    request: EvaluationRequest,
+    folder: Path,
+    answers: AnswerFile | None,
+) -> Callable[..., StoredAnswersLM]:
+    """Return what makes the model object of a repeat, see `score_tasks`."""
+    template = chat_tokenizer(folder) if request.apply_chat_template else None
+    return functools.partial(StoredAnswersLM, engine, request, template, answers)
 
 
 def score_tasks(
@@ -135,12 +163,9 @@ def score_tasks(
     raw: Any = {"samples": {}, "configs": {}}
     scores, samples, notes = list[Any](), list[Any](), tuple[str, ...]()
     thinking: list[tuple[Key, Sequence[Outcome]]] = []
-    for repeat in range(request.repeats if tasks else 0):
-        drawn = [task for task in tasks if repeat == 0 or generates(task)]
-        if not drawn:
-            break
-        lm = make_lm(sample_seed=f"{request.seed} {repeat}", item_starts=starts)
-        result = with_groups(_evaluate(lm, drawn, request, repeat), groups, starts)
+    for repeat, tasks_of_repeat in _repeats(request, tasks):
+        lm = make_lm(sample_seed=_sample_seed(request, repeat), item_starts=starts)
+        result = with_groups(_evaluate(lm, tasks_of_repeat, request, repeat), groups, starts)
         outcomes = by_items_of_groups(lm.outcomes, groups, starts)
         stored_keys = by_items_of_groups(lm.stored_keys, groups, starts)
         thinking += outcomes.items()
@@ -190,32 +215,77 @@ def _starts(groups: Mapping[str, ScoredGroup], tasks: Sequence[Any]) -> dict[str
     return starts
 
 
-def _evaluate(
-    lm: Any, tasks: Sequence[Any], request: EvaluationRequest, repeat: int
-) -> dict[str, Any]:
-    """Return lm-eval's result of one repeat; the examples in the prompts are those of all.
+def _repeats(
+    request: EvaluationRequest, tasks: Sequence[Any]
+) -> Iterator[tuple[int, Sequence[Any]]]:
+    """Yield the number of every repeat, and the tasks that it asks: after the first what is drawn.
 
-    lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about this
-    machine every time: 0.3 s for each model on two cores.
+    Likelihoods are the same in every repeat.
+    """
+    for repeat in range(request.repeats):
+        if asked := [task for task in tasks if repeat == 0 or generates(task)]:
+            yield repeat, asked
+
+
+def _sample_seed(request: EvaluationRequest, repeat: int) -> str:
+    return f"{request.seed} {repeat}"
+
+
+def _prepare(tasks: Sequence[Any], request: EvaluationRequest, repeat: int) -> None:
+    """Set what lm-eval's tasks and models draw from, and the request's settings of generation.
+
+    The examples in the prompts are those of all repeats.
     """
     import numpy
     import torch
-    from lm_eval import evaluate
 
     seed = request.seed
     if repeat:  # far from that of the first
         seed = int.from_bytes(sha256(f"{seed} {repeat}".encode()).digest()[:4])
     changed = request.gen_kwargs.as_lm_eval()
-    with quietly(), code_isolation(request.isolation):
-        random.seed(seed)
-        numpy.random.seed(seed)  # noqa: NPY002 - tasks draw from it
-        torch.manual_seed(seed)
-        for task in tasks:
-            if generates(task) and changed:
-                task.set_config(key="generation_kwargs", value=changed, update=True)
-            if task.get_config("num_fewshot") is None:
-                task.set_config(key="num_fewshot", value=0)
-            task.set_fewshot_seed(seed=request.seed)
+    random.seed(seed)
+    numpy.random.seed(seed)  # noqa: NPY002 - tasks draw from it
+    torch.manual_seed(seed)
+    for task in tasks:
+        if generates(task) and changed:
+            task.set_config(key="generation_kwargs", value=changed, update=True)
+        if task.get_config("num_fewshot") is None:
+            task.set_config(key="num_fewshot", value=0)
+        task.set_fewshot_seed(seed=request.seed)
+
+
+def _requests_of(tasks: Sequence[Any], lm: StoredAnswersLM, request: EvaluationRequest) -> Requests:
+    """Return kind -> the requests of tasks, as lm-eval's `evaluate` hands them to a model."""
+    is_chat = request.apply_chat_template
+    requests: dict[str, list[Any]] = {}
+    for task in tasks:
+        task.build_all_requests(
+            limit=request.limit,
+            rank=lm.rank,
+            world_size=lm.world_size,
+            system_instruction=request.system_instruction,
+            apply_chat_template=is_chat,
+            fewshot_as_multiturn=request.is_multiturn,
+            chat_template=lm.apply_chat_template if is_chat else None,
+            tokenizer_name=lm.tokenizer_name if is_chat else "",
+        )
+        for one in task.instances:
+            requests.setdefault(one.request_type, []).extend([one] * one.repeats)
+    return requests
+
+
+def _evaluate(
+    lm: Any, tasks: Sequence[Any], request: EvaluationRequest, repeat: int
+) -> dict[str, Any]:
+    """Return lm-eval's result of one repeat.
+
+    lm-eval's `simple_evaluate` does the same, and asks pip, git and the GPU's driver about this
+    machine every time: 0.3 s for each model on two cores.
+    """
+    from lm_eval import evaluate
+
+    with quietly():
+        _prepare(tasks, request, repeat)
         raw = evaluate(
             lm=lm,
             task_dict={"tasks": {task.task_name: task for task in tasks}, "groups": {}},

@@ -128,9 +128,12 @@ class LoadedModel(Interface):
         """Return the first weight that has NaN or infinity, None where none is seen to have."""
 
 
-class Unanswered(Exception):
-    """There is no engine, and a question without a stored answer."""
+_Kind = Literal["generate", "loglikelihood"]
+_KINDS: Mapping[str, _Kind] = {"generate_until": "generate", "loglikelihood": "loglikelihood"}
+"""Name of lm-eval's method -> what is wanted."""
 
+Requests = Mapping[str, Sequence[Any]]
+"""Name of lm-eval's method -> its requests."""
 
 _Keep = Callable[[int, Answer], None]
 _Ask = Callable[[LoadedModel, Sequence[Question], _Keep], None]
@@ -154,7 +157,7 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         """Ask nothing yet.
 
         Args:
-            engine: answers what is not stored; without one that raises `Unanswered`.
+            engine: answers what is not stored; None where `lacks_answers` has said that all is.
             protocol: of the request.
             template: the tokenizer whose chat template writes the prompts, if one does.
             answers: stored answers, to which new ones are added as they arrive; None stores none.
@@ -225,9 +228,15 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         """Raise: tasks that want this are refused before any is asked (`load_tasks`)."""
         raise NotImplementedError
 
-    def _read(
-        self, kind: Literal["generate", "loglikelihood"], requests: Sequence[Any]
-    ) -> list[Question]:
+    def lacks_answers(self, requests: Requests) -> bool:
+        """Return whether one of the requests has no stored answer."""
+        return any(
+            self._stored(question, None) is None
+            for method, of_method in requests.items()
+            for question in self._read(_KINDS[method], of_method)
+        )
+
+    def _read(self, kind: _Kind, requests: Sequence[Any]) -> list[Question]:
         engine = None if self._answers is None else self._answers.engine
         return read_questions(kind, requests, engine, self._sample_seed)
 
@@ -301,11 +310,12 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
                 left.setdefault(question.key, question)
             else:
                 answers[question.key] = stored
+                if self._answers is not None:
+                    self._answers.count(question.key)
         # What is stored takes no time, so it is done before the step begins.
         progress = _Progress(questions, len(questions) - len(left), is_probe=self._is_probe)
         if left:
-            if self._engine is None:
-                raise Unanswered
+            assert self._engine is not None, "`lacks_answers` has said that all are stored"
             asked = list(left.values())
 
             def keep(place: int, answer: Answer) -> None:
@@ -331,7 +341,6 @@ class StoredAnswersLM(LM):  # type: ignore[misc]
         was = answer.outcome
         if self._think_end and was.is_truncated and was.is_thinking is None:
             return None  # from before it was noted whether the thinking was cut off
-        self._answers.count(question.key)
         return answer
 
     def _had_room(self, question: Question, answer: Answer, now: Outcome | None) -> bool:

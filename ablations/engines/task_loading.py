@@ -13,12 +13,12 @@ from ablations.engines.questions import task_limit
 from ablations.engines.quiet import quietly
 from ablations.machine.progress import Step, show_step
 from ablations.models.load import without_code_of_tokenizers
+from ablations.requests.known_tasks import make_task
 from ablations.requests.lm_eval_index import lm_eval_folder
-from ablations.requests.resolve import ResolvedTasks, resolve
-from ablations.scoring.evaluation import EvaluationRequest
+from ablations.requests.resolve import ResolvedTasks
 from ablations.tasks.catalog import floor_of
 from ablations.tasks.data import DataUnavailable, stop_retries
-from ablations.tasks.mbpp import find_isolation
+from ablations.tasks.mbpp import check_isolation
 from layerswap_method.errors import InputError, LayerSwapError, describe_error
 
 _NETWORK = ("requests", "httpx", "huggingface_hub", "urllib3", "aiohttp")
@@ -46,8 +46,9 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
     """
     request = resolved.request
     if resolved.runs_code:
+        assert request.isolation is not None, "without one such tasks are skipped"
         # A machine that can hold none is reported before the model has answered for an hour.
-        find_isolation(request.isolation)
+        check_isolation(request.isolation)
     # Tasks hand their metadata to the function that loads their data; see ablations/tasks.
     metadata = dict(request.metadata)
     if request.data_dir is not None:
@@ -55,7 +56,8 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
     tasks: list[Any] = []
     for name in resolved.tasks:
         show_step(Step(f"reading the data of {name}"))
-        place = resolved.known.file(name).files[0]
+        file = resolved.known.file(name)
+        place = file.files[0]
         if place.is_relative_to(lm_eval_folder()):
             stop_retries()
         with (
@@ -64,7 +66,7 @@ def load_tasks(resolved: ResolvedTasks) -> list[Any]:
             _seeded(request.seed),
             without_code_of_tokenizers(),
         ):
-            task = resolved.known.load(name, metadata)
+            task = make_task(name, file, metadata, request.isolation)
             _check_settings(task)
             if name in request.items:
                 _take_items(task, request.items[name])
@@ -133,18 +135,19 @@ def _check_settings(task: Any) -> None:
             raise ValueError(f"no {kind} {', '.join(map(repr, unknown))}")
 
 
-def count_items(request: EvaluationRequest) -> int:
+def count_items(resolved: ResolvedTasks) -> int:
     """Return how many items a request has, up to its limit of each task.
 
     Raises:
         InputError: as `load_tasks`.
         DataUnavailable: where the data is on a hub that cannot be reached.
     """
-    sizes = (len(task.eval_docs) for task in load_tasks(resolve(request)))
-    return sum(size if request.limit is None else min(size, request.limit) for size in sizes)
+    limit = resolved.request.limit
+    sizes = (len(task.eval_docs) for task in load_tasks(resolved))
+    return sum(size if limit is None else min(size, limit) for size in sizes)
 
 
-def check_data(requests: Iterable[EvaluationRequest]) -> None:
+def check_data(requests: Iterable[ResolvedTasks]) -> None:
     """Load the data of every request once, so that an error comes before a model is loaded.
 
     Raises:
@@ -152,9 +155,9 @@ def check_data(requests: Iterable[EvaluationRequest]) -> None:
         LayerSwapError: with every problem, where all of them are of a hub.
     """
     problems: list[LayerSwapError] = []
-    for request in requests:
+    for resolved in requests:
         try:
-            load_tasks(resolve(request))
+            load_tasks(resolved)
         except LayerSwapError as error:
             problems.append(error)
     raise_problems(problems)

@@ -30,7 +30,7 @@ from ablations.runs.observations import CELL, SCORE
 from ablations.runs.records import is_round
 from ablations.runs.results import Results
 from ablations.runs.run import Run
-from ablations.runs.score_table import check_names
+from ablations.runs.score_table import check_names, row_of_each_task
 from ablations.scoring.observed import LANGUAGE_FIDELITY, OBSERVED
 from ablations.statistics.as_text import number, p_text, points
 from ablations.statistics.corpus import CORPUS_METRICS
@@ -582,7 +582,7 @@ def _tasks_without_pairs(
     notes: dict[str, str] = {}
     advice: dict[str, str] = {}
     done = scores[scores["state"].eq("done") & scores["metric"].ne(LANGUAGE_FIDELITY)]
-    metrics = done.drop_duplicates("task").set_index("task")["metric"]
+    metrics = row_of_each_task(done).set_index("task")["metric"]
     for task, metric in metrics.items():
         rows = data[data["task"].eq(task) & data["metric"].eq(metric)]
         items = {model: {*rows[rows["model"] == model]["item"]} for model in models}

@@ -132,9 +132,12 @@ class TaskFingerprints:
         return hashes
 
 
-def fingerprints_of(settings: EvaluationSettings) -> TaskFingerprints:
-    """Return the hashes of the tasks that settings can name."""
-    return TaskFingerprints(known_tasks(settings.folders), settings.data_dir, settings.metadata)
+def fingerprints_of(
+    settings: EvaluationSettings, known: KnownTasks | None = None
+) -> TaskFingerprints:
+    """Return the hashes of the tasks that settings can name; `known` None reads their files."""
+    known = known or known_tasks(settings.folders)
+    return TaskFingerprints(known, settings.data_dir, settings.metadata)
 
 
 def _has_module(folder: Path, modules: set[str]) -> bool:

@@ -6,13 +6,14 @@ read only for a name that the folders do not have.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from ablations.requests.lm_eval_index import lm_eval_folder, lm_eval_index
+from ablations.sandbox import Isolation
+from ablations.tasks.mbpp import run_answers
 from ablations.tasks.task_yaml import (
     FunctionText,
     TaskFile,
@@ -87,25 +88,6 @@ class KnownTasks:
                 names += self.members(member) if is_tag else [member]
         return names
 
-    def load(self, name: str, metadata: Mapping[str, Any]) -> Any:
-        """Return lm-eval's object of a task, with its data; it gets `metadata`."""
-        from lm_eval.tasks._factory import TaskFactory
-
-        class Factory(TaskFactory):  # type: ignore[misc]
-            """lm-eval's, of files that were read, which also finds data next to a task's file."""
-
-            def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
-                if (path := entry.yaml_path) is None:
-                    return dict(super()._load_full_config(entry, overrides))
-                content = with_functions(read_task_file(path).content)
-                placed = with_placed_data(content, path.parent)
-                inline = dataclasses.replace(entry, yaml_path=None, cfg=placed)
-                config = dict(super()._load_full_config(inline, overrides))
-                config["metadata"]["config_source"] = str(path)
-                return config
-
-        return Factory(meta=dict(metadata)).build(self.entry(name), registry={})
-
 
 def known_tasks(folders: Sequence[Path]) -> KnownTasks:
     """Return the tasks of folders, which are read again only when a file has changed."""
@@ -120,6 +102,38 @@ def _known_tasks(
     folders: Sequence[Path], states: frozenset[tuple[Path, int, int, int]]
 ) -> KnownTasks:
     return KnownTasks(folders)
+
+
+def make_task(
+    name: str, file: TaskFile, metadata: Mapping[str, Any], isolation: Isolation | None
+) -> Any:
+    """Return lm-eval's object of a task, with its data.
+
+    Args:
+        name: of the task.
+        file: what was read of it.
+        metadata: what the function that loads its data gets.
+        isolation: of the programs that its filter runs, if it is `run_answers`.
+    """
+    from lm_eval.tasks._factory import TaskFactory
+    from lm_eval.tasks._index import Entry, Kind
+
+    path = file.files[0]
+
+    class Factory(TaskFactory):  # type: ignore[misc]
+        """lm-eval's, which names the file in whose place it gets the content."""
+
+        def _load_full_config(self, entry: Any, overrides: Any = None) -> dict[str, Any]:
+            config = dict(super()._load_full_config(entry, overrides))
+            config["metadata"]["config_source"] = str(path)
+            return config
+
+    config = with_placed_data(with_functions(file.content), path.parent)
+    for part in config.get("filter_list") or ():
+        for step in part.get("filter") or ():
+            if step.get("filter_fn") is run_answers and isolation is not None:
+                step["filter_fn"] = partial(run_answers, isolation=isolation)
+    return Factory(meta=dict(metadata)).build(Entry(name, Kind.TASK, None, config), registry={})
 
 
 def with_functions(value: Any) -> Any:

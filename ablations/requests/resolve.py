@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ _GROUP_KEYS = {"group", "group_alias", "task", "aggregate_metric_list", "metadat
 
 @dataclass(frozen=True)
 class ResolvedTasks:
-    """The tasks of a request."""
+    """The tasks of a request, with what was read of their files; picklable, for workers."""
 
     request: EvaluationRequest
     known: KnownTasks
@@ -52,9 +52,6 @@ class ResolvedTasks:
     skipped: Mapping[str, str]
     """Task -> why it is skipped."""
 
-    runs_code: bool
-    """Whether a chosen task executes what the model writes."""
-
     groups: Mapping[str, ScoredGroup]
     """The groups among the chosen."""
 
@@ -63,6 +60,21 @@ class ResolvedTasks:
         """The chosen tasks, with those of chosen groups in the groups' places, each once."""
         parts = (self.groups[n].members if n in self.groups else (n,) for n in self.chosen)
         return tuple(dict.fromkeys(chain(*parts)))
+
+    @property
+    def runs_code(self) -> bool:
+        """Whether a chosen task executes what the model writes."""
+        return any(self.known.file(name).content.get("unsafe_code") for name in self.chosen)
+
+    def only(self, name: str) -> ResolvedTasks:
+        """Return one of the chosen tasks alone."""
+        return replace(
+            self,
+            request=self.request.model_copy(update={"tasks": (name,)}),
+            chosen=(name,),
+            skipped={},
+            groups={name: self.groups[name]} if name in self.groups else {},
+        )
 
 
 def resolve(request: EvaluationRequest) -> ResolvedTasks:
@@ -108,7 +120,6 @@ def resolve(request: EvaluationRequest) -> ResolvedTasks:
         known=known,
         chosen=chosen,
         skipped={name: reason for name, reason in reasons.items() if reason is not None},
-        runs_code=any(contents[name].get("unsafe_code") for name in chosen),
         groups=groups,
     )
 

@@ -29,7 +29,7 @@ from ablations.runs import records
 from ablations.runs.collect import collect
 from ablations.runs.run import Run, holds_copy, load_run
 from ablations.sandbox import Isolation
-from ablations.study.cells import requests_of, selected
+from ablations.study.cells import missing_tasks, selected
 from ablations.study.describe import describe_study_plan
 from ablations.study.documents import with_references
 from ablations.study.files import ExpertsFile, StudyFile, find_file, folder_words, open_study_file
@@ -163,12 +163,12 @@ def run_study_file(file: StudyFile, out: Path, options: RunOptions) -> RunResult
     records.remove_damaged(out, {key for cell in plan.cells for key in cell.records.values()})
     cells = selected(plan.cells, options.only)
     # Missing data is reported before anything runs.
-    check_data(requests_of(cells, records.unfinished_records(out, cells)).values())
+    check_data(missing_tasks(cells, records.unfinished_records(out, cells)).values())
     for note in plan.notes:
         logger.info("  note: %s", note)
     head = write_plan(out, plan, keep_earlier_tasks=options.keep_earlier_tasks)
     title = f"{plan.study.name}: {counted(len(cells), 'cell')}"
-    if options.keep_earlier_tasks:
+    if plan.study.recipe is None and len(plan.cells) == 1:  # a study of one model
         title = cells[0].label
     logger.info("%s on %s, in %s", title, plan.backend, out)
 
@@ -303,7 +303,13 @@ def write_plan(out: Path, plan: StudyPlan, *, keep_earlier_tasks: bool = False) 
         for task, key in before.get(cell.weights_key, {}).items():
             keys.setdefault(task, key)
         recipe = read_recipe(with_references(cell.recipe.document, places))
-        update = {"recipe": recipe, "request": None, "made_by": None, "records": keys}
+        update = {
+            "recipe": recipe,
+            "resolved": None,
+            "donor": None,
+            "made_by": None,
+            "records": keys,
+        }
         cells.append(cell.model_copy(update=update))
     study = plan.study.with_folders(lambda p: Path(os.path.relpath(p.resolve(), out.resolve())))
     pools = study.experts.model_copy(update={"places": {}})

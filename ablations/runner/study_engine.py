@@ -48,7 +48,7 @@ NOT_LOADED = "not loaded: every answer was stored"
 """Provenance of the weights of a model that was not asked."""
 
 _Ask = Callable[..., Evaluation]
-"""Takes a request and a file of ``answers``; asks a model what is not in the file."""
+"""Takes `ResolvedTasks` and an open file of ``answers``; asks a model what is not in the file."""
 
 
 class _Ready(NamedTuple):
@@ -115,8 +115,8 @@ class StudyEngine:
         self.plan, self.out, self.answers, self._materialize = plan, out, answers, materialize
         self.experts = {expert.reference: expert for expert in plan.experts.values()}
         self._names = {reference: expert.name for reference, expert in self.experts.items()}
-        self._donors: dict[str, Path | None] = {}
-        """Weights key -> folder of the model's tokenizer; see `_donor`."""
+        self._contexts: dict[Path, int | None] = {}
+        """Folder of a config -> `context_of` it."""
         self._merge: tuple[str, Merge] | None = None
         """Weights key and merge of the last model that `_merge_of` has merged itself."""
         self._ready: _Ready | None = None
@@ -130,14 +130,15 @@ class StudyEngine:
         reference = cell.recipe.unmerged
         return None if reference is None else self.experts[reference]
 
-    @functools.cached_property
-    def answer_settings(self) -> Mapping[str, Any]:
-        """Common part of the keys of all answers of the study; see `engine_key`."""
-        plan = self.plan
+    def answer_settings(self, cell: Cell) -> Mapping[str, Any]:
+        """Return the common part of the keys of all answers of a model; see `engine_key`."""
+        plan, folder = self.plan, cell.donor or self.plan.base.folder
+        if folder not in self._contexts:
+            self._contexts[folder] = context_of(str(folder))
         return {
             "backend": plan.backend,
             "options": plan.options.of_backend(plan.backend).identity(),
-            "context": plan.options.max_model_len or context_of(str(plan.base.folder)),
+            "context": plan.options.max_model_len or self._contexts[folder],
             "versions": backend_versions(plan.backend),
         }
 
@@ -166,12 +167,10 @@ class StudyEngine:
             self._close_model()
             raise ModelFailed(error.message) from error
         try:
-            if ready.is_live:
-                answers = answer_file(self, work, is_checked=False)
-                evaluation = ready.ask(work.request, answers=answers)
-                self._check_live(answers)
-            else:
-                evaluation = ready.ask(work.request, answers=answers)
+            with answer_file(self, work, is_checked=not ready.is_live) as answers:
+                evaluation = ready.ask(work.resolved, answers=answers)
+                if ready.is_live:
+                    self._check_live(answers)
         except BaseException:
             self._close_model()
             raise
@@ -196,26 +195,17 @@ class StudyEngine:
 
     def _rescore(self, work: Work, answers: AnswerFile) -> Evaluation | None:
         """Return the scores of a task whose answers are all stored, else None."""
-        from ablations.engines.rescore import rescore
+        from ablations.engines.lm_eval_backend import rescore
 
-        if not answers.path.is_file() or (folder := self._donor(work.cell)) is None:
+        cell = work.cell
+        # Of other merges only the merge itself tells what their records must say.
+        is_known = self.single(cell) is not None or (
+            cell.made_by == "files" and not cell.recipe.needs_deltas
+        )
+        if not is_known or cell.donor is None or not answers.path.is_file():
             return None
-        return rescore(work.request, folder, self.plan.backend, answers)
-
-    def _donor(self, cell: Cell) -> Path | None:
-        """Return the folder that gives a model its tokenizer, derived once for each model.
-
-        None where only the merge itself tells what its records must say: mergekit makes it, or it
-        measures changes.
-        """
-        if cell.weights_key not in self._donors:
-            single, donor = self.single(cell), None
-            if single is not None:
-                donor = single.folder
-            elif cell.made_by == "files" and not cell.recipe.needs_deltas:
-                donor = self._merge_of(cell).donor_folder
-            self._donors[cell.weights_key] = donor
-        return self._donors[cell.weights_key]
+        with answers:
+            return rescore(work.resolved, cell.donor, self.plan.backend, answers)
 
     def _merge_of(self, cell: Cell) -> Merge:
         """Return the merge of a cell that is made from files: that of the plan, if it has one.
@@ -360,7 +350,7 @@ class StudyEngine:
 
 def answer_file(engine: StudyEngine, work: Work, *, is_checked: bool = True) -> AnswerFile:
     """Return the file of a model's answers to a task; equal weights have one, in all runs."""
-    key = engine_key(work.request, engine.answer_settings)
+    key = engine_key(work.resolved.request, engine.answer_settings(work.cell))
     name = work.task.replace("/", "_")
     path = engine.answers / work.cell.weights_key / f"{name}.jsonl"
     return AnswerFile(path, key, is_checked=is_checked)

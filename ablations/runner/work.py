@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from ablations.requests.resolve import ResolvedTasks
 from ablations.runs import records
 from ablations.runs.records import Failure, TaskRecord
-from ablations.scoring.evaluation import Evaluation, EvaluationRequest
+from ablations.scoring.evaluation import Evaluation
 from ablations.study.cells import Cell
 from layerswap_method.errors import LayerSwapError
 
@@ -27,9 +28,9 @@ class Work(NamedTuple):
         return self.cell.records[self.task]
 
     @property
-    def request(self) -> EvaluationRequest:
-        """The request of this task alone."""
-        return self.cell.requests[self.task]
+    def resolved(self) -> ResolvedTasks:
+        """The task alone, as the plan of the study has read it."""
+        return self.cell.resolved_task(self.task)
 
 
 class ModelFailed(LayerSwapError):

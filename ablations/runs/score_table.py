@@ -98,9 +98,14 @@ def shown_rows(scores: pd.DataFrame, metric: str | None) -> pd.DataFrame:
     done = scores[scores["state"] == "done"]
     done = done.assign(is_share=done.groupby([*SCORE])["is_share"].transform("all"))
     columns = [*SCORE, "higher_is_better", "is_share", "floor", "floor_name"]
-    tasks = done.groupby("task", sort=False).indices.values()
-    rows = (rows[shown_metric_position([*done["metric"].iloc[rows]], metric)] for rows in tasks)
-    return done[columns].iloc[sorted(rows)].set_index("task", drop=False)
+    return row_of_each_task(done, metric)[columns].set_index("task", drop=False)
+
+
+def row_of_each_task(scores: pd.DataFrame, metric: str | None = None) -> pd.DataFrame:
+    """Return of every task the row that is shown, by `shown_metric_position`, in their order."""
+    tasks = scores.groupby("task", sort=False).indices.values()
+    rows = (rows[shown_metric_position([*scores["metric"].iloc[rows]], metric)] for rows in tasks)
+    return scores.iloc[sorted(rows)]
 
 
 def check_names(names: Sequence[str], valid_names: Sequence[str], setting: str) -> None:

@@ -1,17 +1,25 @@
 """A cell of a study: a model, what it is called, and the tasks that it is evaluated on.
 
-It holds a complete recipe with folders in it, and a request. `ablations.study.expansion` makes
-cells, and `selected` chooses among them.
+It holds a complete recipe with folders in it, and the tasks as they were read.
+`ablations.study.expansion` makes cells, and `selected` chooses among them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, PlainValidator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    PlainSerializer,
+    PlainValidator,
+)
 
-from ablations.scoring.evaluation import EvaluationRequest
+from ablations.requests.resolve import ResolvedTasks
 from ablations.study.made_by import MadeBy
 from ablations.study.schema import Kind, Value
 from layerswap_method.errors import InputError, nearest
@@ -75,11 +83,15 @@ class Cell(Frozen):
     """Source of every layer, embedding side first; None where no layer is swapped, or where it is
     measured at the merge."""
 
-    request: EvaluationRequest | None = Field(default=None, exclude=True)
-    """The evaluation of the tasks; None in a cell that was read back."""
+    resolved: InstanceOf[ResolvedTasks] | None = Field(default=None, exclude=True)
+    """The tasks and how they are evaluated; None in a cell that was read back."""
 
     made_by: MadeBy | None = Field(default=None, exclude=True)
     """Who makes the weights; None in a cell that was read back."""
+
+    donor: Path | None = Field(default=None, exclude=True)
+    """The folder whose config and tokenizer the model has; None where only its merge tells, and in
+    a cell that was read back."""
 
     weights_key: str = ""
     """Hash of the weights, equal where two cells are one model; see `ablations.study.identity`."""
@@ -90,11 +102,10 @@ class Cell(Frozen):
     skipped: dict[str, str] = Field(default_factory=dict)
     """Task of the study that is not evaluated -> why."""
 
-    @property
-    def requests(self) -> dict[str, EvaluationRequest]:
-        """Task -> the request of that task alone."""
-        assert self.request is not None
-        return {task: self.request.model_copy(update={"tasks": (task,)}) for task in self.records}
+    def resolved_task(self, task: str) -> ResolvedTasks:
+        """Return one of the tasks alone."""
+        assert self.resolved is not None
+        return self.resolved.only(task)
 
     def facts(self) -> dict[str, str]:
         """Return the cell's properties for ``--only``, as text."""
@@ -105,13 +116,13 @@ class Cell(Frozen):
         return {**facts, "kind": self.kind, "label": self.label}
 
 
-def requests_of(cells: Sequence[Cell], missing: Collection[str]) -> dict[str, EvaluationRequest]:
-    """Return task -> a request of it, for tasks that lack a record of a key in `missing`."""
+def missing_tasks(cells: Sequence[Cell], missing: Collection[str]) -> dict[str, ResolvedTasks]:
+    """Return the tasks that lack a record of a key in `missing`, each alone by its name."""
     return {
-        task: request
+        task: cell.resolved_task(task)
         for cell in cells
-        for task, request in cell.requests.items()
-        if cell.records[task] in missing
+        for task, key in cell.records.items()
+        if key in missing
     }
 
 

@@ -184,18 +184,19 @@ def _primary_problems(study: Study) -> Iterator[str]:
             )
 
 
-def tokenizer_folders(
+def with_donors(
     cells: Iterable[Cell], experts: Mapping[str, Expert], checkpoints: Sequence[Checkpoint]
-) -> list[Path]:
-    """Return the folders whose tokenizers, with their chat templates, the models of a study have.
+) -> list[Cell]:
+    """Return cells with the folder that gives each model its config, tokenizer and chat template.
 
-    A merge has that of its `donor_of`. One whose recipe makes a tokenizer is left out: that is
-    known only after the merge. `checkpoints` are those of the experts; () where nothing is merged.
+    A merge has those of its `donor_of`. One whose recipe makes a tokenizer has no folder: what it
+    has is known only after the merge. `checkpoints` are those of the experts; () where nothing is
+    merged.
     """
     by_reference = {expert.reference: expert.folder for expert in experts.values()}
     pairs = zip(experts.values(), checkpoints, strict=False)
     headers = {expert.reference: checkpoint for expert, checkpoint in pairs}
-    folders = dict[Path, None]()
+    with_donor = []
     for cell in cells:
         recipe, folder = cell.recipe, None
         if recipe.unmerged is not None:
@@ -204,13 +205,12 @@ def tokenizer_folders(
             folder = donor_of(recipe, {name: headers[name] for name in recipe.references}).path
         elif not recipe.makes_tokenizer:  # mergekit gives it the base's
             folder = by_reference.get(str(recipe.base_model))
-        if folder is not None:
-            folders[folder] = None
-    return list(folders)
+        with_donor.append(cell.model_copy(update={"donor": folder}))
+    return with_donor
 
 
 def lacking_tokenizers(folders: Iterable[Path], experts: Mapping[str, Expert]) -> Iterator[str]:
-    """Yield which models need a tokenizer and have none: the base, and `tokenizer_folders`."""
+    """Yield which models need a tokenizer and have none: the base, and the donors in `folders`."""
     base = next(iter(experts.values())).folder
     for folder in dict.fromkeys([base, *folders]):
         if not has_tokenizer(folder):

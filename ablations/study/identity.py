@@ -158,7 +158,7 @@ def identified(
     protocol: str,
     versions: Mapping[str, str],
 ) -> IdentifiedCells:
-    """Return the cells, whose requests are of single tasks, with their keys.
+    """Return the cells, whose tasks are resolved, with their keys.
 
     `experts` are all that their recipes name, `protocol` is the `protocol_key` of all requests,
     `versions` are those of the packages that can change a score, and of mergekit.
@@ -168,10 +168,11 @@ def identified(
     identified, languages = list[Cell](), dict[str, str]()
     merges = dict[str, Merge]()
     for cell in cells:
-        assert cell.request is not None
-        folders = cell.request.folders
+        assert cell.resolved is not None
+        request, known = cell.resolved.request, cell.resolved.known
+        folders = request.folders
         if folders not in read_tasks:  # all cells have the same data and metadata
-            read_tasks[folders] = fingerprints_of(cell.request)
+            read_tasks[folders] = fingerprints_of(request, known)
         tasks = read_tasks[folders]
         assert cell.made_by is not None
         identity, merge = _weights_identity(cell.recipe, cell.made_by, models, contents, versions)
@@ -180,10 +181,10 @@ def identified(
             merges.setdefault(weights, merge)
         keys = {
             task: record_key(weights, protocol, task, tasks, versions)
-            for task in cell.request.tasks
+            for task in cell.resolved.chosen
         }
         identified.append(cell.model_copy(update={"weights_key": weights, "records": keys}))
-        for task in cell.request.tasks:
+        for task in cell.resolved.chosen:
             if (language := tasks.language(task)) is not None:
                 languages[task] = language
     return IdentifiedCells(tuple(identified), languages, merges)

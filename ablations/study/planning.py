@@ -28,7 +28,7 @@ from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
 from ablations.models.fit import check_context, compatibility_report, unfit_vocabularies
 from ablations.requests.fingerprint import fingerprints_of
-from ablations.requests.resolve import resolve
+from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Backend, EvaluationRequest, EvaluationSettings
 from ablations.scoring.observed import OBSERVED
@@ -157,13 +157,13 @@ def plan_study(
     study, cells, checkpoints = _make_cells(str(file.path), checked)
     read = selected(cells, only)
     needs = _fetch(checked, read, dry=dry)
-    cells = [cell.model_copy(update=checked.requests[cell.language]._asdict()) for cell in cells]
+    cells = [_with_tasks(cell, checked.resolved[cell.language]) for cell in cells]
     show_step(Step("reading the experts"))
     fingerprints = Fingerprints(FileHashes(hashes), dry=dry)
     experts = checked.experts.values()
     fingerprints.read(dict.fromkeys(folder for expert in experts for folder in expert.folders))
     contents = read_contents(experts, fingerprints)
-    request = checked.requests[None].request
+    request = checked.resolved[None].request
     protocol = protocol_key(request, checked.backend, study.evaluate.options)
     mergekit = {"mergekit": importlib.metadata.version("mergekit")}
     versions = {**mergekit, **backend_versions(checked.backend)}
@@ -197,16 +197,6 @@ def with_its_files(file: StudyFile) -> Study:
     return study
 
 
-class LanguageRequest(NamedTuple):
-    """What the cells of a language are evaluated on."""
-
-    request: EvaluationRequest
-    """Its tasks, with groups and tags taken apart."""
-
-    skipped: Mapping[str, str]
-    """Task that is not evaluated -> why."""
-
-
 class _Checked(NamedTuple):
     """A study whose files are right, and what was learned while they were checked."""
 
@@ -215,8 +205,8 @@ class _Checked(NamedTuple):
     """Name of an expert -> where the experts file has it."""
 
     experts: Mapping[str, Expert]
-    requests: Mapping[str | None, LanguageRequest]
-    """See `requests_by_language`."""
+    resolved: Mapping[str | None, ResolvedTasks]
+    """See `tasks_by_language`."""
 
     backend: Backend
     hub: Downloads
@@ -257,35 +247,35 @@ def _check_files(
         if engines:
             check_devices(chosen, study.evaluate.options, engines)
     with _collected(problems):
-        requests = requests_by_language(study, isolation)
-        problems += _primary_problems(study, requests)
-        problems += _metric_problems(study, requests)
+        resolved = tasks_by_language(study, isolation)
+        problems += _primary_problems(study, resolved.values())
+        problems += _metric_problems(study, resolved.values())
     hub = Downloads(download_choice(download), headers_only=dry)
     experts = _find_experts(named, placeholders, folders[0], problems, hub, download=not dry)
     InputError.raise_any(str(file.path), problems)
-    return _Checked(study, named.of_file, experts, requests, chosen, hub)
+    return _Checked(study, named.of_file, experts, resolved, chosen, hub)
 
 
-def _primary_problems(
-    study: Study, requests: Mapping[str | None, LanguageRequest]
-) -> Iterator[str]:
+def _primary_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
     """Yield which tasks of the primary comparisons are not evaluated, and why."""
-    tasks = {task for entry in requests.values() for task in entry.request.tasks}
-    skipped = {name: why for entry in requests.values() for name, why in entry.skipped.items()}
+    tasks, skipped = set[str](), dict[str, str]()
+    for entry in resolved:
+        tasks.update(entry.chosen)
+        skipped |= entry.skipped
     for name in sorted({*study.report.primary.tasks} - tasks) if tasks else ():
         why = f": {skipped[name]}" if name in skipped else nearest(name, tasks)
         yield f"report.primary.tasks: {name!r} is not evaluated{why}"
 
 
-def _metric_problems(study: Study, requests: Mapping[str | None, LanguageRequest]) -> Iterator[str]:
+def _metric_problems(study: Study, resolved: Iterable[ResolvedTasks]) -> Iterator[str]:
     """Yield that no task has the metric of the report, where all of them say which they have."""
     metric = study.report.metric
     if metric is None:
         return
     metrics = set(OBSERVED)
-    for request in (entry.request for entry in requests.values()):
-        tasks = fingerprints_of(request)
-        for task in request.tasks:
+    for entry in resolved:
+        tasks = fingerprints_of(entry.request, entry.known)
+        for task in entry.chosen:
             if not (of_task := tasks.metrics(task)):
                 return
             metrics |= of_task
@@ -307,26 +297,31 @@ def _make_cells(where: str, checked: _Checked) -> tuple[Study, list[Cell], list[
     study = _with_dtype(checked.study, checked.base, checkpoints)
     cells, problems = expand(study, experts, checkpoints[0].num_layers if checkpoints else None)
     by_reference = {expert.reference: expert for expert in experts.values()}
-    tokenizer_folders = list[Path]()
     with _collected(problems), checked.hub.fetching():
         cells = [
             cell.model_copy(update={"made_by": made_by(cell.recipe, by_reference)})
             for cell in cells
         ]
-        tokenizer_folders += checks.tokenizer_folders(cells, experts, checkpoints)
-    problems += checks.lacking_tokenizers(tokenizer_folders, experts)
+        cells = checks.with_donors(cells, experts, checkpoints)
+    donors = list(dict.fromkeys(cell.donor for cell in cells if cell.donor is not None))
+    problems += checks.lacking_tokenizers(donors, experts)
     if checkpoints:
         recipes = [cell.recipe for cell in cells]
         unfit = unfit_vocabularies(recipes, experts.values(), checkpoints)
         problems += [f"incompatible experts: {problem}" for problem in unfit]
     with _collected(problems):
-        check_protocol(study.evaluate, tokenizer_folders)
+        check_protocol(study.evaluate, donors)
     for folder in dict.fromkeys(expert.folder for expert in experts.values()):
         # The engine says what transformers cannot read.
         with _collected(problems), contextlib.suppress(OSError, ValueError):
             check_context(str(folder), study.evaluate.options.max_model_len)
     InputError.raise_any(where, problems)
     return study, cells, checkpoints
+
+
+def _with_tasks(cell: Cell, resolved: ResolvedTasks) -> Cell:
+    update = {"resolved": resolved, "skipped": dict(resolved.skipped)}
+    return cell.model_copy(update=update)
 
 
 def _fetch(checked: _Checked, cells: Sequence[Cell], *, dry: bool) -> tuple[Need, ...]:
@@ -369,7 +364,7 @@ def _notes(
     yield precision_note(checked.backend, study.evaluate.options)
     yield from checks.plan_notes(study, experts, done.cells)
     yield from checks.language_notes(study, done.cells, done.task_languages)
-    for task, why in checked.requests[None].skipped.items():
+    for task, why in checked.resolved[None].skipped.items():
         yield f"{task}: skipped: {why}"
     claimed = [
         name
@@ -531,16 +526,16 @@ def _with_dtype(study: Study, base: Expert, checkpoints: Sequence[Checkpoint]) -
     return study.model_copy(update={"evaluate": evaluate.model_copy(update=options)})
 
 
-def requests_by_language(
+def tasks_by_language(
     study: Study, isolation: Isolation | None = None
-) -> dict[str | None, LanguageRequest]:
-    """Return language -> what its cells are evaluated on; None is a model without a language.
+) -> dict[str | None, ResolvedTasks]:
+    """Return language -> the tasks of its cells; None is a model without a language.
 
     Raises:
         InputError: for unknown tasks, or where all are skipped.
     """
     evaluate = study.with_folders(Path.absolute).evaluate  # workers may work elsewhere
-    requests = dict[str | None, LanguageRequest]()
+    by_language = dict[str | None, ResolvedTasks]()
     settings = {name: getattr(evaluate, name) for name in EvaluationSettings.model_fields}
     for language in (None, *study.experts.languages().values()):
         # A model without a language gets the tasks of all.
@@ -548,11 +543,9 @@ def requests_by_language(
         settings["tasks"] = tuple(dict.fromkeys(itertools.chain(evaluate.tasks, *lists)))
         if not settings["tasks"] or not all(map(is_folder, evaluate.task_folders)):
             continue  # a problem of the study
-        request = EvaluationRequest(**settings, isolation=isolation)
-        resolved = resolve(request)
+        resolved = resolve(EvaluationRequest(**settings, isolation=isolation))
         if language is None and not resolved.chosen:
             reasons = ", ".join(dict.fromkeys(resolved.skipped.values()))
             raise InputError(f"every task of the study is skipped: {reasons}")
-        request = request.model_copy(update={"tasks": resolved.chosen})
-        requests[language] = LanguageRequest(request, resolved.skipped)
-    return requests
+        by_language[language] = resolved
+    return by_language

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import itertools
 import platform
 import re
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +43,6 @@ _FENCE = re.compile(
 )
 """Lines between the parts of an answer; in brackets those of MBPP's authors and of Code Llama."""
 
-_isolation: ContextVar[Isolation] = ContextVar("isolation", default="bwrap")
-
 
 class NoIsolation(InputError):
     """No sandbox for generated programs works on this machine."""
@@ -64,30 +60,18 @@ class RunCode(str):
         return program
 
 
-@contextlib.contextmanager
-def code_isolation(isolation: Isolation | None) -> Iterator[None]:
-    """Run programs under `isolation`, bwrap without one, in the body (of this thread)."""
-    token = _isolation.set(isolation or "bwrap")
-    try:
-        yield
-    finally:
-        _isolation.reset(token)
-
-
-def find_isolation(isolation: Isolation | None = None) -> Isolation:
-    """Return the isolation of programs, which was tried; None takes that of `code_isolation`.
+def check_isolation(isolation: Isolation) -> None:
+    """Check that programs can be isolated on this machine, by trying it.
 
     Raises:
-        NoIsolation: when it is bwrap and that does not work on this machine.
+        NoIsolation: when it is bwrap and that does not work.
     """
-    isolation = isolation or _isolation.get()
     if isolation == "bwrap" and (failure := probe()) is not None:
         raise NoIsolation(
             f"generated code cannot be isolated on this machine ({failure}), so it is not run; "
             "install bubblewrap (bwrap 0.8 or newer) where Linux allows user namespaces, or use "
             "--code-isolation none if this container is the sandbox"
         )
-    return isolation
 
 
 def describe_isolation(isolation: Isolation) -> str:
@@ -143,14 +127,18 @@ def load_mbpp(
 
 
 def run_answers(
-    answers: Iterable[Sequence[str]], items: Sequence[Mapping[str, Any]]
+    answers: Iterable[Sequence[str]],
+    items: Sequence[Mapping[str, Any]],
+    isolation: Isolation = "bwrap",
 ) -> list[RunCode]:
     """Run the program of each item's first answer against its tests: the filter of `_mbpp.yaml`.
+
+    `isolation` is that of the request, which is set where the task is made of its file.
 
     Raises:
         NoIsolation: when no sandbox works on this machine.
     """
-    isolation = find_isolation()
+    check_isolation(isolation)
     # Of 64 cores a job may have two: programs that wait for a core run out of wall time.
     threads = min(usable_cores(), _MAX_AT_ONCE)
     show_step(Step(f"running {len(items)} generated programs"))

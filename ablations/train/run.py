@@ -23,8 +23,8 @@ from ablations.machine.locks import holder, try_claim
 from ablations.machine.progress import Step, show_step, status_line
 from ablations.machine.whole_files import put_aside, write_errors, write_text
 from ablations.models.find import Expert, find_model
+from ablations.requests.resolve import ResolvedTasks
 from ablations.sandbox import Isolation
-from ablations.scoring.evaluation import EvaluationRequest
 from ablations.train.apply_regime import lora_config
 from ablations.train.config import TrainConfig
 from ablations.train.divergence import measure_divergence
@@ -41,7 +41,7 @@ from ablations.train.memory import gigabytes
 from ablations.train.model import load_base, load_tokenizer
 from ablations.train.regimes import ADAPTERS, AdapterFusion, Lora
 from ablations.train.rows import IGNORED, Mix, Tokens, count_learned, mix_rows, split_row
-from ablations.train.select import select_checkpoint, selection_request
+from ablations.train.select import select_checkpoint, selection_tasks
 from ablations.train.side_adapters import with_adapter
 from layerswap_method.checkpoint.origin import is_far
 from layerswap_method.errors import InputError, counted
@@ -98,7 +98,7 @@ def train_expert(
         InputError: for what is wrong with the options, the data, the base or the folder.
         LayerSwapError: where the loss is not finite, or something cannot be written.
     """
-    base, arguments, request = _prepare(config, out, isolation)
+    base, arguments, tasks = _prepare(config, out, isolation)
     from ablations.train.trainer import processes, train
 
     state = processes()
@@ -141,7 +141,7 @@ def train_expert(
                 "".join(text for text, _ in split_row(row, tokenizer, config))
                 for row in mix.held_out
             ]
-            _finish(config, base, texts, request, out, record)
+            _finish(config, base, texts, tasks, out, record)
             return record
         finally:
             if claim is not None:
@@ -150,7 +150,7 @@ def train_expert(
 
 def _prepare(
     config: TrainConfig, out: Path, isolation: Isolation | None
-) -> tuple[Expert, TrainingArguments, EvaluationRequest | None]:
+) -> tuple[Expert, TrainingArguments, ResolvedTasks | None]:
     """Return the base, the Trainer's arguments, and what chooses a checkpoint, all checked."""
     check_installed()
     if out.resolve().name == "base":
@@ -171,11 +171,11 @@ def _prepare(
     arguments = training_arguments(config, out)
     if isinstance(config.regime, Lora):
         lora_config(config)
-    request = None
+    tasks = None
     if config.select is not None:
         is_chat = config.template == "chat"
-        request = selection_request(config.select, isolation, config.file, chat=is_chat)
-    return base, arguments, request
+        tasks = selection_tasks(config.select, isolation, config.file, chat=is_chat)
+    return base, arguments, tasks
 
 
 def describe_training(config: TrainConfig, out: Path, *, isolation: Isolation | None = None) -> str:
@@ -268,7 +268,7 @@ def _finish(
     config: TrainConfig,
     base: Expert,
     texts: list[str],
-    request: EvaluationRequest | None,
+    tasks: ResolvedTasks | None,
     out: Path,
     record: dict[str, Any],
 ) -> None:
@@ -280,10 +280,10 @@ def _finish(
     checkpoints = whole_checkpoints(out)
     chosen_checkpoint = checkpoints[-1]
     steps_to_keep = [step_of(checkpoint) for checkpoint in checkpoints]
-    if config.select is not None and request is not None:
+    if config.select is not None and tasks is not None:
         are_adapters = isinstance(config.regime, ADAPTERS)
         chosen_checkpoint, record["selection"] = select_checkpoint(
-            checkpoints, config.select, request, base.folder, are_adapters=are_adapters
+            checkpoints, config.select, tasks, base.folder, are_adapters=are_adapters
         )
         steps_to_keep = [row["step"] for row in record["selection"] if row["kept"]]
     step = step_of(chosen_checkpoint)

@@ -13,7 +13,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.live import LiveEvaluator
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
-from ablations.requests.resolve import resolve
+from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.sandbox import Isolation
 from ablations.scoring.evaluation import Evaluation, EvaluationRequest
 from ablations.train.config import Select
@@ -25,10 +25,10 @@ from layerswap_method.recipe.references import Model
 logger = logging.getLogger(__name__)
 
 
-def selection_request(
+def selection_tasks(
     select: Select, isolation: Isolation | None, file: str, *, chat: bool
-) -> EvaluationRequest:
-    """Return the evaluation of every checkpoint; check all that can be checked before training.
+) -> ResolvedTasks:
+    """Return what every checkpoint is evaluated on; check all that can be before training.
 
     `file` has the choice, for messages. `isolation` is the sandbox of programs that models write;
     None leaves such tasks out.
@@ -60,13 +60,13 @@ def selection_request(
         if block and not {*chain(*_names(block))} & {*resolved.chosen}:
             reasons = "; ".join(resolved.skipped.values())
             raise InputError(f"{file}: select: all tasks are skipped: {reasons}")
-    return request
+    return resolved
 
 
 def select_checkpoint(
     checkpoints: Sequence[Path],
     select: Select,
-    request: EvaluationRequest,
+    tasks: ResolvedTasks,
     base: Path,
     *,
     are_adapters: bool,
@@ -82,7 +82,7 @@ def select_checkpoint(
     engine = LiveEvaluator(base, select.backend, EngineOptions(batch_size=select.batch_size))
 
     def evaluate(name: str, folder: Path, adapter: Path | None = None) -> Evaluation:
-        return engine.evaluate(merge_of_one(Model(name, folder, adapter)), request)
+        return engine.evaluate(merge_of_one(Model(name, folder, adapter)), tasks)
 
     rows: list[dict[str, Any]] = []
     try:

@@ -9,6 +9,7 @@ import pytest
 from ablations.engines import vllm_engine
 from ablations.engines.lm_eval_backend import run_tasks
 from ablations.engines.options import EngineOptions
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.adapter_swap.card import SERVED_RANKS
 from tests.standins.by_peft import run
@@ -45,7 +46,7 @@ def served(base, adapter, request):
 
     vllm_engine.prepare_vllm(OPTIONS)
     with closing(VllmModel(str(base), OPTIONS, **lora)) as lm:
-        return run_tasks(lm, request, None, "vllm")
+        return run_tasks(lm, resolve(request), None, "vllm")
 
 
 def test_every_rank_of_a_readme_is_one_of_vllms():

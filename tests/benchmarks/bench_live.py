@@ -45,24 +45,25 @@ def timed_generation(engine):
     return spent
 
 
-def request_and_options(pocket, task):
+def tasks_and_options(pocket, task):
     """Return what is asked, and how."""
     from ablations.engines.options import EngineOptions
+    from ablations.requests.resolve import resolve
     from ablations.scoring.evaluation import EvaluationRequest
 
     tasks = {"tasks": (task,), "include_path": pocket / "tasks"}
     options = EngineOptions(kv_cache_gib=1, gpu_memory_utilization=0.3)
-    return EvaluationRequest(**tasks, limit=12), options
+    return resolve(EvaluationRequest(**tasks, limit=12)), options
 
 
 def evaluate_naive(pocket, task, merged):
     """Start vLLM on a checkpoint and evaluate it (the child process of the naive way)."""
     from ablations.engines.lm_eval_backend import run_tasks, start_model
 
-    request, options = request_and_options(pocket, task)
+    tasks, options = tasks_and_options(pocket, task)
     engine = start_model(str(merged), "vllm", options)
     spent = timed_generation(engine)
-    evaluation = run_tasks(engine, request, None, "vllm")
+    evaluation = run_tasks(engine, tasks, None, "vllm")
     say(evaluation, generate_s=sum(spent))
 
 
@@ -70,7 +71,7 @@ def serve_live(pocket, task):
     """Keep one engine; evaluate a cell for every line on stdin, one line of figures each."""
     from ablations.engines.live import LiveEvaluator
 
-    request, options = request_and_options(pocket, task)
+    tasks, options = tasks_and_options(pocket, task)
     began = time.perf_counter()
     live = LiveEvaluator(pocket / "base", "vllm", options)
     live.swap(merging.merge_of_folder(pocket / "base"))
@@ -82,7 +83,7 @@ def serve_live(pocket, task):
         stream = merging.merge_of(json.loads(line))
         live.swap(stream)
         swap_s = time.perf_counter() - started
-        evaluation = live.evaluate(stream, request)
+        evaluation = live.evaluate(stream, tasks)
         wall_s = time.perf_counter() - started
         say(evaluation, wall_s=wall_s, generate_s=sum(spent), swap_s=swap_s)
     live.close()

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from lm_eval.api.instance import Instance
 
 from ablations.engines.answers import Answer, AnswerFile, read_answers
-from ablations.engines.lm_eval_backend import run_tasks, start_model
+from ablations.engines.lm_eval_backend import rescore, run_tasks, start_model
 from ablations.engines.questions import read_questions
-from ablations.engines.rescore import rescore
 from ablations.machine.locks import try_claim
 from ablations.machine.progress import listening
 from ablations.machine.whole_files import DiskFull
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.observed import Outcome
 from ablations.scoring.protocol import GenKwargs
@@ -98,11 +98,13 @@ def test_answers_of_the_version_before_are_taken(model, tasks, tmp_path):
     before = path.read_text().count("\n")
     for count, change in ((6, {}), (4, {**sampled, "tasks": names[:1]})):
         changed = request.model_copy(update=change)
-        found = rescore(changed, model, "hf", AnswerFile(path, "an engine"))
+        with AnswerFile(path, "an engine") as answers:
+            found = rescore(resolve(changed), model, "hf", answers)
         assert found is not None
         assert found.answers_before == count
-        with closing(start_model(model, "hf", OPTIONS)) as lm:
-            again = run_tasks(lm, changed, model, "hf", AnswerFile(path, "an engine"))
+        file = AnswerFile(path, "an engine")
+        with closing(start_model(model, "hf", OPTIONS)) as lm, file as answers:
+            again = run_tasks(lm, resolve(changed), model, "hf", answers)
         assert again.samples == found.samples
     assert path.read_text().count("\n") == before
 
@@ -126,7 +128,7 @@ def test_a_reader_gets_the_last_answers_of_its_keys_and_changes_nothing(tmp_path
         read_answers(tmp_path / "pipe", ["a"])
 
 
-@pytest.mark.parametrize("fate", ["confirmed", "withdrawn", "killed", "raised"])
+@pytest.mark.parametrize("fate", ["confirmed", "withdrawn", "forgotten", "raised"])
 def test_answers_of_a_live_engine_wait_for_its_check(tmp_path, fate, caplog):
     path = tmp_path / "task.jsonl"
     with AnswerFile(path) as answers:
@@ -135,17 +137,18 @@ def test_answers_of_a_live_engine_wait_for_its_check(tmp_path, fate, caplog):
     with contextlib.suppress(_Killed), live:
         live.keep("b", CHOICE)
         assert live.take("b") == CHOICE
-        if fate == "raised":
+        if fate == "confirmed":
+            live.confirm()
+        elif fate == "withdrawn":
+            live.withdraw()
+        elif fate == "raised":
             raise _Killed
-    if fate == "confirmed":
-        live.confirm()
-    elif fate == "withdrawn":
-        live.withdraw()
-    elif fate == "killed":  # the system releases its lock
         assert try_claim(tmp_path, ".lock") is None
-        live._release()
+    lock = try_claim(tmp_path, ".lock")  # the block is over, whatever became of its answers
+    assert lock is not None
+    lock.release()
     assert stored(path) == {"a": TEXT, "b": CHOICE if fate == "confirmed" else None, "c": None}
-    is_left = fate in ("killed", "raised")
+    is_left = fate in ("forgotten", "raised")
     assert ("1 answer of a run that ended before its engine was checked" in caplog.text) == is_left
     assert [file.name for file in tmp_path.iterdir() if file.suffix] == ["task.jsonl"]
 
@@ -293,13 +296,15 @@ class Asked:
     def send(self, **change):
         """Return the evaluation of a changed request and how many answers of it are new."""
         self.new.clear()
-        changed, answers = self.request.model_copy(update=change), AnswerFile(self.path)
-        found = run_tasks(self.lm, changed, self.model, self.backend, answers)
+        tasks = resolve(self.request.model_copy(update=change))
+        with AnswerFile(self.path) as answers:
+            found = run_tasks(self.lm, tasks, self.model, self.backend, answers)
         return found, len(self.new)
 
     def rescore(self, **change):
-        changed, answers = self.request.model_copy(update=change), AnswerFile(self.path)
-        return rescore(changed, self.model, self.backend, answers)
+        tasks = resolve(self.request.model_copy(update=change))
+        with AnswerFile(self.path) as answers:
+            return rescore(tasks, self.model, self.backend, answers)
 
     def lines(self):
         return self.path.read_text().count("\n")
@@ -333,7 +338,7 @@ def begun(request, model, tasks, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         with asked.start() as lm:
             asked.lm, asked.killed_after = lm, 3
-            asked.whole = run_tasks(lm, asked.request, model, request.param)
+            asked.whole = run_tasks(lm, resolve(asked.request), model, request.param)
             asked.count(patch)
             with pytest.raises(_Killed):
                 asked.send()
@@ -426,7 +431,8 @@ def test_equal_prompts_are_sent_once_unless_their_answers_are_drawn(backend, mod
     with closing(start_model(model, backend, OPTIONS)) as lm:
         for kwargs, lines in ((GenKwargs(), 1), (drawn, 3)):
             path = tmp_path / f"{lines}.jsonl"
-            changed, answers = request.model_copy(update={"gen_kwargs": kwargs}), AnswerFile(path)
-            found = run_tasks(lm, changed, model, backend, answers)
+            changed = resolve(request.model_copy(update={"gen_kwargs": kwargs}))
+            with AnswerFile(path) as answers:
+                found = run_tasks(lm, changed, model, backend, answers)
             assert path.read_text().count("\n") == lines
             assert [sample.doc_id for sample in found.samples] == [0, 1, 2]

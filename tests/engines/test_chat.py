@@ -15,6 +15,7 @@ from ablations.engines.chat import chat_template, chat_tokenizer, check_protocol
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.engines.stored_answers_lm import StoredAnswersLM
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs, Protocol
 from ablations.study.identity import protocol_key
@@ -164,7 +165,8 @@ def test_thinking_that_was_cut_off_is_no_answer(talker, tasks, tmp_path):
     )
     path = tmp_path / "answers.jsonl"
     with closing(start_model(talker, "hf", OPTIONS)) as lm:
-        found = run_tasks(lm, request, talker, "hf", AnswerFile(path))
+        with AnswerFile(path) as answers:
+            found = run_tasks(lm, resolve(request), talker, "hf", answers)
         cut = 0
         for before, after in zip(plain.samples, found.samples, strict=True):
             (text,), (answer,) = before.responses, after.responses
@@ -183,7 +185,8 @@ def test_thinking_that_was_cut_off_is_no_answer(talker, tasks, tmp_path):
         for line in lines:
             del line["is_thinking"]
         path.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
-        again = run_tasks(lm, request, talker, "hf", AnswerFile(path))
+        with AnswerFile(path) as answers:
+            again = run_tasks(lm, resolve(request), talker, "hf", answers)
     assert again.samples == found.samples
     assert again.answers_before == 24 - unknown
 
@@ -312,4 +315,4 @@ def test_a_thinking_model_is_not_asked_to_choose(tasks):
     thinking = {"apply_chat_template": True, "enable_thinking": True, "think_end_token": "</think>"}
     request = EvaluationRequest(tasks=("words_choose",), include_path=tasks, **thinking)
     with pytest.raises(InputError, match="enable_thinking: words_choose scores given answers"):
-        check_data([request])
+        check_data([resolve(request)])

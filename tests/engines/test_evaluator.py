@@ -14,6 +14,7 @@ from ablations.engines.hf_model import HfModel
 from ablations.engines.live import LiveEvaluator, SwapFailed, folder_differences
 from ablations.engines.options import EngineOptions
 from ablations.engines.task_loading import TaskFault
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from layerswap_method.errors import InputError
 from layerswap_method.mix_reader import MixReader
@@ -57,13 +58,13 @@ def edit(path, **changes):
 
 
 def changed_task(world, folder, task, old, new):
-    """Return a request of one of the world's tasks with a text in its file replaced."""
+    """Return one of the world's tasks with a text in its file replaced."""
     tasks = Path(shutil.copytree(world.request.include_path[0], folder / "tasks"))
     text = (tasks / f"{task}.yaml").read_text()
     assert old in text
     changed = text.replace(old, new).replace(f"task: {task}", "task: words_broken")
     (tasks / f"{task}.yaml").write_text(changed)
-    return EvaluationRequest(tasks=("words_broken",), include_path=tasks)
+    return resolve(EvaluationRequest(tasks=("words_broken",), include_path=tasks))
 
 
 def holds(live, stream):
@@ -89,7 +90,7 @@ def test_scores_are_those_of_a_cold_engine(world, live):
     """The quick one of `test_live`, which compares every kind of merge on both engines."""
     cold = world.cold("hf", "swap")
     first, again = (
-        live.evaluate(merge_of(world.cells[name]), world.request) for name in ("base", "swap")
+        live.evaluate(merge_of(world.cells[name]), world.tasks) for name in ("base", "swap")
     )
     assert again.scores == cold.scores
     assert generations(again) == generations(cold) != generations(first)
@@ -168,7 +169,7 @@ def test_a_task_that_fails_ends_the_engine_where_something_was_sent(world, live,
     with pytest.raises(re.error, match="missing \\)"):
         live.evaluate(stream, changed_task(world, tmp_path / "b", "words_generate", metric, wrong))
     assert live._engine is None  # requests might have been under way
-    choose = world.request.model_copy(update={"tasks": ("words_choose",)})
+    choose = world.tasks.only("words_choose")
     assert live.evaluate(stream, choose).score("words_choose").n == 24
     assert holds(live, stream)
 

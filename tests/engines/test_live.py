@@ -38,9 +38,7 @@ def study(request, backend, tmp_path_factory):
     world = make_world(tmp_path_factory.mktemp(f"{backend}-{request.param}"), request.param)
     cold = {name: world.cold(backend, name) for name in world.cells}
     evaluator = LiveEvaluator(world.base, backend, OPTIONS)
-    live = [
-        (name, evaluator.evaluate(merge_of(world.cells[name]), world.request)) for name in ORDER
-    ]
+    live = [(name, evaluator.evaluate(merge_of(world.cells[name]), world.tasks)) for name in ORDER]
     yield SimpleNamespace(world=world, backend=backend, cold=cold, live=live, evaluator=evaluator)
     evaluator.close()
 
@@ -65,13 +63,13 @@ def test_without_the_reset_the_prefix_cache_would_speak_for_the_model_before(stu
     if study.backend == "hf":
         pytest.skip("transformers keeps no prefix cache")
     first, second = (merge_of(study.world.cells[name]) for name in ("base", "swap"))
-    study.evaluator.evaluate(first, study.world.request)
+    study.evaluator.evaluate(first, study.world.tasks)
     monkeypatch.setattr(study.evaluator._engine, "reset_cache", lambda: None)
-    stale = study.evaluator.evaluate(second, study.world.request)
+    stale = study.evaluator.evaluate(second, study.world.tasks)
     monkeypatch.undo()
     assert generations(stale) != generations(study.cold["swap"])
     study.evaluator.swap(first)
-    again = study.evaluator.evaluate(second, study.world.request)
+    again = study.evaluator.evaluate(second, study.world.tasks)
     assert generations(again) == generations(study.cold["swap"])
 
 
@@ -123,7 +121,7 @@ def test_after_a_load_that_failed_another_engine_starts(study, monkeypatch):
 
 
 def test_a_model_that_overflows_leaves_nothing_in_the_engine(study, tmp_path):
-    evaluator, request = study.evaluator, study.world.request
+    evaluator, tasks = study.evaluator, study.world.tasks
     folder = shutil.copytree(study.world.base, tmp_path / "overflowing")
     tensors = load_file(folder / "model.safetensors")
     for name in ("self_attn.v_proj", "mlp.up_proj"):
@@ -131,8 +129,8 @@ def test_a_model_that_overflows_leaves_nothing_in_the_engine(study, tmp_path):
     save_file(tensors, folder / "model.safetensors")
     for _ in range(2):
         with pytest.raises(LayerSwapError, match="log-likelihoods are not finite"):
-            evaluator.evaluate(merge_of_folder(folder), request)
+            evaluator.evaluate(merge_of_folder(folder), tasks)
         for name in ("swap", "base"):
-            live = evaluator.evaluate(merge_of(study.world.cells[name]), request)
+            live = evaluator.evaluate(merge_of(study.world.cells[name]), tasks)
             assert generations(live) == generations(study.cold[name])
             assert likelihoods(live) == pytest.approx(likelihoods(study.cold[name]), abs=1e-4)

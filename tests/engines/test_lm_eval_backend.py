@@ -14,6 +14,7 @@ from ablations.engines.backends import resolve_backend
 from ablations.engines.lm_eval_backend import run_tasks, start_model
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import listening
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from ablations.scoring.protocol import GenKwargs
 from layerswap_method.errors import InputError, LayerSwapError
@@ -154,9 +155,10 @@ def test_a_weight_that_is_no_number_gives_no_score(tasks, backend, task, tmp_pat
     where = name if backend == "hf" else "no weight that the engine shows"
     with (
         closing(start_model(folder, backend, OPTIONS)) as lm,
+        AnswerFile(path) as answers,
         pytest.raises(LayerSwapError, match=f"^{task}: log-likelihoods are not finite: {where}"),
     ):
-        run_tasks(lm, request, folder, backend, AnswerFile(path))
+        run_tasks(lm, resolve(request), folder, backend, answers)
     assert not path.exists()
 
 

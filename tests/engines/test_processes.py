@@ -12,6 +12,7 @@ import pytest
 
 from ablations.engines import vllm_engine
 from ablations.engines.live import LiveEvaluator, SwapFailed
+from ablations.requests.resolve import resolve
 from tests.engines.backends import VLLM
 from tests.standins.live_cells import OPTIONS, make_world
 from tests.standins.merging import merge_of
@@ -49,14 +50,14 @@ def test_workers_in_other_processes_and_an_engine_that_dies(tmp_path):
 def test_two_workers_swap_and_say_what_transformers_says(tmp_path):
     """The vocabulary is so small that the second worker's part of it is padding alone."""
     world = make_world(tmp_path, "llama")
-    request = world.request.model_copy(update={"limit": 4})
+    tasks = resolve(world.request.model_copy(update={"limit": 4}))
     cells = ("swap", "only_k", "base")
 
     def evaluated(backend, workers):
         options = OPTIONS.model_copy(update={"tensor_parallel_size": workers})
         live = LiveEvaluator(world.base, backend, options)
         try:
-            found = [live.evaluate(merge_of(world.cells[name]), request) for name in cells]
+            found = [live.evaluate(merge_of(world.cells[name]), tasks) for name in cells]
             live.check()
         finally:
             live.close()
@@ -75,11 +76,11 @@ def main(folder):
 
     layerswap_method.register()
     world = make_world(folder, "llama_tied")
-    request = world.request.model_copy(update={"tasks": ("words_prefix",)})
+    tasks = world.tasks.only("words_prefix")
     merges = [merge_of(world.cells[name]) for name in ("swap", "only_k")]
 
     def answers(live):
-        return [texts(live.evaluate(merge, request)) for merge in merges]
+        return [texts(live.evaluate(merge, tasks)) for merge in merges]
 
     hf, vllm = (LiveEvaluator(world.base, name, OPTIONS) for name in ("hf", "vllm"))
     wanted = answers(hf)

@@ -15,6 +15,7 @@ from ablations.report.answers import print_answers, select_answers
 from ablations.report.pages import _sha256
 from ablations.report.run_tables import load_tables
 from ablations.report.write import make_report, render_markdown, write_report
+from ablations.requests.resolve import resolve
 from ablations.runner.run import RunOptions, run_study
 from ablations.runs.examples import read_examples
 from ablations.runs.run import load_run
@@ -125,7 +126,7 @@ def test_texts_are_those_that_a_model_gets_and_gives(folder, task):
     request = EvaluationRequest(tasks=(task,), include_path=folder / "tasks")
     lm = start_model(folder / "math", "hf", EngineOptions(batch_size=4))
     try:
-        samples = run_tasks(lm, request, folder / "math", "hf").samples
+        samples = run_tasks(lm, resolve(request), folder / "math", "hf").samples
     finally:
         lm.close()
     shown = select_answers(f"{folder}/run:task expert", task).items

@@ -1,5 +1,7 @@
 """Which tasks a request means, on lm-eval's index of real task files."""
 
+import pickle
+
 import pytest
 import yaml
 
@@ -132,6 +134,18 @@ def test_tasks_of_a_folder_need_no_index_of_lm_evals(tmp_path, monkeypatch):
     assert resolve(request).known is resolve(request).known
     write_task(tasks, "more", tasks / "data.jsonl", doc_to_text="{{prompt}}")
     assert resolve(request.model_copy(update={"tasks": ("more",)})).chosen == ("more",)
+
+
+def test_tasks_are_made_of_what_was_resolved_in_another_process_too(tmp_path, monkeypatch):
+    """A worker looks no name up again, whatever the files and the index say by then."""
+    tasks = write_tasks(tmp_path / "tasks", items=4)
+    request = EvaluationRequest(tasks=("words_generate", "words_choose"), include_path=tasks)
+    resolved = pickle.loads(pickle.dumps(resolve(request)))
+    for file in tasks.glob("*.yaml"):
+        file.unlink()
+    monkeypatch.setattr(known_tasks, "_lm_eval_entries", lambda: pytest.fail("it was read"))
+    (task,) = load_tasks(resolved.only("words_generate"))
+    assert (task.task_name, len(task.eval_docs)) == ("words_generate", 4)
 
 
 def test_lm_evals_own_tasks_groups_and_tags_are_names_too(folder):

@@ -12,12 +12,13 @@ from types import SimpleNamespace
 from ablations.engines.options import EngineOptions
 from ablations.machine.progress import Step, show_step
 from ablations.models.find import Expert, find_model
+from ablations.requests.known_tasks import KnownTasks
+from ablations.requests.resolve import ResolvedTasks, resolve
 from ablations.runner.jobs import run_cells
 from ablations.runner.work import Work
 from ablations.runs.run import load_run
 from ablations.scoring.evaluation import (
     Evaluation,
-    EvaluationRequest,
     Sample,
     TaskScore,
 )
@@ -43,7 +44,6 @@ def make_cells(count, *, per_group=1, tasks=(TASK,)):
         "language": "sw",
         "recipe": NOWHERE,
         "plan": build_plan(8, bottom_layers=1, top_layers=1),
-        "request": EvaluationRequest(tasks=tuple(tasks), include_path=Path("/nowhere")),
     }
     return [
         Cell(
@@ -63,9 +63,16 @@ def key_of(group, task=TASK):
 
 
 def work_of(request, merge=None, name="x"):
-    """Return the work of a single model on the one task of a request."""
+    """Return the work of a single model on the one task of a request.
+
+    One that names no folder is of a task that is not there, for what reads none.
+    """
     (task,) = request.tasks
-    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "request": request}
+    if request.include_path:
+        resolved = resolve(request)
+    else:
+        resolved = ResolvedTasks(request, KnownTasks(()), request.tasks, skipped={}, groups={})
+    keys = {"weights_key": f"w {name}", "records": {task: f"s {name}"}, "resolved": resolved}
     recipe = NOWHERE if merge is None else read_recipe(merge)
     if merge is not None:
         keys["made_by"] = made_by(recipe, {name: find_model(name) for name in recipe.references})

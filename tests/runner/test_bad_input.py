@@ -9,7 +9,7 @@ import pytest
 
 from ablations.engines.task_loading import check_data
 from ablations.runner import run as runner
-from ablations.study.cells import requests_of
+from ablations.study.cells import missing_tasks
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import InputError
@@ -193,10 +193,10 @@ def test_finished_cells_need_no_data(ask, tmp_path, experts):
     study = read_study(tmp_path / "small.yml")
     plan = plan_study(study, experts, backend="hf")
     keys = [key for cell in plan.cells for key in cell.records.values()]
-    assert requests_of(plan.cells, ()) == {}
+    assert missing_tasks(plan.cells, ()) == {}
     for missing in (keys, keys[1:]):
         with pytest.raises(InputError, match="'questoin' is undefined"):
-            check_data(requests_of(plan.cells, missing).values())
+            check_data(missing_tasks(plan.cells, missing).values())
     # What --only leaves out is not read either.
     base = next(cell for cell in plan.cells if cell.kind == "base")
-    assert requests_of([base], {*keys} - {*base.records.values()}) == {}
+    assert missing_tasks([base], {*keys} - {*base.records.values()}) == {}

@@ -1,5 +1,6 @@
 """Models into engines: experts that change, engines that go wrong, answers that are reused."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -83,13 +84,12 @@ def test_a_merge_is_prepared_once_for_all_tasks_of_a_model(tmp_path, models, mon
     in_float = passthrough(expert) | {"dtype": "float32"}
     tasks = ("words", "words_sw")
     works = [work_of(EvaluationRequest(tasks=(task,)), in_float) for task in tasks]
-    donors = [engine._donor(work.cell) for work in works]
-    assert donors == [models / "base"] * 2
-    merged = engine._merge_of(works[0].cell)  # as it is loaded
+    merged, again = (engine._merge_of(work.cell) for work in works)  # as it is loaded
+    assert merged is again
     assert merged.donor_folder == models / "base"
     assert len(plans) == 1
     other = work_of(EvaluationRequest(tasks=("words",)), in_float, "y")
-    assert engine._donor(other.cell) == models / "base"
+    assert engine._merge_of(other.cell).donor_folder == models / "base"
     assert len(plans) == 2
     engine.plan.merges["w z"] = merged  # of a study whose plan has it
     planned = work_of(EvaluationRequest(tasks=("words",)), in_float, "z")
@@ -275,6 +275,18 @@ def place(tmp_path, models):
 )
 def test_what_changes_an_answer_asks_again(place, changes, is_other):
     assert (place(**changes) != place()) == is_other
+
+
+@pytest.mark.parametrize("more", [0, 64])
+def test_the_context_in_a_key_is_that_of_the_models_own_config(place, models, tmp_path, more):
+    config = json.loads((models / "base" / "config.json").read_text())
+    donor = tmp_path / "donor"
+    donor.mkdir()
+    config["max_position_embeddings"] += more
+    (donor / "config.json").write_text(json.dumps(config))
+    work = work_of(REQUEST)
+    of_donor = work._replace(cell=work.cell.model_copy(update={"donor": donor}))
+    assert (place(of_donor) != place(work)) == bool(more)
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers", None])

@@ -17,7 +17,7 @@ import pytest
 
 from ablations import sandbox
 from ablations.sandbox import ProgramVerdict, judge, run_program
-from ablations.tasks.mbpp import NoIsolation, code_isolation, describe_isolation, find_isolation
+from ablations.tasks.mbpp import NoIsolation, check_isolation, describe_isolation
 from layerswap_method.errors import LayerSwapError
 from tests.kills import kill_when, start
 from tests.waiting import wait_until
@@ -287,19 +287,18 @@ def test_nothing_runs_where_nothing_holds_it(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setenv("PATH", "/nowhere")
         with pytest.raises(NoIsolation, match="there is no bwrap"):
-            find_isolation()
-        with code_isolation("none"):
-            assert find_isolation() == "none"
+            check_isolation("bwrap")
+        check_isolation("none")
     sandbox.probe.cache_clear()
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho No permissions to create it >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(NoIsolation, match=r"machine \(No permissions to create it\), so it is not"):
-        find_isolation()
+        check_isolation("bwrap")
     sandbox.probe.cache_clear()
     monkeypatch.setattr(sandbox.platform, "machine", lambda: "riscv64")
     with pytest.raises(NoIsolation, match="not riscv64"):
-        find_isolation("bwrap")
+        check_isolation("bwrap")
 
 
 def test_without_isolation_the_limits_stay(marked):

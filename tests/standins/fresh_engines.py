@@ -9,6 +9,6 @@ from ablations.requests.resolve import resolve
 
 
 def evaluate_cold(model, request, backend="hf", options=None):
-    resolve(request)
+    tasks = resolve(request)
     with closing(start_model(model, backend, options or EngineOptions())) as lm:
-        return run_tasks(lm, request, Path(model), backend)
+        return run_tasks(lm, tasks, Path(model), backend)

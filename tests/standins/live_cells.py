@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from ablations.engines.options import EngineOptions
+from ablations.requests.resolve import resolve
 from ablations.scoring.evaluation import EvaluationRequest
 from tests.standins.fine_tunes import tune, write_adapter
 from tests.standins.fresh_engines import evaluate_cold
@@ -66,6 +67,11 @@ class World:
     base: Path
     cells: Mapping[str, dict[str, Any]]
     request: EvaluationRequest
+
+    @property
+    def tasks(self):
+        """The tasks of the request."""
+        return resolve(self.request)
 
     def cold(self, backend, name):
         """Merge a cell with mergekit, and evaluate the checkpoint in an engine of its own."""

@@ -3,7 +3,7 @@ import shutil
 import pytest
 
 from ablations.engines.task_loading import check_data
-from ablations.study.cells import requests_of
+from ablations.study.cells import missing_tasks
 from ablations.study.files import read_study
 from ablations.study.planning import plan_study
 from layerswap_method.errors import LayerSwapError
@@ -67,7 +67,7 @@ def plan(tmp_path, experts):
         found = plan_study(read_study(path, settings), given, **{"backend": "hf", **dict(how)})
         if reads:
             keys = [key for cell in found.cells for key in cell.records.values()]
-            check_data(requests_of(found.cells, keys).values())
+            check_data(missing_tasks(found.cells, keys).values())
         return found
 
     return call

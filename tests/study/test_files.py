@@ -319,9 +319,9 @@ def test_command_line_before_study_before_experts_file_before_defaults(plan, exp
         assert (asked.limit, asked.options.batch_size, asked.options.dtype) == expected
     # Only tasks are the other way round: they belong to the models.
     rich = write_yaml(experts.with_name("rich.yml"), {**document, "tasks": ["words_te"]})
-    assert plan(rich).cells[0].request.tasks == ("words_te",)
+    assert plan(rich).cells[0].resolved.chosen == ("words_te",)
     rich = write_yaml(experts.with_name("rich.yml"), {**document, "tasks": {"words": "words_te"}})
     experts = {"task": "math", "language": {"sw": ["swahili"]}}
     changed = plan(rich, experts=experts, evaluate={"languages": {"sw": ["words"]}})
     assert changed.study.evaluate.languages == {"sw": ("words_te",)}
-    assert plan(rich, {"evaluate.tasks": ["words_sw"]}).cells[0].request.tasks == ("words_sw",)
+    assert plan(rich, {"evaluate.tasks": ["words_sw"]}).cells[0].resolved.chosen == ("words_sw",)

@@ -182,7 +182,7 @@ def test_a_setting_may_choose_a_pool_a_single_expert_or_the_base(plan):
         ("math+telugu+base", "math", "telugu", "base", "te"),
         ("math_2+swahili+math", "math_2", "swahili", "math", "sw"),
     ]
-    asked = [cell.request.tasks for cell in found.cells[2:6]]
+    asked = [cell.resolved.chosen for cell in found.cells[2:6]]
     assert asked == [("words_sw",)] * 3 + [("words_te",)]
     assert found.cells[2].facts()["experts.task"] == "math,math_2"
 

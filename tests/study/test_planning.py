@@ -69,7 +69,7 @@ def test_a_changed_protocol_changes_every_key_and_nothing_else_does(plan, expert
         changed = plan(evaluate=same | changes)
         assert changed.protocol != first.protocol
         assert not keys & keys_of(changed)
-    assert {cell.request.repeats for cell in changed.cells} == {2}
+    assert {cell.resolved.request.repeats for cell in changed.cells} == {2}
     memory = {"options": {"batch_size": 8, "gpu_memory_utilization": 0.3}}
     for changes in ({}, {"tasks": ["words", "words_sw"]}, memory):
         assert keys <= keys_of(plan(evaluate=same | changes))

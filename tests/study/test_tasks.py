@@ -41,17 +41,17 @@ def small(evaluate, *, dry=False, isolation=None, **options):
 
 def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
     found = plan(shipped, **small({"benchmarks": ["mgsm", "belebele"]}))
-    asked = {cell.label: cell.request for cell in found.cells}
-    assert asked["math+swahili layer swap"].tasks == ("layerswap_mgsm_sw", "layerswap_belebele_sw")
-    assert asked["math+telugu layer swap"].tasks == ("layerswap_mgsm_te", "layerswap_belebele_te")
+    asked = {cell.label: cell.resolved for cell in found.cells}
+    assert asked["math+swahili layer swap"].chosen == ("layerswap_mgsm_sw", "layerswap_belebele_sw")
+    assert asked["math+telugu layer swap"].chosen == ("layerswap_mgsm_te", "layerswap_belebele_te")
     # The base has no language: it is asked everything.
-    swaps = [request for label, request in asked.items() if label != "base"]
-    assert set(asked["base"].tasks) == {task for request in swaps for task in request.tasks}
-    assert {request.task_folders for request in asked.values()} == {(SHIPPED_TASKS,)}
-    assert {request.data_dir for request in asked.values()} == {DATA}
+    swaps = [tasks for label, tasks in asked.items() if label != "base"]
+    assert set(asked["base"].chosen) == {task for tasks in swaps for task in tasks.chosen}
+    assert {tasks.request.task_folders for tasks in asked.values()} == {(SHIPPED_TASKS,)}
+    assert {tasks.request.data_dir for tasks in asked.values()} == {DATA}
     evaluate = {"tasks": ["layerswap_mgsm_en"], "languages": {"sw": ["layerswap_mgsm_sw"]}}
     found = plan(shipped, **small(evaluate))
-    asked = {cell.label: cell.request.tasks for cell in found.cells}
+    asked = {cell.label: cell.resolved.chosen for cell in found.cells}
     assert asked["math+swahili layer swap"] == ("layerswap_mgsm_en", "layerswap_mgsm_sw")
     assert asked["math+telugu layer swap"] == ("layerswap_mgsm_en",)
 
@@ -59,7 +59,7 @@ def test_benchmarks_become_tasks_in_the_language_of_the_expert(plan, shipped):
 def test_own_tasks_and_benchmarks_go_together(plan, experts, models):
     found = plan(experts, **small({"tasks": ["words"], "benchmarks": ["mgsm"]}))
     cells = {cell.label: cell for cell in found.cells}
-    assert cells["math+swahili layer swap"].request.tasks == ("words", "layerswap_mgsm_sw")
+    assert cells["math+swahili layer swap"].resolved.chosen == ("words", "layerswap_mgsm_sw")
     for cell in plan(
         experts, **small({"tasks": ["words"]})
     ).cells:  # with the key that it has alone
@@ -77,7 +77,7 @@ def test_a_name_with_lang_is_a_task_of_each_language(plan, experts, shipped, by)
     else:
         study = {"tasks": names, "languages": {"te": ["words", "words_{lang}"]}}
     found = plan(file, settings, **small(study, dry=True))
-    asked = {cell.label: cell.request.tasks for cell in found.cells}
+    asked = {cell.label: cell.resolved.chosen for cell in found.cells}
     assert asked["math+swahili layer swap"] == ("words_sw",)
     telugu = ("words", "words_te") if by == "study" else ("words_te",)
     assert asked["math+telugu layer swap"] == telugu
@@ -95,7 +95,7 @@ def test_a_language_that_a_suite_lacks_is_one_problem(problem, plan, shipped):
         return {**small(evaluate, dry=True), "experts": {**POOLS, "language": language}}
 
     found = plan(shipped, **with_languages({"sw": ["swahili"]}, tasks=["belebele_{lang}"]))
-    assert {cell.request.tasks for cell in found.cells} == {("belebele_swh_Latn",)}
+    assert {cell.resolved.chosen for cell in found.cells} == {("belebele_swh_Latn",)}
     told = problem(shipped, **with_languages(["swahili"], tasks=["belebele_{lang}"]))
     needs = "needs experts.language by language: {sw: [NAME, ...]}"
     assert told.endswith(f"study.yml: {{lang}} in a task's name {needs}")
@@ -169,12 +169,12 @@ def test_code_is_run_only_when_the_command_line_allows_it(plan, problem, shipped
     found = plan(shipped, **small(evaluate))
     skipped = "layerswap_mbpp_sw: skipped: needs --allow-code-execution"
     assert skipped in found.notes
-    assert {cell.request.isolation for cell in found.cells} == {None}
+    assert {cell.resolved.request.isolation for cell in found.cells} == {None}
     keys = []
     for isolation in ("bwrap", "none"):  # how programs are held is no part of a score's key
         allowed = plan(shipped, **small(evaluate, isolation=isolation))
         assert skipped not in allowed.notes
-        assert {cell.request.isolation for cell in allowed.cells} == {isolation}
+        assert {cell.resolved.request.isolation for cell in allowed.cells} == {isolation}
         keys.append([cell.records for cell in allowed.cells])
     assert keys[0] == keys[1]
     for key in ("allow_code_execution", "code_isolation"):  # a study does not decide that

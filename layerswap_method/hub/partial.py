@@ -26,7 +26,10 @@ Fetch = Callable[[Mapping[Path, Sequence[Range]]], None]
 """Brings byte ranges of partial files to this machine."""
 
 _FETCH: ContextVar[Fetch | None] = ContextVar("fetch", default=None)
-"""The function that a reader calls for bytes that are not there."""
+"""The function that a reader calls for bytes that are not there.
+
+No argument, as what lies between a download and a reader knows of no holes.
+"""
 
 
 @contextmanager

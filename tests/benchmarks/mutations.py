@@ -134,7 +134,7 @@ ablations/engines/answers.py @ engines/test_answers.py
 os.truncate(self.path, whole) => pass
 ablations/runner/study_engine.py @ runner/test_engines.py
 "versions": backend_versions(plan.backend) => "versions": {}
-or context_of(str(plan.base.folder)) => or 0
+or self._contexts[folder] => or 0
 engine.answers / work.cell.weights_key / => engine.answers /
 ablations/tasks/numbers.py @ tasks/test_numbers.py
 float(read_number(str(prediction)) == expected) => float(str(expected) in str(prediction))
